@@ -1,0 +1,115 @@
+"""Artefacts that several cells share: a chunk of teachers, its votes on a block of queries, a baseline classifier.
+
+An artefact is a set of named arrays in one safetensors file, keyed by the hash of what it depends on. It is written
+aside and renamed, carries a digest of its content, and is verified when it is read: a damaged one is set aside and
+made anew. Nothing is ever unpickled. Artefacts are private: they stay in the run directory's ``cache`` folder, which
+only its owner may enter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.store import write_atomic
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = dict[str, "NDArray[Any]"]
+
+
+def canonical_json(value: Any) -> str:
+    """Return `value` as JSON with sorted keys and no spaces, the same for equal values on every machine."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
+
+
+def digest_of(value: Any) -> str:
+    """Return the first 20 hex digits of the SHA-256 of `value` as canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]
+
+
+class Cache:
+    """Artefacts below `root`; with `root` None they live in memory, for tests and for checks.
+
+    `base` goes into every key: the data set, its revision and its split, which no stage should have to repeat.
+    """
+
+    def __init__(
+        self, root: Path | None, base: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.root = root
+        self.base = dict(base)
+        self.made: list[str] = []
+        """Names of the artefacts that were made, not found, since this object exists."""
+        self.found: list[str] = []
+        """Names of the artefacts that were found."""
+        self._say = say
+        self._memory: dict[str, Arrays] = {}
+
+    def get(self, kind: str, depends: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
+        """Return the arrays of the artefact of this `kind` that `depends` names, making them where they are absent.
+
+        `depends` must name everything that the arrays depend on besides the data set, as JSON values; nothing in it
+        may be computed from private records.
+        """
+        name = f"{kind}-{digest_of({'kind': kind, 'base': self.base, 'depends': dict(depends)})}"
+        arrays = self._read(name)
+        if arrays is not None:
+            self.found.append(name)
+            return arrays
+        arrays = make()
+        self.made.append(name)
+        self._write(name, arrays)
+        return arrays
+
+    def _path(self, name: str) -> Path:
+        assert self.root is not None
+        return self.root / f"{name}.safetensors"
+
+    def _read(self, name: str) -> Arrays | None:
+        if self.root is None:
+            return self._memory.get(name)
+        path = self._path(name)
+        if not path.exists():
+            return None
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+            damage = "" if metadata.get("digest") == _content_digest(arrays) else "its digest differs"
+        except (SafetensorError, OSError, ValueError) as error:
+            damage = str(error)
+        if damage:
+            aside = path.with_suffix(".damaged")
+            os.replace(path, aside)
+            self._say(f"the artefact {path.name} is damaged ({damage}); it is set aside and made anew")
+            return None
+        return arrays
+
+    def _write(self, name: str, arrays: Arrays) -> None:
+        if self.root is None:
+            self._memory[name] = arrays
+            return
+        from safetensors.numpy import save
+
+        contiguous = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+        data = save(contiguous, metadata={"digest": _content_digest(contiguous)})
+        write_atomic(self._path(name), data, mode=0o600)
+
+
+def _content_digest(arrays: Arrays) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key}|{array.dtype.str}|{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,334 @@
+"""``bench epsilon``: what a mechanism costs, by every accountant, with no data and no training.
+
+``bench epsilon MECHANISM`` prints the accountants that apply; with ``--votes`` also those that look at votes, which are
+private. ``claimed`` and ``proven`` ask for a paper's setting instead: see :mod:`bench.cli_epsilon_papers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench import cli_epsilon_papers
+from bench.epsilon_report import load_votes, report
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.privacy.accountants import Accounted
+    from bench.privacy.events import Event
+
+app = typer.Typer(
+    name="epsilon",
+    no_args_is_help=True,
+    help="What a mechanism costs, by every accountant that applies; no data and no training.",
+)
+app.add_typer(cli_epsilon_papers.claimed, name="claimed")
+app.add_typer(cli_epsilon_papers.proven, name="proven")
+
+Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
+Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
+Votes = Annotated[
+    Path | None, typer.Option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
+]
+First = Annotated[int | None, typer.Option(help="Use only the first so many rows of the votes.")]
+Indices = Annotated[Path | None, typer.Option(help=".npy file with the rows of the votes to use.")]
+Queries = Annotated[int | None, typer.Option(help="How many queries are answered, where there is no --votes.")]
+Target = Annotated[float | None, typer.Option(help="Instead of a number of queries: as many as this epsilon pays for.")]
+Moment = Annotated[
+    int | None, typer.Option(help="Largest moment that is searched: by default 64, and 8 for the figure as published.")
+]
+Sanitise = Annotated[bool, typer.Option("--sanitise", help="Add the release sanitised by smooth sensitivity.")]
+Beta = Annotated[
+    float | None, typer.Option(help="Smoothing of the sensitivity, below 1 / (2 order); default by order.")
+]
+SigmaSS = Annotated[float | None, typer.Option(help="Noise of the sanitised release; default by order.")]
+Order = Annotated[
+    float | None,
+    typer.Option(
+        help="Renyi order of the sanitised release, chosen without the votes; default the data-independent best."
+    ),
+]
+
+
+def _queries(
+    make: Callable[[int], Sequence[Event]],
+    queries: int | None,
+    votes: NDArray[np.float64] | None,
+    target: float | None,
+    delta: float,
+) -> int:
+    """Return the one number of queries that was asked for."""
+    given = [
+        name
+        for name, value in (("--queries", queries), ("--votes", votes), ("--target-epsilon", target))
+        if value is not None
+    ]
+    if len(given) != 1:
+        said = " and ".join(given) or "none"
+        raise BenchError(f"give exactly one of --queries, --votes and --target-epsilon; {said} given.")
+    if votes is not None:
+        return len(votes)
+    if target is not None:
+        from bench.privacy.calibrate import largest_count
+
+        return largest_count(make, target, delta)
+    assert queries is not None
+    return queries
+
+
+@app.command()
+def lnmax(
+    gamma: Annotated[float, typer.Option(help="Laplace noise of scale 1 / gamma on every count.")],
+    queries: Queries = None,
+    votes: Votes = None,
+    first: First = None,
+    indices: Indices = None,
+    target_epsilon: Target = None,
+    largest_moment: Moment = None,
+    secure: Annotated[
+        int | None, typer.Option(help="Exact discrete noise on this fraction of a vote (for instance 1024).")
+    ] = None,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Arg max of votes with Laplace noise (PATE 2017)."""
+    from bench.privacy.accountants import account, pate_moments
+    from bench.privacy.conversions import check_delta
+    from bench.privacy.events import LNMax
+    from bench.privacy.votes import lnmax_rows
+
+    check_delta(delta)
+    LNMax(gamma, 1, secure)
+    counts = None if votes is None else load_votes(votes, first, indices)
+    number = _queries(lambda n: [LNMax(gamma, n, secure)], queries, counts, target_epsilon, delta)
+    events = [LNMax(gamma, number, secure)]
+    rows = account(events, delta)
+    if largest_moment is not None:
+        limited = pate_moments(events, delta, largest_moment)
+        rows = [limited if limited is not None and row.name == limited.name else row for row in rows]
+    facts: dict[str, str] = {}
+    if counts is not None and secure is None:
+        rows = [*lnmax_rows(counts, gamma, delta, largest_moment), *rows]
+    elif counts is not None:
+        facts["left_out"] = "the data-dependent accountants, whose analysis is of continuous noise"
+    report(rows, delta, json, events[0].describe(), facts)
+
+
+@app.command()
+def gnmax(
+    sigma: Annotated[float, typer.Option(help="Standard deviation of the Gaussian noise on every count.")],
+    queries: Queries = None,
+    votes: Votes = None,
+    first: First = None,
+    indices: Indices = None,
+    target_epsilon: Target = None,
+    sanitise: Sanitise = False,
+    beta: Beta = None,
+    sigma_ss: SigmaSS = None,
+    order: Order = None,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Arg max of votes with Gaussian noise (PATE 2018)."""
+    from bench.privacy.accountants import account
+    from bench.privacy.conversions import check_delta
+    from bench.privacy.events import GNMax
+    from bench.privacy.votes import gnmax_rows
+
+    check_delta(delta)
+    GNMax(sigma, 1)
+    counts = None if votes is None else load_votes(votes, first, indices)
+    number = _queries(lambda n: [GNMax(sigma, n)], queries, counts, target_epsilon, delta)
+    event = GNMax(sigma, number)
+    rows = account([event], delta)
+    dependent = [] if counts is None else gnmax_rows(counts, sigma, delta)
+    if sanitise:
+        dependent += _sanitised(counts, event, sigma, delta, order, beta, sigma_ss, None, None)
+    report([*dependent, *rows], delta, json, event.describe())
+
+
+@app.command("confident-gnmax")
+def confident_gnmax(
+    threshold: Annotated[float, typer.Option(help="The count that the noisy top count must reach.")],
+    sigma1: Annotated[float, typer.Option(help="Noise on the top count, paid on every query.")],
+    sigma2: Annotated[float, typer.Option(help="Noise on every count of an answered query.")],
+    queries: Queries = None,
+    max_answers: Annotated[
+        int | None, typer.Option(help="The run stops after so many answers; by default all queries may be answered.")
+    ] = None,
+    votes: Votes = None,
+    first: First = None,
+    indices: Indices = None,
+    sanitise: Sanitise = False,
+    beta: Beta = None,
+    sigma_ss: SigmaSS = None,
+    order: Order = None,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """GNMax on the queries on which enough teachers agree (PATE 2018)."""
+    import numpy as np
+
+    from bench.privacy.accountants import account
+    from bench.privacy.conversions import check_delta
+    from bench.privacy.events import ConfidentGNMax
+    from bench.privacy.pate import log_answered
+    from bench.privacy.votes import confident_rows
+
+    check_delta(delta)
+    ConfidentGNMax(threshold, sigma1, sigma2, 1, 1)
+    counts = None if votes is None else load_votes(votes, first, indices)
+    number = _queries(lambda n: [], queries, counts, None, delta)
+    event = ConfidentGNMax(threshold, sigma1, sigma2, number, number if max_answers is None else max_answers)
+    rows = account([event], delta)
+    facts: dict[str, float] = {}
+    dependent: list[Accounted] = []
+    if counts is not None:
+        facts["expected_answered"] = float(np.exp(log_answered(counts, threshold, sigma1)).sum())
+        dependent = confident_rows(counts, threshold, sigma1, sigma2, delta)
+    if sanitise:
+        dependent += _sanitised(counts, event, sigma2, delta, order, beta, sigma_ss, threshold, sigma1)
+    report([*dependent, *rows], delta, json, event.describe(), facts)
+
+
+def _sanitised(
+    counts: NDArray[np.float64] | None,
+    event: Event,
+    sigma2: float,
+    delta: float,
+    order: float | None,
+    beta: float | None,
+    sigma_ss: float | None,
+    threshold: float | None,
+    sigma1: float | None,
+) -> list[Accounted]:
+    import numpy as np
+
+    from bench.privacy.accountants import pate_2018
+    from bench.privacy.pate_smooth import sanitise
+    from bench.privacy.votes import sanitised_rows
+
+    if counts is None:
+        raise BenchError("--sanitise releases a figure that depends on votes: give them with --votes.")
+    if order is None:
+        best = pate_2018([event], delta)
+        assert best is not None
+        assert best.order is not None
+        order = best.order
+    found = sanitise(counts, sigma2, delta, order, beta, sigma_ss, threshold, sigma1)
+    return sanitised_rows(found, np.random.default_rng(), expected=threshold is not None)
+
+
+@app.command()
+def laplace(
+    noise_multiplier: Annotated[float, typer.Option(help="Scale of the noise over the L1 sensitivity.")],
+    count: Annotated[int, typer.Option(help="Number of releases.")] = 1,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Laplace noise on values of bounded L1 sensitivity."""
+    from bench.privacy.accountants import account
+    from bench.privacy.events import Laplace
+
+    event = Laplace(noise_multiplier, count)
+    report(account([event], delta), delta, json, event.describe())
+
+
+@app.command()
+def gaussian(
+    noise_multiplier: Annotated[
+        float, typer.Option("--noise-multiplier", "--sigma", help="Standard deviation over the L2 sensitivity.")
+    ],
+    count: Annotated[int, typer.Option(help="Number of releases.")] = 1,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Gaussian noise on values of bounded L2 sensitivity."""
+    from bench.privacy.accountants import account
+    from bench.privacy.events import Gaussian
+
+    event = Gaussian(noise_multiplier, count)
+    report(account([event], delta), delta, json, event.describe())
+
+
+@app.command("randomized-response")
+def randomized_response(
+    epsilon: Annotated[float, typer.Option(help="Pure epsilon of one answer.")],
+    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    count: Annotated[int, typer.Option(help="How often the same label is answered.")] = 1,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Randomised response over all classes: hides a label."""
+    from bench.privacy.accountants import account
+    from bench.privacy.events import RandomizedResponse
+
+    event = RandomizedResponse(epsilon, classes, count)
+    keep = event.keep_probability
+    facts = {"keep_probability": keep, "probability_of_each_other": math.exp(-epsilon) * keep}
+    report(account([event], delta), delta, json, event.describe(), facts)
+
+
+@app.command("top-k")
+def top_k(
+    epsilon: Annotated[float, typer.Option(help="Pure epsilon of one answer.")],
+    k: Annotated[int, typer.Option("--k", help="Size of the set, chosen without the private label.")],
+    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    count: Annotated[int, typer.Option(help="How often the same label is answered.")] = 1,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Randomised response over a set of k likely classes: hides a label."""
+    from bench.privacy.accountants import account
+    from bench.privacy.events import TopKRandomizedResponse
+
+    event = TopKRandomizedResponse(epsilon, k, classes, count)
+    keep = event.keep_probability
+    facts = {"keep_probability_inside_the_set": keep, "probability_of_each_other": math.exp(-epsilon) * keep}
+    report(account([event], delta), delta, json, event.describe(), facts)
+
+
+@app.command("dp-sgd")
+def dp_sgd(
+    steps: Annotated[int, typer.Option(help="Number of steps.")],
+    sampling_rate: cli_epsilon_papers.Rate = None,
+    batch: cli_epsilon_papers.Batch = None,
+    records: cli_epsilon_papers.Records = None,
+    sigma: Annotated[
+        float | None, typer.Option("--sigma", "--noise-multiplier", help="Noise over the clipping norm.")
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="Instead of --sigma: the least noise that keeps to this epsilon.")
+    ] = None,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """DP-SGD with Poisson sampling, add-remove neighbours."""
+    from bench.privacy import accountants
+    from bench.privacy.calibrate import smallest_noise
+    from bench.privacy.conversions import check_delta
+    from bench.privacy.events import DPSGD
+
+    check_delta(delta)
+    rate = cli_epsilon_papers.sampling_rate_of(sampling_rate, batch, records)
+    if (sigma is None) == (target_epsilon is None):
+        raise BenchError("give one of --sigma and --target-epsilon.")
+    facts: dict[str, float] = {}
+    if target_epsilon is not None:
+
+        def make(noise: float) -> list[DPSGD]:
+            return [DPSGD(rate, noise, steps)]
+
+        facts["sigma_by_rdp"] = smallest_noise(make, target_epsilon, delta, accountants.rdp)
+        sigma = smallest_noise(make, target_epsilon, delta)
+        facts["sigma"] = sigma
+    assert sigma is not None
+    event = DPSGD(rate, sigma, steps)
+    report(accountants.account([event], delta), delta, json, event.describe(), facts)

@@ -1,0 +1,179 @@
+"""What to run: method configs with the place that states each value, presets, overrides, and the grid.
+
+A method's config is a frozen dataclass whose fields are made with :func:`setting`; its defaults are the paper's. A
+preset and the user's ``--set`` options change fields; every change is listed in the record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bench.errors import BenchError, UnknownNameError
+from bench.interface import Basis, Facts
+
+if TYPE_CHECKING:
+    from bench.interface import Method
+
+T = TypeVar("T")
+
+
+class Preset(StrEnum):
+    """How much of the paper's setting is run."""
+
+    PAPER = "paper"
+    QUICK = "quick"
+    TINY = "tiny"
+
+
+class NoiseKind(StrEnum):
+    """Where the noise of mechanisms comes from."""
+
+    SEEDED = "seeded"
+    SECURE = "secure"
+
+
+class Reuse(StrEnum):
+    """Which records of an earlier run count as done."""
+
+    DONE = "done"
+    ALL = "all"
+    NONE = "none"
+
+
+def setting(default: T, source: str) -> T:
+    """Return a config field with the value `default` and the place that states it, for instance a paper's section."""
+    return dataclasses.field(default=default, metadata={"source": source})
+
+
+def source_of(config: type, field: str) -> str:
+    """Return the place that states the default of `field` of the config class; empty where none is given."""
+    return str(config.__dataclass_fields__[field].metadata.get("source", ""))  # type: ignore[attr-defined]
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Return the fields of a config as JSON values."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(config).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What one ``run`` covers: the product of methods, datasets, epsilons and seeds, in one preset."""
+
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...] = ("mnist",)
+    epsilons: tuple[float, ...] = (1.0, 10.0)
+    seeds: tuple[int, ...] = (0,)
+    preset: Preset = Preset.QUICK
+    basis: Basis = Basis.CLAIMED
+    delta: float | None = None
+    """None: :func:`default_delta` of each data set."""
+    noise: NoiseKind = NoiseKind.SEEDED
+    overrides: tuple[str, ...] = ()
+    """``FIELD=VALUE`` for every method that has the field, ``METHOD.FIELD=VALUE`` for one."""
+
+    def __post_init__(self) -> None:
+        for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
+            if not values:
+                raise BenchError(
+                    f"no {name} given. Example: --{'eps' if name == 'epsilons' else name} "
+                    f"{'1,10' if name == 'epsilons' else 'pate' if name == 'methods' else 'mnist'}."
+                )
+        for epsilon in self.epsilons:
+            if math.isnan(epsilon) or math.isinf(epsilon) or epsilon <= 0:
+                raise BenchError(f"epsilon must be a positive finite number, not {epsilon}. Try --eps 1,10.")
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
+        if any(seed < 0 for seed in self.seeds):
+            raise BenchError("seeds must not be negative. Try --seeds 0,1,2.")
+
+
+def default_delta(private_records: int) -> float:
+    """Return the largest power of ten that is at most 1e-5 and below 1/n: 1e-5 for MNIST, 1e-6 for CelebA."""
+    return 10.0 ** -max(5, math.floor(math.log10(max(private_records, 1))) + 1)
+
+
+def build_config(
+    method: type[Method], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
+) -> tuple[Any, list[str]]:
+    """Return the config of `method` in `preset` with `overrides`, and what differs from the paper's.
+
+    Raises :class:`BenchError` on a field that the method has not, a value that does not fit it, or a preset that the
+    method does not have.
+    """
+    paper = method.Config()
+    changes: dict[str, Any] = {}
+    if preset is not Preset.PAPER:
+        presets = method.presets(facts)
+        if preset.value not in presets:
+            raise BenchError(f"{method.name} has no preset {preset.value!r}; it has paper, {', '.join(presets)}.")
+        changes.update(presets[preset.value])
+    changes.update(parse_overrides(method, overrides))
+    config = dataclasses.replace(paper, **changes)
+    before, after = as_dict(paper), as_dict(config)
+    reduced = [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    return config, reduced
+
+
+def parse_overrides(method: type[Method], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that `overrides` set for `method`, with values of the fields' types.
+
+    An override without a method's name applies where the method has the field. Raises :class:`BenchError` on text that
+    is no ``FIELD=VALUE`` and on a value of another type, :class:`UnknownNameError` on a field that `method` has not.
+    """
+    known = {field.name: field for field in dataclasses.fields(method.Config)}
+    values: dict[str, Any] = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise BenchError(f"cannot read --set {text!r}. Write FIELD=VALUE or METHOD.FIELD=VALUE.")
+        owner, dot, field = name.rpartition(".")
+        if dot and owner != method.name:
+            continue
+        if field not in known:
+            if dot:
+                raise UnknownNameError(f"option of {method.name}", field, known)
+            continue
+        values[field] = _parse_value(method, field, value)
+    return values
+
+
+def check_overrides(methods: Sequence[type[Method]], overrides: Sequence[str]) -> None:
+    """Raise :class:`UnknownNameError` on an override that none of `methods` takes."""
+    fields = {method.name: {field.name for field in dataclasses.fields(method.Config)} for method in methods}
+    for text in overrides:
+        owner, dot, field = text.partition("=")[0].rpartition(".")
+        if dot and owner not in fields:
+            raise UnknownNameError("method in --set", owner, fields)
+        known = fields[owner] if dot else set().union(*fields.values())
+        if field not in known:
+            raise UnknownNameError(f"option of {owner}" if dot else "option in --set", field, known)
+
+
+def _parse_value(method: type[Method], field: str, text: str) -> Any:
+    from typing import get_type_hints
+
+    from pydantic import TypeAdapter, ValidationError
+
+    kind = get_type_hints(method.Config)[field]
+    try:
+        return TypeAdapter(kind).validate_python(None if text in ("none", "null") else text)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise BenchError(f"--set {method.name}.{field}={text}: {problem}.") from error
+
+
+def field_table(method: type[Method], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Return name, paper value, quick value and source of every field of the method's config, for ``bench show``."""
+    paper = as_dict(method.Config())
+    quick = presets.get("quick", {})
+    return [
+        (name, str(value), str(quick[name]) if name in quick else "", source_of(method.Config, name))
+        for name, value in paper.items()
+    ]

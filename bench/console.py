@@ -1,0 +1,148 @@
+"""What a person sees while a grid runs: a tree of cells and stages, each with an estimate.
+
+Where no terminal is there to draw on, plain lines take its place.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console; where the output is no terminal, one wide enough that no table is folded."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False)
+
+
+class Stage(Protocol):
+    """A stage of known length that is under way."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Say that `steps` more of the stage are done."""
+
+
+class Progress:
+    """Shows nothing: the base, used by tests and checks."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Stage]:
+        """Open a stage of `total` steps below the stage that is open now."""
+        yield _Silent()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+
+
+class _Silent:
+    def advance(self, steps: int = 1) -> None:
+        return None
+
+
+class LineProgress(Progress):
+    """Plain lines for logs: the start and the end of each stage, and its state every `every` seconds."""
+
+    def __init__(self, every: float = 15.0) -> None:
+        self._every, self._depth = every, 0
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Stage]:
+        """Open a stage; see :meth:`Progress.stage`."""
+        self._depth += 1
+        running = _Line(self, name, total, self._every)
+        try:
+            yield running
+        finally:
+            self._depth -= 1
+        self.say(f"{'  ' * self._depth}{name}: done in {time.monotonic() - running.begin:.1f} s")
+
+    def say(self, text: str) -> None:
+        """Print a line to standard error."""
+        print(text, file=sys.stderr, flush=True)
+
+
+class _Line:
+    def __init__(self, parent: LineProgress, name: str, total: int, every: float) -> None:
+        self.begin = self._last = time.monotonic()
+        self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
+
+    def advance(self, steps: int = 1) -> None:
+        self._done += steps
+        now = time.monotonic()
+        if now - self._last >= self._every and 0 < self._done < self._total:
+            self._last = now
+            left = (now - self.begin) / self._done * (self._total - self._done)
+            self._parent.say(f"  {self._name}: {self._done}/{self._total}, about {left:.0f} s left")
+
+
+class TreeProgress(Progress):
+    """A live tree of bars, one per open stage, each with an estimate of what is left."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._depth = 0
+        self._bars: RichProgress = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+
+    def __enter__(self) -> TreeProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Stage]:
+        """Open a stage; see :meth:`Progress.stage`."""
+        task = self._bars.add_task("  " * self._depth + name, total=max(total, 1))
+        self._depth += 1
+        try:
+            yield _Bar(self._bars, task)
+        finally:
+            self._depth -= 1
+            self._bars.remove_task(task)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, markup=False)
+
+
+class _Bar:
+    def __init__(self, bars: RichProgress, task: int) -> None:
+        self._bars, self._task = bars, task
+
+    def advance(self, steps: int = 1) -> None:
+        from rich.progress import TaskID
+
+        self._bars.advance(TaskID(self._task), steps)
+
+
+@contextmanager
+def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Open the progress display that suits standard error: a tree on a terminal, lines in a log, or nothing."""
+    if quiet:
+        yield Progress()
+    elif sys.stderr.isatty():
+        with TreeProgress(make_console(stderr=True)) as tree:
+            yield tree
+    else:
+        yield LineProgress()

@@ -1,0 +1,164 @@
+"""CelebA: its files, and the two data sets that the papers make of it.
+
+``celeba-g`` has every image with the attribute Male as its class; ``celeba-h`` has those with exactly one of the
+attributes Black_Hair, Blond_Hair, Brown_Hair, in this order. Both follow the owner's partition: 0 is for training, 2
+for testing; 1, the validation part, is not used. Pixels and all 40 attributes are stored once for both.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.data.images import decode
+from bench.data.loaders import Arrays, View
+from bench.data.sources import Route, RouteError, file_digest
+from bench.data.spec import ArrayRecords, Progress, Records
+from bench.data.store import Blocks, storage_errors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NAMES = """
+5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair
+Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup High_Cheekbones
+Male Mouth_Slightly_Open Mustache Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose Receding_Hairline
+Rosy_Cheeks Sideburns Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick
+Wearing_Necklace Wearing_Necktie Young
+"""
+ATTRIBUTES = _NAMES.split()
+HAIR = ("Black_Hair", "Blond_Hair", "Brown_Hair")
+SHAPE = (3, 64, 64)
+FILES = ("img_align_celeba.zip", "list_attr_celeba.txt", "list_eval_partition.txt")
+PARTS = {"train": 0, "test": 2}
+_STEP = 512
+
+
+@dataclass(frozen=True)
+class DriveRoute(Route):
+    """The owner's shared drive, by torchvision's own code, which needs the package gdown."""
+
+    label: str = "its owner's shared drive"
+
+    @property
+    def by_hand(self) -> str:
+        """See the base class."""
+        return "download " + ", ".join(FILES) + " (aligned and cropped images) from the owner's page on CelebA"
+
+    def adopt(self, given: Path, into: Path) -> Path | None:
+        """See the base class: decoding itself says what is missing."""
+        return given
+
+    def fetch(self, into: Path, progress: Progress) -> None:
+        """See the base class."""
+        import importlib.util
+
+        if importlib.util.find_spec("gdown") is None:
+            raise RouteError("needs the package gdown: pip install gdown")
+        from bench.torchvision_compat import allow_cpu_torchvision
+
+        allow_cpu_torchvision()
+        from torchvision.datasets import CelebA
+        from torchvision.datasets.utils import download_file_from_google_drive
+
+        with storage_errors(into):
+            into.mkdir(parents=True, exist_ok=True)
+        for file_id, md5, name in CelebA.file_list:
+            target = into / name
+            if name not in FILES or (target.exists() and file_digest(target, "md5") == md5):
+                continue
+            progress(f"downloading {name}", 0, None)
+            try:
+                download_file_from_google_drive(file_id, str(into), name, md5)
+            except Exception as error:  # gdown and requests raise kinds of their own, for quota as for network
+                raise RouteError(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}") from error
+
+
+def decode_celeba(folder: Path) -> Mapping[str, Blocks]:
+    """Return images uint8 (n, 3, 64, 64) and attributes uint8 (n, 40) of 0 and 1, for train and test.
+
+    The images come from ``img_align_celeba.zip`` or from a folder ``img_align_celeba``. Each, 178 x 218 pixels, is
+    scaled to a width of 64 and cut at the centre.
+    """
+    names, attributes = _attributes(folder / FILES[1])
+    parts = _partition(folder / FILES[2], names)
+    out: dict[str, Blocks] = {}
+    for half, number in PARTS.items():
+        chosen = np.flatnonzero(parts == number)
+        files = [names[i] for i in chosen]
+        out[f"{half}_images"] = Blocks((len(files), *SHAPE), "uint8", _pieces(folder, files))
+        out[f"{half}_attributes"] = Blocks.of(attributes[chosen])
+    if not (folder / "img_align_celeba").is_dir() and not (folder / FILES[0]).is_file():
+        raise FileNotFoundError(f"{folder} has neither {FILES[0]} nor a folder img_align_celeba")
+    return out
+
+
+def _attributes(path: Path) -> tuple[list[str], NDArray[np.uint8]]:
+    """Read a count, a line with 40 names, then a file name and 40 values of -1 or 1 in each line."""
+    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    if len(lines) < 3 or lines[1].split() != ATTRIBUTES or int(lines[0]) != len(lines) - 2:
+        raise ValueError(f"{path.name} is cut short or no list of CelebA's 40 attributes")
+    rows = [line.split() for line in lines[2:]]
+    if any(len(row) != 41 for row in rows):
+        raise ValueError(f"{path.name}: a line has not 40 attributes")
+    values = np.array([row[1:] for row in rows], dtype=np.int8)
+    return [Path(row[0]).name for row in rows], (values > 0).astype(np.uint8)
+
+
+def _partition(path: Path, names: list[str]) -> NDArray[np.int64]:
+    """Read a file name and 0, 1 or 2 in each line."""
+    rows = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines() if line.strip()]
+    if [row[0] for row in rows] != names:
+        raise ValueError(f"{path.name} does not list the same images as {FILES[1]}")
+    return np.array([int(row[1]) for row in rows], dtype=np.int64)
+
+
+def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
+    inside = folder / "img_align_celeba"
+    packed = None if inside.is_dir() else zipfile.ZipFile(folder / FILES[0])
+    try:
+        for start in range(0, len(files), _STEP):
+            step = files[start : start + _STEP]
+            piece = np.empty((len(step), *SHAPE), dtype=np.uint8)
+            for row, name in enumerate(step):
+                if packed is None:
+                    piece[row] = decode(inside / name, SHAPE)
+                else:
+                    with packed.open(f"img_align_celeba/{name}") as stream:
+                        piece[row] = decode(stream, SHAPE, name)
+            yield piece
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{FILES[0]} is damaged or cut short ({error})") from error
+    finally:
+        if packed is not None:
+            packed.close()
+
+
+def gender(arrays: Arrays) -> tuple[Records, Records]:
+    """Return the records of ``celeba-g``: 0 for not Male, 1 for Male."""
+    column = ATTRIBUTES.index("Male")
+
+    def half(name: str) -> Records:
+        return ArrayRecords(arrays[f"{name}_images"], arrays[f"{name}_attributes"][:, column].astype(np.int64))
+
+    return half("train"), half("test")
+
+
+def hair(arrays: Arrays) -> tuple[Records, Records]:
+    """Return the records of ``celeba-h``: those with exactly one of black, blond and brown hair."""
+    columns = [ATTRIBUTES.index(name) for name in HAIR]
+
+    def half(name: str) -> Records:
+        colours = np.asarray(arrays[f"{name}_attributes"])[:, columns]
+        index = np.flatnonzero(colours.sum(axis=1) == 1).astype(np.int64)
+        return ArrayRecords(arrays[f"{name}_images"], colours[index].argmax(axis=1).astype(np.int64), index)
+
+    return half("train"), half("test")
+
+
+VIEWS: dict[str, View] = {"celeba-g": gender, "celeba-h": hair}

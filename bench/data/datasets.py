@@ -1,0 +1,130 @@
+"""The registry of data sets, and the one call that loads one: :func:`load`.
+
+    from bench.data.datasets import load
+    mnist = load("mnist")                  # fetched by itself the first time
+    mnist.train.images(slice(0, 10))       # uint8 (10, 1, 28, 28)
+    mnist.train.labels, mnist.revision
+
+A package of someone else's adds data sets through the entry-point group ``bench.datasets``: each entry point is a
+:class:`bench.data.spec.DatasetSpec`, or a function without arguments that returns one or several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.data import builtin
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records
+from bench.data.store import data_root
+from bench.errors import BenchError, UnknownNameError
+
+__all__ = [
+    "DATASETS",
+    "PLUGIN_ERRORS",
+    "ArrayRecords",
+    "DatasetSpec",
+    "LoadRequest",
+    "Loaded",
+    "Records",
+    "all_datasets",
+    "data_root",
+    "get_dataset",
+    "load",
+    "register_dataset",
+]
+
+FOLDER = "folder:"
+ENTRY_POINTS = "bench.datasets"
+
+DATASETS: dict[str, DatasetSpec] = {}
+"""Every registered data set by name. Entry points are read by :func:`get_dataset` and :func:`all_datasets`."""
+
+PLUGIN_ERRORS: dict[str, str] = {}
+"""Entry points that could not be used, by name, with the reason."""
+
+_plugins_read = False
+
+
+def register_dataset(spec: DatasetSpec) -> DatasetSpec:
+    """Register `spec` under its name and return it.
+
+    Raises:
+        BenchError: where the name is taken, or is none that fits into a path.
+
+    """
+    if not spec.name or spec.name.startswith((".", FOLDER)) or set(spec.name) & set("/\\\0 "):
+        raise BenchError(f"{spec.name!r} is no name for a data set: use letters, digits, '-' and '_'.")
+    if spec.name in DATASETS:
+        raise BenchError(f"a data set named {spec.name!r} is registered already; choose another name.")
+    DATASETS[spec.name] = spec
+    return spec
+
+
+def read_plugins() -> None:
+    """Register what entry points offer, once. One that fails is kept in `PLUGIN_ERRORS` and stops nothing else."""
+    global _plugins_read
+    if _plugins_read:
+        return
+    _plugins_read = True
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            offered = point.load()
+            if callable(offered) and not isinstance(offered, DatasetSpec):
+                offered = offered()
+            specs: Iterable[DatasetSpec] = [offered] if isinstance(offered, DatasetSpec) else offered
+            for spec in specs:
+                register_dataset(spec)
+        except Exception as error:  # noqa: BLE001 (a stranger's package may fail in any way and must not take the rest along)
+            PLUGIN_ERRORS[point.name] = f"{type(error).__name__}: {error}"
+
+
+def all_datasets() -> dict[str, DatasetSpec]:
+    """Return every data set by name, those of other packages among them."""
+    read_plugins()
+    return dict(DATASETS)
+
+
+def get_dataset(name: str) -> DatasetSpec:
+    """Return the data set called `name`, or the user's own for ``folder:PATH``.
+
+    Raises:
+        UnknownNameError: where no data set has this name; names the nearest.
+        BenchError: where the folder is missing or not laid out as it should be.
+
+    """
+    if name.startswith(FOLDER):
+        from bench.data.folder import folder_spec
+
+        return folder_spec(name)
+    if name not in DATASETS:
+        read_plugins()
+    if name not in DATASETS:
+        broken = "; ".join(f"plug-in {key} failed: {why}" for key, why in PLUGIN_ERRORS.items())
+        hint = "Or folder:PATH for images of your own." + (f" {broken}." if broken else "")
+        raise UnknownNameError("data set", name, DATASETS, hint)
+    return DATASETS[name]
+
+
+def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
+    """Return the data set called `name`, fetching it first where it is not here.
+
+    Args:
+        name: a registered name or ``folder:PATH``.
+        root: the data root; left out, ``$BENCH_DATA`` or the user's cache folder.
+        fetch: whether what is missing or damaged may be fetched.
+        progress: told what is being done, how much is done and how much there is, in bytes or records.
+
+    Raises:
+        UnknownNameError: where no data set has this name.
+        BenchError: where it is not here and cannot be had; says what was tried and how to get it by hand.
+
+    """
+    spec = get_dataset(name)
+    return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or (lambda what, done, total: None)))
+
+
+for _spec in builtin.specs():
+    register_dataset(_spec.with_facts(public_benchmark=True))

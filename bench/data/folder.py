@@ -1,0 +1,232 @@
+"""A user's own images, ``folder:PATH``, and public sets that are too large to be stored decoded.
+
+Two layouts are accepted, ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (``val``, ``valid`` and
+``validation`` do as well), or ``PATH/CLASS/*.png``, of which a fifth is set apart for testing by a hash of each file's
+relative path. All images get one shape: ``folder:PATH@1x64x64`` states it (channels, height, width); left out, it is
+that of the first file by name, which is thereby treated as public, like the number of records and the class names.
+
+What goes into a record about such a data set must not tell what is in it. Its revision is therefore keyed: HMAC-SHA256
+over names, sizes and contents with a random salt that stays in the data root (file ``folder-salt``, readable by its
+owner only). Two runs on one machine can be compared; who has a record and a guess of the folder's content, but not the
+salt, cannot test the guess. If the salt is lost the revision changes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.data.images import FileRecords, list_classes, list_images, list_labelled
+from bench.data.spec import DatasetSpec, Loaded, LoadRequest
+from bench.data.store import storage_errors
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    pass
+
+PREFIX = "folder:"
+TEST_NAMES = ("test", "val", "valid", "validation")
+TEST_SHARE = 0.2
+SALT = "folder-salt"
+_SHAPE = re.compile(r"^(?P<path>.+)@(?P<c>[13])x(?P<h>[1-9]\d{0,4})x(?P<w>[1-9]\d{0,4})$")
+
+LAYOUT = "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png, or PATH/CLASS/*.png"
+
+
+def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
+    """Return the path and the shape, if one is stated, of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
+    text = name.removeprefix(PREFIX)
+    if (match := _SHAPE.match(text)) and not Path(text).expanduser().exists():
+        path = Path(match["path"]).expanduser()
+        return path, (int(match["c"]), int(match["h"]), int(match["w"]))
+    return Path(text).expanduser(), None
+
+
+def folder_spec(name: str) -> DatasetSpec:
+    """Return the data set in a user's own folder; only names are read, and the size of one image.
+
+    Raises:
+        BenchError: where the folder is missing, has fewer than two classes, or no image.
+
+    """
+    path, shape = parse(name)
+    if not path.is_dir():
+        raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}.")
+    train, _ = _halves(path)
+    classes = list_classes(train)
+    if len(classes) < 2:
+        raise BenchError(f"{train} has {len(classes)} class folders, two are the least. Accepted: {LAYOUT}.")
+    return DatasetSpec(
+        name=name,
+        classes=len(classes),
+        shape=shape or _first_shape(train, classes),
+        class_names=tuple(classes),
+        train_records=None,
+        test_records=None,
+        loader=load_folder,
+        split_rule="hash",
+        public_benchmark=False,
+        licence="the user's own",
+        source=str(path),
+        resolution="scaled to cover the shape and cut at the centre, where an image has another size",
+        store="folder",
+    )
+
+
+def _halves(path: Path) -> tuple[Path, Path | None]:
+    """Return the folder with the training classes, and that with the test classes where there is one."""
+    if not (path / "train").is_dir():
+        return path, None
+    tests = [path / name for name in TEST_NAMES if (path / name).is_dir()]
+    return path / "train", tests[0] if tests else None
+
+
+def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
+    from PIL import Image
+
+    for name in classes:
+        for file in list_images(train / name)[:1]:
+            try:
+                with Image.open(train / name / file) as image:
+                    grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
+                    return (1 if grey else 3, image.height, image.width)
+            except (OSError, SyntaxError, ValueError) as error:
+                raise BenchError(f"the image {train / name / file} is damaged or no image ({error}).") from error
+    raise BenchError(f"{train} has class folders but no image. Accepted: {LAYOUT}.")
+
+
+def load_folder(request: LoadRequest) -> Loaded:
+    """Return the records of a user's own folder; images are decoded when they are asked for.
+
+    Raises:
+        BenchError: where the test classes are not among the training classes, a half is empty, or the salt cannot be
+            kept in the data root.
+
+    """
+    spec = request.spec
+    path, _ = parse(spec.name)
+    train_folder, test_folder = _halves(path)
+    if test_folder:
+        strange = sorted(set(list_classes(test_folder)) - set(spec.class_names))
+        if strange:
+            raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(strange[:5])}.")
+    files, labels = list_labelled(train_folder, spec.class_names)
+    if test_folder:
+        tests, test_labels = list_labelled(test_folder, spec.class_names)
+    else:
+        chosen = np.fromiter((_is_test(file) for file in files), dtype=np.bool_, count=len(files))
+        tests, test_labels = [f for f, is_test in zip(files, chosen, strict=True) if is_test], labels[chosen]
+        files, labels = [f for f, is_test in zip(files, chosen, strict=True) if not is_test], labels[~chosen]
+    test_base = test_folder or train_folder
+    if not files or not tests:
+        raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
+    everything = [(train_folder, file) for file in files] + [(test_base, file) for file in tests]
+    known = spec.with_facts(train_records=len(files), test_records=len(tests))
+    return Loaded(
+        spec=known,
+        train=FileRecords(train_folder, files, labels, spec.shape),
+        test=FileRecords(test_base, tests, test_labels, spec.shape),
+        revision=_keyed_revision(request, path, everything),
+        route=f"files in {path}",
+        paths=(path,),
+    )
+
+
+def _is_test(relative: str) -> bool:
+    """Return whether a file is set apart for testing: a hash of its own path decides, and no other file."""
+    digest = hashlib.sha256(b"bench.data/folder test\0" + os.fsencode(relative)).digest()
+    return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
+
+
+def _keyed_revision(request: LoadRequest, path: Path, files: Sequence[tuple[Path, str]]) -> str:
+    digest = hmac.new(_salt(request.root), digestmod="sha256")
+    digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")
+    for number, (base, file) in enumerate(files):
+        full = base / file
+        name = os.fsencode(full.relative_to(path).as_posix())
+        try:
+            with full.open("rb") as handle:
+                content = hashlib.file_digest(handle, "sha256").digest()
+                size = os.fstat(handle.fileno()).st_size
+        except OSError as error:
+            raise BenchError(f"cannot read the image {full}: {error.strerror}.") from error
+        # Lengths first, so that no two lists of files run together to the same bytes.
+        digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big") + content)
+        if number % 256 == 0:
+            request.progress(f"reading {path}", number, len(files))
+    return "hmac-sha256:" + digest.hexdigest()[:16]
+
+
+def _salt(root: Path) -> bytes:
+    """Return the salt of this data root, making it the first time: complete under its name, or not there."""
+    target = root / SALT
+    with storage_errors(target):
+        root.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            aside = root / f".{SALT}.{os.getpid()}"
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as handle:
+                    handle.write(os.urandom(32))
+                    handle.flush()
+                    os.fsync(handle.fileno())
+                # A link fails where another process was first, whose salt then counts.
+                os.link(aside, target)
+            except FileExistsError:
+                pass
+            finally:
+                aside.unlink(missing_ok=True)
+        salt = target.read_bytes()
+    if len(salt) != 32:
+        raise BenchError(
+            f"{target} is damaged: 32 bytes are expected. Remove it; the revisions of folders then change."
+        )
+    return salt
+
+
+@dataclass(frozen=True)
+class PublicFolderLoader:
+    """Loads a public set from ``raw/STORE/{train,val}/CLASS/*``, decoding on demand; for what is too large to store.
+
+    The revision is a plain SHA-256 over relative names and sizes: content is not read, and is public anyway.
+    """
+
+    halves: tuple[str, str]
+    by_hand: str
+
+    def __call__(self, request: LoadRequest) -> Loaded:
+        """Return the records.
+
+        Raises:
+            BenchError: where the folders are not there, with how to get them, or have another number of classes.
+
+        """
+        spec, base = request.spec, request.root / "raw" / request.spec.store
+        train, test = (base / half for half in self.halves)
+        classes = list_classes(train)
+        if not classes or not test.is_dir():
+            raise BenchError(f"data set {spec.name!r} is not under {base}. {self.by_hand}")
+        if len(classes) != spec.classes or list_classes(test) != classes:
+            raise BenchError(
+                f"{base}: {len(classes)} training and {len(list_classes(test))} test classes, {spec.classes} alike are "
+                f"expected. {self.by_hand}"
+            )
+        digest, records = hashlib.sha256(), []
+        for half in (train, test):
+            files, labels = list_labelled(half, classes)
+            for number, file in enumerate(files):
+                digest.update(os.fsencode(f"{half.name}/{file}\0{(half / file).stat().st_size}\n"))
+                if number % 4096 == 0:
+                    request.progress(f"listing {half}", number, len(files))
+            records.append(FileRecords(half, files, labels, spec.shape))
+        known = spec.with_facts(class_names=tuple(classes), train_records=len(records[0]), test_records=len(records[1]))
+        revision = "names-sizes:" + digest.hexdigest()[:16]
+        return Loaded(known, records[0], records[1], revision, f"files in {base}", (base,))

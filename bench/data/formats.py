@@ -1,0 +1,197 @@
+"""Decoders: from the raw files in a folder to the arrays that are stored.
+
+Each takes the folder and returns ``train_images`` uint8 (n, channels, height, width), ``train_labels`` int64 (n,) and
+the same for ``test``. A file that is not what it should be raises ValueError with its name in the message; a file that
+is missing raises FileNotFoundError. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.data.store import Blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Decode = Callable[[Path], Mapping[str, Blocks]]
+
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR_BATCH = 10_000
+
+
+def read_raw(folder: Path, name: str) -> bytes:
+    """Return the bytes of `name` in `folder`, or of `name`.gz unpacked."""
+    plain = folder / name
+    if plain.is_file():
+        return plain.read_bytes()
+    packed = folder / f"{name}.gz"
+    try:
+        return gzip.decompress(packed.read_bytes())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder} has neither {name} nor {name}.gz") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{packed.name} is damaged or cut short ({error})") from error
+
+
+def read_idx(raw: bytes, name: str) -> NDArray[np.uint8]:
+    """Return the array in an idx file of unsigned bytes: magic 0, 0, 8, rank, then big-endian sizes, then the data."""
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{name} is no idx file of unsigned bytes")
+    rank = raw[3]
+    shape = tuple(int(n) for n in np.frombuffer(raw[4 : 4 + 4 * rank].ljust(4 * rank, b"\0"), dtype=">u4"))
+    data = np.frombuffer(raw, dtype=np.uint8, offset=min(4 + 4 * rank, len(raw)))
+    if data.size != int(np.prod(shape)):
+        raise ValueError(f"{name} is cut short or too long: {data.size} values for the shape {shape}")
+    return data.reshape(shape)
+
+
+def _arrays(
+    train_images: NDArray[np.uint8],
+    train_labels: NDArray[Any],
+    test_images: NDArray[np.uint8],
+    test_labels: NDArray[Any],
+) -> dict[str, Blocks]:
+    for kind, images, labels in (("train", train_images, train_labels), ("test", test_images, test_labels)):
+        if len(images) != len(labels):
+            raise ValueError(f"{kind}: {len(images)} images and {len(labels)} labels")
+    return {
+        "train_images": Blocks.of(train_images),
+        "train_labels": Blocks.of(np.asarray(train_labels).reshape(-1).astype(np.int64)),
+        "test_images": Blocks.of(test_images),
+        "test_labels": Blocks.of(np.asarray(test_labels).reshape(-1).astype(np.int64)),
+    }
+
+
+def idx(folder: Path) -> Mapping[str, Blocks]:
+    """Decode MNIST's four files, packed with gzip or not."""
+    images, labels, test_images, test_labels = (read_idx(read_raw(folder, name), name) for name in IDX)
+    return _arrays(images[:, None], labels, test_images[:, None], test_labels)
+
+
+def cifar_rows(raw: bytes, name: str, label_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return images (n, 3, 32, 32) and fine labels (n,) of a CIFAR binary file: labels, then 3072 bytes by channel."""
+    row = label_bytes + 3072
+    if not raw or len(raw) % row:
+        raise ValueError(f"{name} is cut short: {len(raw)} bytes is no multiple of {row}")
+    table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, row)
+    return np.ascontiguousarray(table[:, label_bytes:]).reshape(-1, 3, 32, 32), table[:, label_bytes - 1].copy()
+
+
+def cifar10_binary(folder: Path) -> Mapping[str, Blocks]:
+    """Decode the owner's binary version: ``data_batch_1.bin`` to ``5``, ``test_batch.bin``."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    parts = [cifar_rows(read_raw(folder, name), name, 1) for name in names]
+    test = cifar_rows(read_raw(folder, "test_batch.bin"), "test_batch.bin", 1)
+    return _arrays(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), *test)
+
+
+def cifar10_sheets(folder: Path) -> Mapping[str, Blocks]:
+    """Decode the npm package: one PNG per batch with one image in each of its 10,000 rows, labels in two JSON files."""
+    images = np.concatenate([_sheet(folder / f"data_batch_{i}.png") for i in range(1, 6)])
+    test = _sheet(folder / "test_batch.png")
+    labels = [np.asarray(json.loads(read_raw(folder, name))) for name in ("train_lables.json", "test_lables.json")]
+    return _arrays(images, labels[0], test, labels[1])
+
+
+def _sheet(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as opened:
+            if opened.size[0] != 1024 or opened.mode not in ("RGB", "RGBA"):
+                raise ValueError(f"it has {opened.size} {opened.mode}, not 1024 RGB pixels a row")
+            pixels = np.asarray(opened.convert("RGB"))
+    except FileNotFoundError:
+        raise
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for a broken chunk
+        raise ValueError(f"{path.name} is damaged or no sheet of images ({error})") from error
+    return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+
+
+def cifar100_binary(folder: Path) -> Mapping[str, Blocks]:
+    """Decode the owner's binary version, ``train.bin`` and ``test.bin``; of the two labels the fine is kept."""
+    train = cifar_rows(read_raw(folder, "train.bin"), "train.bin", 2)
+    return _arrays(*train, *cifar_rows(read_raw(folder, "test.bin"), "test.bin", 2))
+
+
+def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
+    """Decode ``train_32x32.mat`` and ``test_32x32.mat``: X (32, 32, 3, n), y with 10 for the digit 0."""
+    from scipy.io import loadmat
+
+    halves: list[NDArray[Any]] = []
+    for name in ("train_32x32.mat", "test_32x32.mat"):
+        path = folder / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} has no {name}")
+        try:
+            content = loadmat(str(path), variable_names=("X", "y"))
+            pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+        except Exception as error:  # scipy raises whatever it stumbled over in a damaged file
+            raise ValueError(f"{name} is damaged or no MATLAB file ({type(error).__name__})") from error
+        if pixels.shape[:3] != (32, 32, 3) or pixels.dtype != np.uint8:
+            raise ValueError(f"{name}: X is {pixels.dtype} {pixels.shape}, not uint8 (32, 32, 3, n)")
+        halves += [np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels % 10]
+    return _arrays(*halves)
+
+
+def stl10_binary(folder: Path) -> Mapping[str, Blocks]:
+    """Decode ``{train,test}_{X,y}.bin``: images (n, 3, 96, 96) stored column by column, labels from 1."""
+    halves: list[NDArray[Any]] = []
+    for half in ("train", "test"):
+        raw = read_raw(folder, f"{half}_X.bin")
+        if not raw or len(raw) % (3 * 96 * 96):
+            raise ValueError(f"{half}_X.bin is cut short: {len(raw)} bytes is no multiple of {3 * 96 * 96}")
+        labels = np.frombuffer(read_raw(folder, f"{half}_y.bin"), dtype=np.uint8).astype(np.int64) - 1
+        pixels = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
+        halves += [np.ascontiguousarray(pixels), labels]
+    return _arrays(*halves)
+
+
+def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
+    """Return the decoder of a MedMNIST ``.npz``: ``train_images``, ``train_labels`` and the same for ``test``.
+
+    The validation part is left out. With `any_finding`, where a record has a row of 0/1 findings, its label is 1 if
+    any is 1.
+    """
+
+    def decode(folder: Path) -> Mapping[str, Blocks]:
+        path = folder / file
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} has no {file}")
+        halves: list[NDArray[Any]] = []
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                for half in ("train", "test"):
+                    pixels, labels = content[f"{half}_images"], content[f"{half}_labels"]
+                    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+                    labels = labels.any(axis=1) if any_finding else labels.reshape(len(pixels), -1)[:, 0]
+                    halves += [np.ascontiguousarray(pixels, dtype=np.uint8), labels]
+        except Exception as error:  # zip, npy and key errors alike mean: not the file it should be
+            raise ValueError(f"{file} is damaged or no MedMNIST file ({type(error).__name__})") from error
+        if halves[0].shape[1] != channels:
+            raise ValueError(f"{file} has {halves[0].shape[1]} channels, not {channels}")
+        return _arrays(*halves)
+
+    return decode
+
+
+def digits(_: Path) -> Mapping[str, Blocks]:
+    """Return scikit-learn's 1,797 digits, stretched from 0..16 to 0..255; 397, by index hash, are the test part."""
+    from sklearn.datasets import load_digits
+
+    from bench.data.ranks import ranks
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    order = ranks("digits", len(images), "official test")
+    test = np.sort(order[:397])
+    train = np.sort(order[397:])
+    return _arrays(images[train], labels[train], images[test], labels[test])

@@ -1,0 +1,129 @@
+"""Decoding image files to arrays of one shape, and records that do so when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from bench.data.spec import Records
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
+THREADS_FROM = 64
+"""Images from which on a decode is shared among threads: Pillow lets go of the interpreter while it works."""
+
+
+def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
+    """Return one image as uint8 `shape`, which is (channels, height, width) with 1 or 3 channels.
+
+    An image of another size is scaled, keeping its proportions, until it just covers the shape, and cut at its
+    centre. 16-bit grey is divided by 256.
+
+    Raises:
+        BenchError: where the file is no image or is damaged; names it.
+        FileNotFoundError: where it is missing.
+
+    """
+    from PIL import Image
+
+    label = name or str(source)
+    try:
+        with Image.open(source) as opened:
+            opened.load()
+            image = _channels(opened, shape[0])
+    except FileNotFoundError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise BenchError(f"the image {label} is damaged or no image ({type(error).__name__}: {error}).") from error
+    height, width = shape[1:]
+    if image.size != (width, height):
+        factor = max(width / image.width, height / image.height)
+        scaled = (max(width, round(image.width * factor)), max(height, round(image.height * factor)))
+        left, top = (scaled[0] - width) // 2, (scaled[1] - height) // 2
+        image = image.resize(scaled, Image.Resampling.BILINEAR).crop((left, top, left + width, top + height))
+    pixels = np.asarray(image, dtype=np.uint8)
+    return np.ascontiguousarray(pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1))
+
+
+def _channels(image: Image, channels: int) -> Image:
+    """Return `image` in grey or RGB; Pillow's own conversion would clip 16-bit values at 255."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def decode_many(paths: Sequence[Path], shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Return the images at `paths` as uint8 (n, channels, height, width); see :func:`decode`."""
+    out = np.empty((len(paths), *shape), dtype=np.uint8)
+    if len(paths) < THREADS_FROM:
+        for row, path in enumerate(paths):
+            out[row] = decode(path, shape)
+        return out
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for row, image in enumerate(pool.map(lambda path: decode(path, shape), paths)):
+            out[row] = image
+    return out
+
+
+def decoded_pieces(paths: Sequence[Path], shape: tuple[int, int, int], step: int = 512) -> Iterator[NDArray[np.uint8]]:
+    """Yield the images at `paths` in pieces of at most `step`."""
+    for start in range(0, len(paths), step):
+        yield decode_many(paths[start : start + step], shape)
+
+
+class FileRecords(Records):
+    """Records whose images are files, decoded on each read."""
+
+    def __init__(
+        self, base: Path, files: Sequence[str], labels: NDArray[np.int64], shape: tuple[int, int, int]
+    ) -> None:
+        """Take `files`, relative to `base`, and one label for each."""
+        self._base, self._files = base, files
+        self.labels, self.shape = np.asarray(labels, dtype=np.int64), shape
+
+    def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        try:
+            return decode_many([self._base / self._files[i] for i in positions.tolist()], self.shape)
+        except FileNotFoundError as error:
+            raise BenchError(
+                f"the image {error.filename} was there when {self._base} was listed and is gone."
+            ) from error
+
+
+def list_images(folder: Path) -> list[str]:
+    """Return the image files below `folder`, as sorted relative paths with forward slashes."""
+    found: list[str] = []
+    for where, _, names in os.walk(folder):
+        relative = Path(where).relative_to(folder)
+        found += [(relative / name).as_posix() for name in names if os.path.splitext(name)[1].lower() in SUFFIXES]
+    return sorted(found, key=os.fsencode)
+
+
+def list_classes(folder: Path) -> list[str]:
+    """Return the names of the class folders in `folder`, sorted; hidden ones do not count."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted((e.name for e in entries if e.is_dir() and not e.name.startswith(".")), key=os.fsencode)
+
+
+def list_labelled(folder: Path, classes: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the images below `folder`/CLASS for each of the `classes`, relative to `folder`, and their labels."""
+    files: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        inside = list_images(folder / name) if (folder / name).is_dir() else []
+        files += [f"{name}/{file}" for file in inside]
+        labels += [label] * len(inside)
+    return files, np.asarray(labels, dtype=np.int64)

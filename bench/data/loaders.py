@@ -1,0 +1,194 @@
+"""The loader that most data sets use: fetch raw files by the first route that works, decode, verify, store, map."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.data.formats import Decode
+from bench.data.sources import Route, RouteError
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
+from bench.data.store import (
+    Blocks,
+    DamagedError,
+    StorageError,
+    locked,
+    read_store,
+    set_aside,
+    storage_errors,
+    write_store,
+)
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Mapping[str, "NDArray[Any]"]
+UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)
+"""What reading files raises that are not what they should be."""
+View = Callable[[Arrays], "tuple[Records, Records]"]
+
+
+def plain_view(arrays: Arrays) -> tuple[Records, Records]:
+    """Return the train and the test records as they are stored."""
+    return (
+        ArrayRecords(arrays["train_images"], arrays["train_labels"]),
+        ArrayRecords(arrays["test_images"], arrays["test_labels"]),
+    )
+
+
+def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
+    """Raise ValueError where decoded `arrays` have not the records, the shape or the labels that `spec` tells of."""
+    for half, expected in (("train", spec.train_records), ("test", spec.test_records)):
+        found, *shape = arrays[f"{half}_images"].shape
+        if expected is not None and found != expected:
+            raise ValueError(f"{found} {half} records were found, {expected} are expected")
+        if tuple(shape) != spec.shape:
+            raise ValueError(f"{half} images have the shape {tuple(shape)}, {spec.shape} is expected")
+        given = arrays.get(f"{half}_labels")
+        # A list can be read twice; a stream of pieces is for the store alone.
+        for labels in given.pieces if given and isinstance(given.pieces, list) else ():
+            if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
+                raise ValueError(f"a {half} label lies outside 0..{spec.classes - 1}")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A route and the decoder for the layout in which it leaves the files. No route: the data comes with a package."""
+
+    route: Route | None
+    decode: Decode
+
+
+@dataclass(frozen=True)
+class StoredLoader:
+    """Loads a data set that is decoded once and stored as arrays.
+
+    `ways` are tried in their order, after files that the user put into ``raw/STORE`` below the data root. `pinned`
+    has the SHA-256 of decoded arrays by name; every way must give just these.
+    """
+
+    ways: tuple[Way, ...]
+    pinned: Mapping[str, str] | None = None
+    view: View = plain_view
+    layout: str = ""
+    """Which raw files a person may put under ``raw/STORE``, in words."""
+
+    def __call__(self, request: LoadRequest) -> Loaded:
+        """Return the stored data set, fetching it first where it is missing or damaged and fetching is allowed.
+
+        Raises:
+            BenchError: where it is not here and cannot be fetched, with every route and why it failed; where a file
+                is damaged and cannot be fetched anew, naming the file.
+
+        """
+        spec, root, damage = request.spec, request.root, ""
+        try:
+            if loaded := self._stored(request):
+                return loaded
+        except DamagedError as error:
+            if not request.fetch:
+                raise BenchError(f"{error} Fetch it anew with: python -m bench data get {spec.name}") from error
+        if not request.fetch:
+            raise BenchError(
+                f"data set {spec.name!r} is not under {root}. Fetch it with: python -m bench data get {spec.name}"
+            )
+        with locked(root, spec.store, request.progress):
+            try:
+                # Another process may have fetched it while this one waited for the lock.
+                if loaded := self._stored(request):
+                    return loaded
+            except DamagedError as error:
+                target = set_aside(root, spec.store, error)
+                damage = f"{error} It was set aside as {target.name}. "
+                request.progress(f"{error} Set aside as {target.name}; fetching {spec.name} anew", 0, None)
+            self._fetch(request, damage)
+            loaded = self._stored(request)
+        if loaded is None:
+            raise BenchError(f"{spec.name}: what was just stored under {root} is gone")
+        return loaded
+
+    def _stored(self, request: LoadRequest) -> Loaded | None:
+        found = read_store(request.root, request.spec.store, self.pinned)
+        if found is None:
+            return None
+        arrays, manifest = found
+        train, test = self.view(arrays)
+        folder = request.root / request.spec.store
+        return Loaded(request.spec, train, test, str(manifest["revision"]), str(manifest["route"]), (folder,))
+
+    def _fetch(self, request: LoadRequest, damage: str) -> None:
+        reasons: list[str] = []
+        if not self._by_hand(request, reasons) and not self._by_route(request, reasons):
+            raise BenchError(damage + self._all_failed(request, reasons))
+        partial = request.root / "partial"
+        shutil.rmtree(partial / request.spec.store, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are fetching
+            partial.rmdir()
+
+    def _by_hand(self, request: LoadRequest, reasons: list[str]) -> bool:
+        """Store what the user put under ``raw``; False where there is nothing or nothing that can be used."""
+        spec, given = request.spec, request.root / "raw" / request.spec.store
+        if not given.is_dir():
+            return False
+        for way in self.ways:
+            if way.route is None:
+                continue
+            try:
+                unpacked = request.root / "partial" / spec.store / "by-hand"
+                folder = way.route.adopt(given, unpacked)
+                self._store(request, way, folder or given, f"files in {given}")
+            except FileNotFoundError:
+                continue  # another way's layout
+            except StorageError:
+                raise
+            except UNUSABLE as error:
+                reasons.append(f"files in {given}: {error}")
+            else:
+                return True
+        return False
+
+    def _by_route(self, request: LoadRequest, reasons: list[str]) -> bool:
+        """Store what the first route gives that works; False where none does."""
+        spec = request.spec
+        for number, way in enumerate(self.ways):
+            label = way.route.label if way.route else "an installed package"
+            folder = request.root / "partial" / spec.store / str(number)
+            try:
+                if way.route:
+                    request.progress(f"fetching {spec.name}: {label}", 0, None)
+                    way.route.fetch(folder, request.progress)
+                request.progress(f"decoding {spec.name}", 0, None)
+                self._store(request, way, folder, label)
+            except StorageError:
+                raise
+            except RouteError as error:
+                reasons.append(f"{label}: {error}")
+            except UNUSABLE as error:
+                # The files came and are not what they should be: kept, they would fail every later call.
+                shutil.rmtree(folder, ignore_errors=True)
+                reasons.append(f"{label}: {error}")
+            else:
+                return True
+        return False
+
+    def _store(self, request: LoadRequest, way: Way, folder: Path, label: str) -> None:
+        arrays = way.decode(folder)
+        check(request.spec, arrays)
+        with storage_errors(request.root):
+            write_store(request.root, request.spec.store, arrays, label, self.pinned)
+
+    def _all_failed(self, request: LoadRequest, reasons: list[str]) -> str:
+        spec, given = request.spec, request.root / "raw" / request.spec.store
+        tried = "".join(f"\n  - {reason}" for reason in reasons) or "\n  - it has no route of its own"
+        hands = "".join(f"\n  - {way.route.by_hand}" for way in self.ways if way.route)
+        layout = f"\n  - {self.layout}" if self.layout else ""
+        return (
+            f"could not fetch data set {spec.name!r}. Tried:{tried}\n"
+            f"To get it by hand, put the files into {given} and run `python -m bench data get {spec.name}`:"
+            f"{hands}{layout}"
+        )

@@ -1,0 +1,142 @@
+"""What a data set is, what loading one returns, and what a loader is handed.
+
+No class here reads a file. A third-party package builds a :class:`DatasetSpec` with a loader of its own and offers it
+through the entry-point group ``bench.datasets``; see :mod:`bench.data.datasets`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Progress = Callable[[str, int, "int | None"], None]
+"""Called with what is being done, how much is done and how much there is (None: not known); bytes or records."""
+
+
+class Records(abc.ABC):
+    """Labelled images, read when asked for. `labels` is int64 (n,), `shape` is (channels, height, width)."""
+
+    labels: NDArray[np.int64]
+    shape: tuple[int, int, int]
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def images(self, which: NDArray[np.int64] | slice | list[int]) -> NDArray[np.uint8]:
+        """Return the images at `which` as a new uint8 array (k, channels, height, width).
+
+        `which` holds positions in 0..n-1 in any order, repeats allowed, or is a slice.
+
+        Raises:
+            IndexError: where a position lies outside 0..n-1.
+
+        """
+        positions: NDArray[np.int64]
+        if isinstance(which, slice):
+            positions = np.arange(len(self), dtype=np.int64)[which]
+        else:
+            positions = np.asarray(which, dtype=np.int64).reshape(-1)
+        if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= len(self)):
+            raise IndexError(f"a position lies outside 0..{len(self) - 1}")
+        return self._read(positions)
+
+    @abc.abstractmethod
+    def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the images at valid `positions`, uint8 (k, channels, height, width), writable and contiguous."""
+
+
+class ArrayRecords(Records):
+    """Records over one array, in memory or memory-mapped: uint8 (m, channels, height, width).
+
+    `index` picks and orders the rows that count as records; left out, every row is one.
+    """
+
+    def __init__(
+        self, images: NDArray[np.uint8], labels: NDArray[np.int64], index: NDArray[np.int64] | None = None
+    ) -> None:
+        rows = len(images) if index is None else len(index)
+        if images.ndim != 4 or rows != len(labels):
+            raise ValueError(f"images {images.shape} and {len(labels)} labels do not belong together")
+        self._images, self._index = images, index
+        self.labels = np.asarray(labels, dtype=np.int64)
+        self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+
+    def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        rows = positions if self._index is None else self._index[positions]
+        if rows.size and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
+            # A run of neighbours is one read from the disk: fancy indexing would fault page by page.
+            return np.array(self._images[int(rows[0]) : int(rows[0]) + rows.size], dtype=np.uint8, order="C")
+        return np.ascontiguousarray(self._images[rows], dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A data set that is here. `revision` names its exact content and belongs in every record."""
+
+    spec: DatasetSpec
+    train: Records
+    test: Records
+    revision: str
+    route: str = ""
+    """How it came here, in words."""
+    paths: tuple[Path, ...] = ()
+    """The files or folders that hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a loader is handed: the data root, whether it may fetch, and whom to tell of progress."""
+
+    spec: DatasetSpec
+    root: Path
+    fetch: bool
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """What is public about a data set before anything is read.
+
+    `shape` is (channels, height, width) of a decoded image in pixels; records are counted in images. A count is None
+    where only the files tell.
+    """
+
+    name: str
+    classes: int
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    train_records: int | None
+    test_records: int | None
+    loader: Callable[[LoadRequest], Loaded]
+    split_rule: str
+    """Name of the default rule of :mod:`bench.data.splits`."""
+    revision: str | None = None
+    """``sha256:`` and 16 hex digits over the decoded arrays, where they were verified; None where nothing is pinned."""
+    public_benchmark: bool = False
+    """True for a set that everybody may read. Otherwise what depends on its content is withheld from records."""
+    licence: str = "not stated by its owner"
+    source: str = ""
+    citation: str = ""
+    resolution: str = ""
+    """How an image gets its shape, in words; empty where images come in this shape."""
+    store: str = ""
+    """Folder under the data root; sets that share pixels share it. Empty: the name."""
+    download_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) != self.classes:
+            raise ValueError(f"data set {self.name!r} has {self.classes} classes and {len(self.class_names)} names")
+        if not self.store:
+            object.__setattr__(self, "store", self.name)
+
+    def with_facts(self, **changes: Any) -> DatasetSpec:
+        """Return a copy with `changes`: what a folder's loader learns when it looks."""
+        return replace(self, **changes)

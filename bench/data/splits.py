@@ -1,0 +1,283 @@
+"""Which records are private, public and for testing: decided by index alone, never by what a record holds.
+
+Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
+depends on the data set's name, its record counts and the rule, so that no record can move another one.
+
+The rules, and the papers that state them:
+
+=========  ===========================================================================================================
+pate       PATE (Papernot et al., ICLR 2017, section 4): private is the official training set. Public, without labels,
+           is the beginning of the official test set, 9,000 of MNIST's (and Fashion-MNIST's) 10,000 and 10,000 of
+           SVHN's 26,032; the student is tested on the rest. SVHN's ``extra`` file, which the paper's teachers also
+           use, is not part of this data set here.
+trpate     TrPATE (IEEE Access 2019, table 1): CIFAR-10 as 40,000 private, 10,000 public, 10,000 test. The paper does
+           not say which; here the 50,000 training records are divided by index hash and the official test set is the
+           test set. CIFAR-100 likewise. STL-10's 13,000 labelled images, pooled, as 10,000 private, 1,000 public and
+           2,000 test, by index hash.
+official   DGD and DPSD: no public data; private is the official training set, the test set the official one.
+hash       For sets that no paper of these divides. Where the official test set has 1,000 records or more: private is
+           the training set, half of the test set (at most 10,000) is public. Below that the training set is divided
+           instead: 2 of 7 records are public (digits: 400 of 1,400), so that there is something left to test on.
+=========  ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.data.ranks import ranks
+from bench.data.spec import DatasetSpec, Loaded
+from bench.errors import BenchError, UnknownNameError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import Facts, PrivateData, PublicData
+
+    Indices = NDArray[np.int64]
+
+RULES = ("pate", "trpate", "official", "hash")
+
+PATE_PUBLIC = {"mnist": 9_000, "fmnist": 9_000, "svhn": 10_000}
+"""How many of the first official test records are public."""
+TRPATE_PUBLIC = {"cifar10": 10_000, "cifar100": 10_000}
+"""How many of the official training records are public."""
+TRPATE_POOLED = {"stl10": (10_000, 1_000, 2_000)}
+"""Private, public and test records out of all labelled ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A division of a data set's records. `private`, `public` and `test` are disjoint pooled indices, int64, sorted.
+
+    `member` is a mask over `private`: the records that a method trains on. The others are kept for membership
+    attacks.
+    """
+
+    dataset: str
+    rule: str
+    private: Indices
+    member: NDArray[np.bool_]
+    public: Indices
+    test: Indices
+
+    @property
+    def members(self) -> Indices:
+        """The pooled indices that a method trains on."""
+        return self.private[self.member]
+
+    @property
+    def nonmembers(self) -> Indices:
+        """The pooled indices of private records that no method sees."""
+        return self.private[~self.member]
+
+
+@dataclass(frozen=True, slots=True)
+class Materialised:
+    """A split as tensors: images uint8 (n, channels, height, width), labels int64 (n,)."""
+
+    private: PrivateData
+    public: PublicData
+    public_labels: torch.Tensor
+    """Held back from methods; they tell afterwards how many of the teachers' answers were right."""
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+    nonmembers: PrivateData
+
+
+def split(
+    loaded: Loaded,
+    rule: str | None = None,
+    member_fraction: float = 1.0,
+    private_records: int | None = None,
+) -> Split:
+    """Divide the records of a data set.
+
+    Args:
+        loaded: the data set: only its name, its record counts and its default rule are used.
+        rule: one of `RULES`; left out, the data set's own.
+        member_fraction: the share of private records, chosen by index hash, that methods train on; in (0, 1].
+        private_records: keep at most so many private records, chosen by index hash; left out, all.
+
+    Raises:
+        UnknownNameError: where no rule has this name.
+        BenchError: where the rule does not know this data set, or a number is out of its range.
+
+    """
+    spec = loaded.spec
+    # A folder's path must not matter: moved, it is divided as before.
+    name = "folder" if spec.name.startswith("folder:") else spec.name
+    rule = rule or spec.split_rule
+    if not 0 < member_fraction <= 1:
+        raise BenchError(f"the member fraction must lie in (0, 1], not {member_fraction}.")
+    private, public, test = _divide(name, rule, len(loaded.train), len(loaded.test))
+    if private_records is not None:
+        if private_records < 1:
+            raise BenchError(f"private records must be 1 or more, not {private_records}.")
+        private = private[ranks(name, len(private), "fewer private records")[:private_records]]
+    private = np.sort(private)
+    member = np.zeros(len(private), dtype=np.bool_)
+    member[ranks(name, len(private), "members")[: round(member_fraction * len(private))]] = True
+    if not member.any():
+        raise BenchError(f"{spec.name}: {len(private)} private records leave no member at fraction {member_fraction}.")
+    return Split(spec.name, rule, private, member, np.sort(public), np.sort(test))
+
+
+def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indices, Indices]:
+    """Return the private, public and test indices of a rule, pooled."""
+    everything = np.arange(train + test, dtype=np.int64)
+    trained, tested = everything[:train], everything[train:]
+    match rule:
+        case "official":
+            return trained, everything[:0], tested
+        case "pate" if name in PATE_PUBLIC and test > PATE_PUBLIC[name]:
+            return trained, tested[: PATE_PUBLIC[name]], tested[PATE_PUBLIC[name] :]
+        case "trpate" if name in TRPATE_PUBLIC and train > TRPATE_PUBLIC[name]:
+            order = ranks(name, train, "trpate")
+            return order[TRPATE_PUBLIC[name] :], order[: TRPATE_PUBLIC[name]], tested
+        case "trpate" if name in TRPATE_POOLED and train + test >= sum(TRPATE_POOLED[name]):
+            private, public, kept = TRPATE_POOLED[name]
+            order = ranks(name, train + test, "trpate")
+            return order[:private], order[private : private + public], order[private + public :][:kept]
+        case "hash" if test >= 1_000:
+            order = ranks(name, test, "hash") + train
+            half = min(test // 2, 10_000)
+            return trained, order[:half], order[half:]
+        case "hash":
+            order = ranks(name, train, "hash")
+            return order[train * 2 // 7 :], order[: train * 2 // 7], tested
+        case "pate" | "trpate":
+            raise BenchError(
+                f"the split rule {rule!r} says nothing of {name!r} with {train} training and {test} test records. "
+                "Use the rule 'hash' or 'official'."
+            )
+        case _:
+            raise UnknownNameError("split rule", rule, RULES)
+
+
+def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
+    """Assign each of `count` records to exactly one of `parts` teachers, by a hash of its index.
+
+    Args:
+        count: how many records there are.
+        parts: how many teachers; sizes differ by one record at most.
+        seed_name: another name gives another assignment.
+
+    Returns:
+        One sorted int64 array of positions in 0..count-1 for each teacher. Where a record goes depends on its index,
+        the two numbers and the name, and on no record.
+
+    Raises:
+        BenchError: where there are more teachers than records, or no teacher.
+
+    """
+    if parts < 1:
+        raise BenchError(f"the number of teachers must be 1 or more, not {parts}.")
+    if parts > count:
+        raise BenchError(
+            f"more teachers than records: {parts} teachers cannot share {count} private records without one of them "
+            f"seeing none. Use at most {count} teachers, or more private records."
+        )
+    order = ranks(seed_name, count, f"partition into {parts}")
+    return [np.sort(order[part::parts]) for part in range(parts)]
+
+
+def facts(loaded: Loaded, split: Split) -> Facts:
+    """Return what is public about a divided data set. A method's private records are the members."""
+    from bench.data.folder import parse
+    from bench.interface import Facts
+
+    spec = loaded.spec
+    # A record names a user's folder, never the path to it.
+    own = spec.name.startswith("folder:")
+    return Facts(
+        dataset=f"folder:{parse(spec.name)[0].resolve().name}" if own else spec.name,
+        private_records=int(split.member.sum()),
+        public_records=len(split.public),
+        test_records=len(split.test),
+        classes=spec.classes,
+        shape=spec.shape,
+        public_benchmark=spec.public_benchmark,
+    )
+
+
+def materialise(loaded: Loaded, split: Split) -> Materialised:
+    """Return a split as tensors.
+
+    Raises:
+        BenchError: where a class has no member, naming it; where the images do not fit into the memory.
+
+    """
+    import torch
+
+    from bench.interface import PrivateData, PublicData
+
+    spec = loaded.spec
+    _check_memory(spec, split)
+    known = facts(loaded, split)
+    labels = np.concatenate([loaded.train.labels, loaded.test.labels])
+    _check_classes(spec, labels[split.members])
+
+    def images(which: Indices) -> torch.Tensor:
+        return torch.from_numpy(pooled_images(loaded, which))
+
+    def private(which: Indices) -> PrivateData:
+        return PrivateData(images(which), torch.from_numpy(labels[which]), known)
+
+    origin = "official training records" if np.all(split.public < len(loaded.train)) else "official test records"
+    if split.rule == "trpate" and spec.name in TRPATE_POOLED:
+        origin = "labelled records"
+    source = f"{len(split.public)} {origin} of {spec.name}, without labels" if len(split.public) else "none"
+    return Materialised(
+        private=private(split.members),
+        public=PublicData(images(split.public), source),
+        public_labels=torch.from_numpy(labels[split.public]),
+        test_images=images(split.test),
+        test_labels=torch.from_numpy(labels[split.test]),
+        nonmembers=private(split.nonmembers),
+    )
+
+
+def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
+    """Return the images at the pooled indices `which`, uint8 (k, channels, height, width)."""
+    border = len(loaded.train)
+    from_train = which < border
+    if from_train.all():
+        return loaded.train.images(which)
+    if not from_train.any():
+        return loaded.test.images(which - border)
+    out = np.empty((len(which), *loaded.train.shape), dtype=np.uint8)
+    out[from_train] = loaded.train.images(which[from_train])
+    out[~from_train] = loaded.test.images(which[~from_train] - border)
+    return out
+
+
+def _check_classes(spec: DatasetSpec, labels: Indices) -> None:
+    missing = np.flatnonzero(np.bincount(labels, minlength=spec.classes)[: spec.classes] == 0)
+    if len(missing):
+        names = ", ".join(repr(spec.class_names[i]) for i in missing[:8]) + (", ..." if len(missing) > 8 else "")
+        raise BenchError(
+            f"the private set of {spec.name!r} has no record of class {names}: no student can learn it. "
+            "Use more private records, add images of it, or leave the class out of the data set."
+        )
+
+
+def _check_memory(spec: DatasetSpec, split: Split) -> None:
+    """Refuse what cannot fit before hours of decoding, where the operating system tells its memory."""
+    import os
+
+    images = len(split.private) + len(split.public) + len(split.test)
+    need = images * int(np.prod(spec.shape))
+    try:
+        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return
+    if need > have:
+        raise BenchError(
+            f"the {images:,} images of {spec.name!r} need {need / 2**30:.0f} GiB of memory, this machine has "
+            f"{have / 2**30:.0f}. Use fewer private records."
+        )

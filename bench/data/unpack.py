@@ -1,0 +1,110 @@
+"""Taking wanted members out of an archive that a stranger packed.
+
+Nothing is unpacked by the names that the archive gives: the caller says for each member under which relative path it
+wants it, or that it does not. Links, devices and folders are never made, and a path that would leave the target is
+refused even when the caller's own rule let it through.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from bench.errors import BenchError
+
+Wanted = Callable[[str], "str | None"]
+"""From a member's name to the relative path it is wanted under, or None."""
+
+LARGEST_MEMBER = 16 << 30
+"""Bytes that one member may have unpacked: no data set here comes near, a decompression bomb does."""
+
+
+def only(members: dict[str, str]) -> Wanted:
+    """Return the rule that wants just `members`, from name to relative path; a leading ``./`` does not matter."""
+    return lambda name: members.get(name.removeprefix("./"))
+
+
+def extract(archive: Path, into: Path, wanted: Wanted) -> int:
+    """Unpack the members of `archive` (tar, zip, wheel or Debian package) that are `wanted` below `into`.
+
+    Returns:
+        How many files were unpacked.
+
+    Raises:
+        BenchError: where the archive is damaged, a path leaves `into`, a wanted member is no plain file, or nothing
+            that is wanted is inside.
+
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    count = 0
+    try:
+        for name, size, stream in _members(archive, wanted):
+            path = _inside(into, str(wanted(name)))
+            if stream is None or size > LARGEST_MEMBER:
+                raise BenchError(f"{archive.name}: {name!r} is no plain file of a sensible size; refused")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as target:
+                shutil.copyfileobj(stream, target, 1 << 20)
+            count += 1
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise BenchError(f"{archive.name} is damaged or cut short ({error})") from error
+    if not count:
+        raise BenchError(f"{archive.name} holds none of the files that were looked for")
+    return count
+
+
+def _inside(into: Path, relative: str) -> Path:
+    """Return `into`/`relative`, refusing a path that leaves `into`."""
+    pure = PurePosixPath(relative)
+    if pure.is_absolute() or ".." in pure.parts or "\\" in relative or not pure.parts:
+        raise BenchError(f"the path {relative!r} leaves the folder that is unpacked into; refused")
+    return into.joinpath(*pure.parts)
+
+
+def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+    """Yield name, unpacked size and stream of every wanted member; the stream is None for what is no plain file."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                if not info.is_dir() and wanted(info.filename) is not None:
+                    is_link = (info.external_attr >> 28) == 0o12
+                    if is_link:
+                        yield info.filename, info.file_size, None
+                        continue
+                    with packed.open(info) as stream:
+                        yield info.filename, info.file_size, stream
+        return
+    with _tar(archive) as packed_tar:
+        for member in packed_tar:
+            if not member.isdir() and wanted(member.name) is not None:
+                yield member.name, member.size, packed_tar.extractfile(member) if member.isreg() else None
+
+
+@contextmanager
+def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    """Open a tar file of any compression, or the tar file within a Debian package, for one pass."""
+    if archive.suffix != ".deb":
+        with tarfile.open(archive, "r|*") as packed:
+            yield packed
+        return
+    try:
+        process = subprocess.Popen(
+            ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except FileNotFoundError as error:
+        raise BenchError("dpkg-deb is not installed, so a Debian package cannot be unpacked") from error
+    try:
+        with tarfile.open(fileobj=process.stdout, mode="r|") as packed:
+            yield packed
+    finally:
+        # Whoever stopped early does not want the rest; a process left writing into a closed pipe would linger.
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()

@@ -1,0 +1,175 @@
+"""Many teachers on disjoint parts of the private records, and their votes on public queries.
+
+A teacher is a function of its own part, its own random stream (named by its number) and the settings, and of nothing
+else: not of how many teachers there are beside it, nor of the chunk or the worker process that trains it. So changing
+one record changes one teacher and at most one vote per query, which is the sensitivity that every vote mechanism here
+assumes. To keep that true to the byte, each teacher is trained by itself, on one thread, in one loop: on a CPU a loop
+over small nets is also as fast as programs that batch them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bench.errors import BenchError
+from bench.training import FitSettings, fit, predict, seeded
+
+if TYPE_CHECKING:
+    from bench.console import Stage
+    from bench.seeds import Streams
+
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTask:
+    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train, what to label.
+
+    `queries` are the public images, uint8 (q, channels, height, width), on which the teachers vote.
+    """
+
+    model: str
+    classes: int
+    queries: Tensor
+    settings: FitSettings
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the net's entry point."""
+    device: str = "cpu"
+    bf16: bool = False
+
+
+def teacher_predictions(task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams) -> Labels:
+    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its labels (q,) for queries.
+
+    `streams` must be the teacher's own. Classes that the part misses stay among the outputs and are simply never
+    learnt, so the shape of the votes says nothing of the part.
+    """
+    from bench.models.classifiers import build
+
+    start = streams.torch("weights")
+    with one_thread(), seeded(start):
+        model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
+        order = streams.torch("order")
+        # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
+        fit(model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False)
+        logits = predict(model, task.queries, device=task.device, bf16=task.bf16)
+    found: Labels = logits.argmax(1).numpy()
+    return found
+
+
+def train_teachers(
+    task: TeacherTask,
+    images: Tensor,
+    labels: Tensor,
+    parts: Sequence[Labels],
+    streams: Streams,
+    *,
+    chunk: int = 10,
+    keep: Callable[[int, int, Callable[[], Labels]], Labels] | None = None,
+    workers: int = 1,
+    stage: Stage | None = None,
+) -> Labels:
+    """Train one teacher on each of `parts` of the private records and return their labels (teachers, queries), int64.
+
+    Teacher number i draws from ``streams.child("teacher-i")``. Teachers are made in chunks of `chunk`;
+    ``keep(first, last, make)`` may store what ``make()`` gives for the teachers first..last-1 and hand back what it has
+    stored before, so that a killed run loses one chunk at most. `workers` processes share the chunks of a CPU; the
+    result is the same to the byte for every `chunk` and every number of workers. `stage` is advanced once per teacher.
+
+    Raises :class:`BenchError` for parts that overlap or are empty.
+    """
+    check_disjoint(parts, len(images))
+    if chunk < 1:
+        raise BenchError(f"chunk must be at least 1, not {chunk}.")
+    keep = keep if keep is not None else lambda first, last, make: make()
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(worker_pool(workers)) if workers > 1 and task.device == "cpu" else None
+        done = []
+        # Chunks are filled by all workers together: what is kept then never depends on how many there are.
+        for first in range(0, len(parts), chunk):
+            last = min(first + chunk, len(parts))
+
+            def make(first: int = first, last: int = last) -> Labels:
+                jobs = []
+                for number in range(first, last):
+                    part = torch.from_numpy(parts[number])
+                    jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}")))
+                if pool is None:
+                    return np.stack([teacher_predictions(*job) for job in jobs])
+                return np.stack(
+                    [future.result() for future in [pool.submit(teacher_predictions, *job) for job in jobs]]
+                )
+
+            done.append(keep(first, last, make))
+            if stage is not None:
+                stage.advance(last - first)
+    return np.concatenate(done)
+
+
+def check_disjoint(parts: Sequence[Labels], records: int) -> None:
+    """Raise :class:`BenchError` unless all `parts` are non-empty, disjoint, and within `records`."""
+    if not parts or any(len(part) == 0 for part in parts):
+        raise BenchError("every teacher needs at least one private record of its own.")
+    every = np.concatenate(parts)
+    if len(np.unique(every)) != len(every):
+        raise BenchError("teachers' parts overlap: a record in two of them would change two votes.")
+    if every.min() < 0 or every.max() >= records:
+        raise BenchError(f"a teacher's part names a record outside the {records} private ones.")
+
+
+def count_votes(predictions: Labels, classes: int) -> Labels:
+    """Return how many teachers chose each class: (teachers, queries) labels to (queries, classes) counts, int64.
+
+    Raises :class:`BenchError` for labels outside 0..classes-1.
+    """
+    if predictions.ndim != 2:
+        raise BenchError(f"predictions must be (teachers, queries), not of shape {predictions.shape}.")
+    if predictions.size and (predictions.min() < 0 or predictions.max() >= classes):
+        raise BenchError(f"a teacher's label lies outside 0..{classes - 1}.")
+    counts: Labels = np.stack([(predictions == label).sum(0) for label in range(classes)], axis=1).astype(np.int64)
+    return counts
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's operations on one thread inside: sums then have one order, whatever the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Open `workers` fresh processes (never forked: torch's threads do not survive that) that end with this one."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Ask Linux to end this worker when the process that started it is killed, and leave Ctrl-C to that process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,0 +1,122 @@
+"""What the commands of ``bench epsilon`` share: reading votes, and printing accountants as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.privacy.accountants import Accounted
+
+
+def load_array(path: Path, what: str) -> NDArray[Any]:
+    """Return the array of an ``.npy`` file; nothing in it is unpickled.
+
+    Raises:
+        BenchError: Where the file is missing, unreadable or not a plain ``.npy`` array. `what` names it.
+
+    """
+    import numpy as np
+
+    if not path.is_file():
+        raise BenchError(f"{what} file {path} does not exist. Give the path of an .npy file, as numpy.save writes it.")
+    try:
+        with path.open("rb") as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise BenchError(
+            f"{what} file {path} is not a plain .npy array ({error}). Write it with numpy.save; arrays of Python "
+            "objects are refused, as reading them could run code."
+        ) from error
+    return array
+
+
+def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
+    """Return the checked vote counts ``(queries, classes)`` of `path`: all, the `first` rows, or those at `indices`.
+
+    Raises:
+        BenchError: Where a file cannot be read, the votes are not those of one ensemble, both selections are given, or
+            a selection reaches beyond the file.
+
+    """
+    import numpy as np
+
+    from bench.privacy.pate import check_votes
+
+    if first is not None and indices is not None:
+        raise BenchError("--first and --indices both choose queries: give one of them.")
+    votes = check_votes(load_array(path, "votes"))
+    if first is not None:
+        if not 1 <= first <= len(votes):
+            raise BenchError(f"--first must lie between 1 and the {len(votes)} queries of {path}, not {first}.")
+        head: NDArray[np.float64] = votes[:first]
+        return head
+    if indices is None:
+        return votes
+    chosen = load_array(indices, "indices")
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
+        raise BenchError(f"indices must be a list of whole numbers, not {chosen.dtype} of shape {chosen.shape}.")
+    wrong = chosen[(chosen < 0) | (chosen >= len(votes))]
+    if wrong.size:
+        raise BenchError(f"index {wrong[0]} is not one of the queries 0 to {len(votes) - 1} of {path}.")
+    if np.unique(chosen).size != chosen.size:
+        # The same query asked twice is two queries, each with its own noise: that is allowed, and costs twice.
+        typer.echo("note: some indices are repeated; each counts as a query of its own.", err=True)
+    picked: NDArray[np.float64] = votes[chosen]
+    return picked
+
+
+def report(
+    rows: Sequence[Accounted],
+    delta: float,
+    as_json: bool,
+    title: str,
+    facts: Mapping[str, float | int | str] | None = None,
+) -> None:
+    """Print `rows`, as one JSON object with `as_json`, else as a table with its notes below.
+
+    In JSON an infinite epsilon is the string ``"inf"``, as JSON has no such number; `facts` are under that key.
+    """
+    known = dict(facts or {})
+    if as_json:
+        content = {
+            "mechanism": title,
+            "accountants": [row.as_dict() for row in rows],
+            "delta": delta,
+            "facts": known,
+        }
+        typer.echo(json.dumps(content, allow_nan=False))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=110)
+    console.print(f"{title}, delta {delta:g}", markup=False)
+    for name, value in known.items():
+        console.print(f"{name}: {value:.10g}" if isinstance(value, float) else f"{name}: {value}", markup=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("accountant", no_wrap=True)
+    table.add_column("epsilon", justify="right", no_wrap=True)
+    for column in ("sound", "data-dependent", "releasable"):
+        table.add_column(column)
+    table.add_column("order", justify="right")
+    for row in rows:
+        order = "" if row.order is None else f"{row.order:.6g}"
+        answers = ["yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)]
+        table.add_row(row.name, f"{row.epsilon:.6f}", *answers, order)
+    console.print(table)
+    for row in rows:
+        if row.note:
+            console.print(f"{row.name}: {row.note}", markup=False)

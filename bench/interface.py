@@ -1,0 +1,241 @@
+"""The interfaces that everything else is written against: read this first.
+
+A *method* (:class:`Method`) turns a private data set into a :class:`Released` student. It sees private records only
+through :class:`PrivateData`, public ones through :class:`PublicData`, and lets anything of the private ones out only
+through the :class:`bench.privacy.ledger.Ledger` that it is handed. What it needs besides (device, seeded generators,
+cache, progress) is its :class:`Context`.
+
+This module imports neither torch nor anything else that is slow: the command line reads it for ``--help``.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.cache import Cache
+    from bench.console import Progress
+    from bench.privacy.ledger import Ledger
+    from bench.seeds import Streams
+
+
+class PrivacyUnit(StrEnum):
+    """Whose presence or value a guarantee hides."""
+
+    RECORD = "record"
+    """One image together with its label."""
+    LABEL = "label"
+    """The label of one record; its image is public."""
+    QUERY_LABEL = "query-label"
+    """The label that a teacher gives to one synthetic or public query; says nothing of a training record."""
+    CLIENT = "client"
+    """All records of one client of a federation."""
+
+
+class Adjacency(StrEnum):
+    """Which two data sets count as neighbours."""
+
+    ADD_REMOVE = "add-remove"
+    """One unit is in one set and missing from the other."""
+    REPLACE = "replace"
+    """One unit has another value; the number of units is the same and public."""
+
+
+class Basis(StrEnum):
+    """What the epsilon that was asked for bounds."""
+
+    CLAIMED = "claimed"
+    """What the method's paper says the setting costs."""
+    PROVEN = "proven"
+    """What a sound accountant says the mechanisms cost, whatever the data."""
+
+
+class Access(StrEnum):
+    """What of a released student an attack may use."""
+
+    LABELS = "labels"
+    CONFIDENCES = "confidences"
+    WEIGHTS = "weights"
+    GENERATOR = "generator"
+    SYNTHETIC = "synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The privacy that was asked for: at most `epsilon` at `delta`, on the basis that is named.
+
+    Raises :class:`BenchError` where epsilon is not a positive finite number or delta not inside (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+    basis: Basis = Basis.CLAIMED
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.epsilon) or math.isinf(self.epsilon) or self.epsilon <= 0:
+            raise BenchError(f"epsilon must be a positive finite number, not {self.epsilon}. Try --eps 1,10.")
+        if math.isnan(self.delta) or not 0 < self.delta < 1:
+            raise BenchError(f"delta must lie strictly between 0 and 1, not {self.delta}. Try --delta 1e-5.")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is public about a data set before a record of it is read. `shape` is (channels, height, width)."""
+
+    dataset: str
+    private_records: int
+    public_records: int
+    test_records: int
+    classes: int
+    shape: tuple[int, int, int]
+    public_benchmark: bool = False
+    """True for a set that everybody may read. Otherwise figures that depend on private data stay out of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateData:
+    """The private split. `images` is uint8 (n, channels, height, width), `labels` int64 (n,).
+
+    `member` is the mask of the records that a method trains on; the others are kept for membership attacks. A method
+    is handed the members only.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    facts: Facts
+
+    def __len__(self) -> int:
+        return int(self.images.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PublicData:
+    """The unlabelled public images that a method may see freely: uint8 (n, channels, height, width)."""
+
+    images: torch.Tensor
+    source: str
+    """Where they come from, in words: the row prints it."""
+
+    def __len__(self) -> int:
+        return int(self.images.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a paper says a setting costs: `epsilon` at `delta`, and the place in the paper that says so."""
+
+    epsilon: float
+    delta: float
+    source: str
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Released:
+    """Everything that leaves a private training; what is not in here is deleted.
+
+    `student` is rebuilt by ``timm.create_model(student_name, **student_options)`` and its weights. `extras` holds
+    whatever else the method gives out (synthetic images, their labels), as tensors by name.
+    """
+
+    student: torch.nn.Module
+    student_name: str
+    student_options: dict[str, Any]
+    generator: torch.nn.Module | None = None
+    extras: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a method needs besides data and ledger: a device, seeded generators, the cache, the progress display."""
+
+    device: torch.device
+    streams: Streams
+    cache: Cache
+    progress: Progress
+    workers: int = 1
+    """How many processes may train teachers side by side on a CPU; results do not depend on it."""
+    note: Callable[[str], None] = lambda text: None
+    """Say something about this run that is public; it is kept in the record and printed."""
+
+
+class Method(abc.ABC):
+    """A way to train a private student. One file in ``methods/``, one class, registered under one name.
+
+    A subclass gives the class attributes below and the three methods. The frozen ``Config`` dataclass has the paper's
+    values as its defaults, each with the place that states it; ``presets`` names what other presets change.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised whenever the same config would give another student: part of every key."""
+    Config: ClassVar[type]
+    unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
+    adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
+    citation: ClassVar[str] = ""
+    public_data: ClassVar[str] = "none"
+    """What public data it uses, in words."""
+    bypass: ClassVar[str] = ""
+    """Why the proven epsilon is infinite, where private data goes round the mechanisms; empty where it does not."""
+    repaired_by: ClassVar[str] = ""
+    """The name of the variant that earns a finite proven epsilon, where `bypass` is set."""
+    private: ClassVar[bool] = True
+    """False for a baseline without any privacy: it is run once for all epsilons."""
+
+    @classmethod
+    @abc.abstractmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """Return what ``quick`` and ``tiny`` change in the config for such data, as field name to value."""
+
+    @classmethod
+    @abc.abstractmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the noise or the number of queries that `budget` pays for; no data is touched.
+
+        Raises :class:`BenchError` where the budget does not pay for a single query.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return what the paper's own formula says that `config` costs."""
+
+    @classmethod
+    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+        """Return what the paper's formula says once the run is over: :meth:`claimed`, unless it looks at the data.
+
+        Called for public benchmarks only: a figure that depends on the private data is private.
+        """
+        return cls.claimed(config, facts, delta)
+
+    @abc.abstractmethod
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train a student on what the ledger lets through and return everything that is released."""
+
+
+class Attack(abc.ABC):
+    """An attack on a released student: it returns scores or reconstructions and computes no statistics."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    Config: ClassVar[type]
+    access: ClassVar[Access]
+
+    @abc.abstractmethod
+    def run(
+        self, config: Any, released: Released, auxiliary: PublicData | None, context: Context
+    ) -> NDArray[np.generic]:
+        """Attack `released` and return one score per candidate or one reconstruction per class."""

@@ -1,0 +1,183 @@
+"""Tables for ``bench ls`` and ``bench show``: what there is to run, and what was run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from bench.config import field_table
+from bench.errors import BenchError, UnknownNameError
+from bench.interface import Facts, Method
+from bench.record import Record, Status
+from bench.registry import ATTACKS, METHODS
+from bench.store import RunDir
+
+Rows = list[tuple[str, ...]]
+Table = tuple[str, tuple[str, ...], Rows]
+
+MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+"""For which data set ``bench show METHOD`` prints the quick preset."""
+
+
+def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
+    """Return title, columns, rows and notes of one listing: methods, datasets, attacks, models or a run directory.
+
+    Raises :class:`bench.errors.UnknownNameError` where `what` is none of them.
+    """
+    if what == "methods":
+        rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
+        columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
+        return "methods", columns, rows, _broken(METHODS.broken)
+    if what == "attacks":
+        rows = [(name, ATTACKS.get(name).access.value) for name in ATTACKS.names()]
+        return "attacks", ("attack", "access"), rows, _broken(ATTACKS.broken)
+    if what == "datasets":
+        from bench.data.datasets import DATASETS
+
+        rows = [
+            (
+                s.name,
+                str(s.classes),
+                "x".join(map(str, s.shape)),
+                str(s.train_records or "?"),
+                s.revision or "not pinned",
+            )
+            for s in (DATASETS[name] for name in sorted(DATASETS))
+        ]
+        return "data sets", ("name", "classes", "shape", "records", "revision"), rows, ["`bench data list` tells more."]
+    if what == "models":
+        import timm
+
+        import bench.models.classifiers as own
+
+        names = sorted(timm.list_models(module="classifiers"))
+        rows = [(name, (inspect.getdoc(getattr(own, name)) or "").splitlines()[0]) for name in names]
+        return "models of this project", ("name", "about"), rows, ["Any other timm model works by its name too."]
+    path = Path(what)
+    if path.is_dir():
+        read = RunDir(path).read_records(set_aside=False)
+        rows = [_record_row(record) for record in read.found]
+        return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, read.damaged
+    raise UnknownNameError("listing", what, ["methods", "datasets", "attacks", "models"], "Or give a run directory.")
+
+
+def _broken(broken: dict[str, str]) -> list[str]:
+    return [f"plug-in failed to import: {where}: {why}" for where, why in broken.items()]
+
+
+def _method_row(method: type[Method]) -> tuple[str, ...]:
+    proven = f"infinite: {method.bypass}" if method.bypass else "finite"
+    return (method.name, method.unit.value, method.adjacency.value, proven, method.public_data, method.citation)
+
+
+def _record_row(record: Record) -> tuple[str, ...]:
+    from reports.leaderboard import epsilon_text
+
+    if record.privacy is None or record.utility is None:
+        return (record.key, record.status.value, "", "", record.failure.reason if record.failure else "")
+    return (
+        record.key,
+        record.status.value,
+        epsilon_text(record.privacy.claimed.epsilon),
+        epsilon_text(record.privacy.proven.epsilon, "up"),
+        f"{100 * record.utility.accuracy:.2f}%",
+    )
+
+
+def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
+    """Return name, docstring, columns and rows of a method's settings."""
+    module = sys.modules[method.__module__]
+    text = inspect.getdoc(module) or inspect.getdoc(method) or ""
+    rows: Rows = list(field_table(method, method.presets(MNIST_FACTS)))
+    return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows
+
+
+def find_record(path: Path, key: str) -> Record:
+    """Return the one record in the run directory `path` whose key begins with `key`.
+
+    Raises :class:`BenchError` where there is none or more than one.
+    """
+    records = RunDir(path).read_records().found if path.is_dir() else []
+    found = [record for record in records if record.key.startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        known = [*METHODS.names(), *(record.key for record in records)]
+        raise UnknownNameError("method or record", key, known, f"Records are read from {path}; --out names another.")
+    raise BenchError(
+        f"{len(found)} records begin with {key!r}: {', '.join(r.key for r in found[:6])}. Give more of it."
+    )
+
+
+def record_page(record: Record) -> list[Table]:
+    """Return the tables that show a record."""
+    from reports.leaderboard import epsilon_text
+
+    about: Rows = [
+        ("status", record.status.value),
+        ("method", f"{record.method} (version {record.method_version}) {record.citation}"),
+        (
+            "data",
+            f"{record.dataset} ({record.dataset_revision}), {record.private_records} private, "
+            f"{record.public_records} public",
+        ),
+        ("public data", record.public_data),
+        (
+            "asked",
+            f"{epsilon_text(record.epsilon)} {record.basis.value}, delta {record.delta:g}, seed {record.seed}, "
+            f"{record.noise} noise",
+        ),
+        ("preset", record.preset),
+        *(("differs from the paper", line) for line in record.reduced),
+        *(("note", line) for line in record.notes),
+    ]
+    if record.utility is not None:
+        about.append(("accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records}"))
+    if record.queries is not None:
+        right = record.queries.label_accuracy
+        about.append(
+            (
+                "answers",
+                f"{record.queries.answered} of {record.queries.asked}"
+                + ("" if right is None else f", {100 * right:.1f}% right"),
+            )
+        )
+    if record.student is not None:
+        about.append(
+            ("student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}")
+        )
+    if record.failure is not None:
+        about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
+    tables: list[Table] = [(record.key, ("what", "value"), about)]
+    if record.privacy is not None:
+        p = record.privacy
+        figures: Rows = [
+            ("claimed", epsilon_text(p.claimed.epsilon), "", "", "", p.claimed.source),
+            ("proven", epsilon_text(p.proven.epsilon, "up"), "yes", "no", "yes", f"{p.proven.name}. {p.proven.note}"),
+            ("audited", epsilon_text(p.audited.epsilon if p.audited else None, "down"), "", "", "", ""),
+        ]
+        figures += [
+            (a.name, epsilon_text(a.epsilon), _yes(a.sound), _yes(a.data_dependent), _yes(a.releasable), a.note)
+            for a in p.accountants
+        ]
+        columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "note")
+        tables.append((f"unit {p.unit.value}, adjacency {p.adjacency.value}, delta {p.delta:g}", columns, figures))
+        tables.append(
+            (
+                "ledger",
+                ("event", "parameters"),
+                [
+                    (str(event.get("kind", "")), ", ".join(f"{k}={v}" for k, v in event.items() if k != "kind"))
+                    for event in p.events
+                ],
+            )
+        )
+    if record.status is Status.DONE or record.failure is not None:
+        where = record.provenance.model_dump(mode="json")
+        tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
+    return tables
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

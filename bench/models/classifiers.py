@@ -1,0 +1,286 @@
+"""The papers' own classifiers, registered with timm, and :func:`build`, which makes any timm model by name.
+
+Every net takes float images in [0, 1] of shape (n, in_chans, height, width) and normalises them itself by public
+constants (:mod:`bench.models.layers`). Entry points take `num_classes`, `in_chans` and `img_size`. Like timm's models
+they have ``forward_features`` and ``forward_head(x, pre_logits=True)``, which returns the last hidden layer: feature
+matching and attacks rely on it. None has batch normalisation, so all of them allow per-example gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from timm.models import create_model, is_model, list_models, model_entrypoint, register_model
+from torch import Tensor, nn
+
+from bench.errors import BenchError, UnknownNameError
+from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
+
+Size = int | tuple[int, int]
+
+
+class FeatureNet(nn.Module):
+    """A classifier as a body that gives a vector of features, and a head on top of it.
+
+    `before_head` (noise or dropout) lies between the features, which ``forward_head(x, pre_logits=True)`` returns, and
+    the last layer.
+    """
+
+    def __init__(self, body: nn.Sequential, head: nn.Module, num_features: int, before_head: nn.Module | None) -> None:
+        """Join `body`, whose output is (n, `num_features`), and `head`."""
+        super().__init__()
+        self.body = body
+        self.before_head = before_head if before_head is not None else nn.Identity()
+        self.head = head
+        self.num_features = self.head_hidden_size = num_features
+        self.num_classes = int(getattr(head, "out_features", 0))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
+        features: Tensor = self.body(images)
+        return features
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits (n, num_classes) of `features`, or `features` themselves with `pre_logits`."""
+        if pre_logits:
+            return features
+        logits: Tensor = self.head(self.before_head(features))
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer, as timm's models do."""
+        return self.head
+
+
+def _size(img_size: Size) -> tuple[int, int]:
+    return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
+
+
+def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
+    """Return how many values `layers` make of one image, or say that the image is too small for them."""
+    try:
+        with torch.no_grad():
+            return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
+    except RuntimeError as error:
+        raise BenchError(
+            f"{name} cannot take images of {size[0]}x{size[1]} pixels with {in_chans} channels: they are too small for "
+            "its strides and pools. Take small_cnn, which fits any size from 4x4, or another timm model."
+        ) from error
+
+
+def _assemble(
+    name: str, layers: list[nn.Module], dense: Sequence[int], activation: type[nn.Module], in_chans: int, size: Size,
+    num_classes: int, before_head: nn.Module | None = None,
+) -> FeatureNet:  # fmt: skip
+    """Put dense layers of the widths `dense`, each with `activation`, and a linear head on convolutional `layers`."""
+    width = _flat_width(name, layers, in_chans, _size(size))
+    layers.append(nn.Flatten())
+    for units in dense:
+        layers += [nn.Linear(width, units), activation()]
+        width = units
+    return FeatureNet(nn.Sequential(*layers), nn.Linear(width, num_classes), width, before_head)
+
+
+def _start(layer: nn.Module, deviation: float, bias: float) -> None:
+    """Start a layer as the published code does: truncated normal weights (cut at two deviations), constant biases."""
+    assert isinstance(layer, (nn.Conv2d, nn.Linear))
+    nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2.0 * deviation, 2.0 * deviation)
+    if layer.bias is not None:
+        nn.init.constant_(layer.bias, bias)
+
+
+@register_model
+def pate_mnist(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
+) -> FeatureNet:
+    """Build the MNIST teacher of PATE 2017 (two 5x5 convolutions of 64 and 128, dense 384 and 192).
+
+    Papernot et al., ICLR 2017, section 4; layer by layer from ``inference`` in ``research/pate_2017/deep_cnn.py`` of
+    tensorflow/privacy: same-padded convolutions, 3x3 max pools of stride 2, response normalisation, truncated normal
+    starts of 1e-4 (convolutions), 0.04 (dense) and 1/192 (last). Pooling goes before the first ReLU, which gives the
+    same values faster. The code's weight decay, 0.004 on the two dense layers, is the `dense_decay` of
+    :class:`bench.training.FitSettings`.
+    """
+    layers: list[nn.Module] = [
+        BytesAboutHalf(),
+        nn.Conv2d(in_chans, 64, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU(), ChannelNorm(64),
+        nn.Conv2d(64, 128, 5, padding=2), nn.ReLU(), ChannelNorm(128), nn.MaxPool2d(3, 2, ceil_mode=True),
+    ]  # fmt: skip
+    net = _assemble("pate_mnist", layers, (384, 192), nn.ReLU, in_chans, img_size, num_classes)
+    linear = [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))]
+    starts = [(1e-4, 0.0), (1e-4, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192.0, 0.0)]
+    for layer, (deviation, bias) in zip(linear, starts, strict=True):
+        _start(layer, deviation, bias)
+    return net
+
+
+@register_model
+def pate_svhn(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
+) -> FeatureNet:
+    """Build the SVHN teacher of PATE 2017: the MNIST one with two more hidden layers.
+
+    Papernot et al., ICLR 2017, section 4 ("we add two hidden layers"). The published code trains SVHN with the net of
+    :func:`pate_mnist` on whitened images (per-image mean 0, deviation 1); the two further hidden layers are read here
+    as two more dense layers of 192, and the input is normalised per image as the code does.
+    """
+    layers: list[nn.Module] = [
+        WhitenImage(),
+        nn.Conv2d(in_chans, 64, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU(), ChannelNorm(64),
+        nn.Conv2d(64, 128, 5, padding=2), nn.ReLU(), ChannelNorm(128), nn.MaxPool2d(3, 2, ceil_mode=True),
+    ]  # fmt: skip
+    net = _assemble("pate_svhn", layers, (384, 192, 192, 192), nn.ReLU, in_chans, img_size, num_classes)
+    for layer in net.modules():
+        # He's start, not the code's 1e-4: through four dense layers that one gives no gradient at all.
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return net
+
+
+class WhitenImage(nn.Module):
+    """Give each image mean 0 and deviation 1 by itself: no statistics of the data set, so no image tells of another.
+
+    Source: ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes; the
+    deviation is held above one over the root of the number of pixels.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return `images`, (n, channels, height, width) in [0, 1], whitened."""
+        values = images * 255.0
+        floor = 1.0 / values[0].numel() ** 0.5
+        mean = values.mean((1, 2, 3), keepdim=True)
+        deviation = values.std((1, 2, 3), correction=0, keepdim=True).clamp_min(floor)
+        return (values - mean) / deviation
+
+
+@register_model
+def tanh_cnn_mnist(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
+) -> FeatureNet:
+    """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on MNIST and Fashion-MNIST.
+
+    Convolution 16 of 8x8 with stride 2 and padding 2, pool 2x2 of stride 1, convolution 32 of 4x4 with stride 2, pool
+    2x2 of stride 1, dense 32. Below 20 pixels the first convolution becomes one of 4x4 with stride 1 and the second one
+    of 3x3 with stride 1, so that 8x8 digits fit.
+    """
+    if min(_size(img_size)) >= 20:
+        first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
+    else:
+        first, second = nn.Conv2d(in_chans, 16, 4, stride=1, padding=1), nn.Conv2d(16, 32, 3, stride=1)
+    layers: list[nn.Module] = [
+        Normalise(), first, nn.Tanh(), nn.MaxPool2d(2, 1), second, nn.Tanh(), nn.MaxPool2d(2, 1),
+    ]  # fmt: skip
+    return _assemble("tanh_cnn_mnist", layers, (32,), nn.Tanh, in_chans, img_size, num_classes)
+
+
+@register_model
+def tanh_cnn_cifar(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
+) -> FeatureNet:
+    """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on CIFAR-10.
+
+    Three pairs of 3x3 convolutions of 32, 64 and 128 channels, each pair before a 2x2 pool of stride 2; dense 128.
+    """
+    layers: list[nn.Module] = [Normalise()]
+    channels = in_chans
+    for width in (32, 64, 128):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh(), nn.Conv2d(width, width, 3, padding=1)]
+        layers += [nn.Tanh(), nn.MaxPool2d(2, 2)]
+        channels = width
+    return _assemble("tanh_cnn_cifar", layers, (128,), nn.Tanh, in_chans, img_size, num_classes)
+
+
+@register_model
+def small_cnn(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any
+) -> FeatureNet:
+    """Build a small CNN for quick runs on a CPU: two strided convolutions and a dense layer. Not from a paper."""
+    big = min(_size(img_size)) >= 16
+    layers: list[nn.Module] = [
+        Normalise(),
+        nn.Conv2d(in_chans, width, 5 if big else 3, stride=2 if big else 1, padding=2 if big else 1), nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
+    ]  # fmt: skip
+    return _assemble("small_cnn", layers, (64,), nn.ReLU, in_chans, img_size, num_classes)
+
+
+@register_model
+def salimans_mlp(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
+    widths: Sequence[int] = (1000, 500, 250, 250, 250), input_noise: float = 0.3, noise: float = 0.5, **_: Any,
+) -> FeatureNet:  # fmt: skip
+    """Build the MNIST classifier of the improved GAN (Salimans et al. 2016): weight-normed dense layers with noise.
+
+    ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan: Gaussian noise 0.3 on the input and
+    0.5 before every other layer, dense 1000, 500, 250, 250, 250 with ReLU, a last layer whose scale is trained. Pixels
+    stay in [0, 1] as there.
+    """
+    height, across = _size(img_size)
+    fan = in_chans * height * across
+    layers: list[nn.Module] = [nn.Flatten()]
+    for number, units in enumerate(widths):
+        layers += [GaussianNoise(noise if number else input_noise), WeightNormLinear(fan, units), nn.ReLU()]
+        fan = units
+    head = WeightNormLinear(fan, num_classes, train_scale=True)
+    return FeatureNet(nn.Sequential(*layers), head, fan, GaussianNoise(noise))
+
+
+def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
+    """Make the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
+
+    The model and the arguments that its own entry point takes are found by name; `img_size` is left out for models
+    that refuse it (most convolutional ones take any size). Weights come from torch's global generator: seed it first.
+
+    Raises :class:`UnknownNameError` for a name that timm does not know, :class:`BenchError` where the model cannot be
+    built with these arguments or cannot take such images.
+    """
+    model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
+    return model
+
+
+def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
+    """Return the keyword arguments with which ``timm.create_model(name, ...)`` gives what :func:`build` gives.
+
+    They hold JSON values only, so a record can keep them. The model is made once on the meta device to learn whether it
+    takes `img_size`. Raises as :func:`build` does.
+    """
+    if not is_model(name):
+        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+    height, width = _size(img_size)
+    base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
+    sized = {**base, "img_size": height if height == width else [height, width]}
+    if model_entrypoint(name).__module__ == __name__:
+        return sized
+    for arguments in (sized, base):
+        try:
+            with torch.device("meta"):
+                create_model(name, **arguments)
+        except TypeError as error:
+            if "img_size" in arguments and "img_size" in str(error):
+                continue
+            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
+        except (AssertionError, ValueError, RuntimeError) as error:
+            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
+        return arguments
+    raise AssertionError("unreachable: the second try has no img_size")
+
+
+def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the last hidden layer (n, features) and the logits (n, classes) of `images` in one pass, for any timm net.
+
+    Raises :class:`BenchError` for a model without timm's feature interface.
+    """
+    if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
+        raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
+    timm_model: Any = model
+    hidden = timm_model.forward_features(images)
+    features = timm_model.forward_head(hidden, pre_logits=True)
+    return features.flatten(1), timm_model.forward_head(hidden)

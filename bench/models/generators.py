@@ -1,0 +1,97 @@
+"""Generators: the ones of the improved GAN (Salimans et al., 2016), for small grey images and for 32x32 colour ones.
+
+They map noise (n, `noise_size`) to images (n, channels, height, width) in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+from bench.models.layers import WeightNormLinear
+
+
+class DenseGenerator(nn.Module):
+    """100 uniform values -> 500 -> 500, each batch-normalised and softplus, -> pixels by a sigmoid.
+
+    ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan: Glorot starts, batch normalisation
+    without scale before the softplus, weight norm with trained scale on the last layer.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 500) -> None:
+        """Make images of (`channels`, `height`, `width`)."""
+        super().__init__()
+        self.shape, self.noise_size = (channels, height, width), noise_size
+        first, second = nn.Linear(noise_size, units, bias=False), nn.Linear(units, units, bias=False)
+        pixels = WeightNormLinear(units, channels * height * width, train_scale=True)
+        for weight in (first.weight, second.weight, pixels.direction):
+            nn.init.xavier_uniform_(weight)
+        self.net = nn.Sequential(
+            first, ShiftedBatchNorm(units), nn.Softplus(), second, ShiftedBatchNorm(units), nn.Softplus(), pixels,
+            nn.Sigmoid(),
+        )  # fmt: skip
+
+    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Draw noise (count, noise_size), uniform in [0, 1) as the published code does."""
+        return torch.rand(count, self.noise_size, generator=generator, device=generator.device).to(device)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
+        images: Tensor = self.net(noise)
+        return images.view(-1, *self.shape)
+
+
+class ConvGenerator(nn.Module):
+    """Noise -> 4x4x512 -> three 5x5 transposed convolutions (256, 128, channels) -> image, for sizes of 8 k from 8.
+
+    ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan: batch norm and ReLU after all but the
+    last layer. Pixels come from a sigmoid here, in [0, 1], where the code has tanh.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 512) -> None:
+        """Make images of (`channels`, `height`, `width`), both sides divisible by 8."""
+        super().__init__()
+        if height % 8 or width % 8:
+            raise BenchError(f"the convolutional generator needs sides divisible by 8, not {height}x{width}.")
+        self.shape, self.noise_size = (channels, height, width), noise_size
+        self.low = (units, height // 8, width // 8)
+        self.project = nn.Sequential(
+            nn.Linear(noise_size, math.prod(self.low), bias=False), nn.BatchNorm1d(math.prod(self.low)), nn.ReLU()
+        )
+        self.net = nn.Sequential(
+            nn.ConvTranspose2d(units, units // 2, 5, 2, 2, 1, bias=False), nn.BatchNorm2d(units // 2), nn.ReLU(),
+            nn.ConvTranspose2d(units // 2, units // 4, 5, 2, 2, 1, bias=False), nn.BatchNorm2d(units // 4), nn.ReLU(),
+            nn.ConvTranspose2d(units // 4, channels, 5, 2, 2, 1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Draw noise (count, noise_size), uniform in [0, 1) as the published code does."""
+        return torch.rand(count, self.noise_size, generator=generator, device=generator.device).to(device)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
+        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
+        return images
+
+
+class ShiftedBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation with a trained shift and no trained scale (``g=None`` in the published code)."""
+
+    def __init__(self, units: int) -> None:
+        """Normalise (n, `units`)."""
+        super().__init__(units, eps=1e-6, affine=False)
+        self.shift = nn.Parameter(torch.zeros(units))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return `values` normalised over the batch and shifted."""
+        return super().forward(values) + self.shift
+
+
+def generator_for(channels: int, height: int, width: int) -> DenseGenerator | ConvGenerator:
+    """Return the improved GAN's generator for such images: dense for grey ones, convolutional for 8k-sided colour."""
+    if channels > 1 and height % 8 == 0 and width % 8 == 0:
+        return ConvGenerator(channels, height, width)
+    return DenseGenerator(channels, height, width)

@@ -1,0 +1,133 @@
+"""The layers that the papers' own nets need and torch has not: public normalisation, noise, weight norm, fast LRN.
+
+Every net of this project takes float images in [0, 1], shape (n, channels, height, width), and normalises them by
+constants that are public. Statistics of the private images would be a leak round the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Map images in [0, 1] to [-1, 1] by the public constants mean 0.5 and deviation 0.5; any shape."""
+    return (images - 0.5) / 0.5
+
+
+class Normalise(nn.Module):
+    """:func:`normalise` as a layer, the first of most nets here."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return `images` mapped from [0, 1] to [-1, 1]."""
+        return normalise(images)
+
+
+class BytesAboutHalf(nn.Module):
+    """Map images in [0, 1] to [-0.5, 254.5], the scale that the published PATE nets really see on MNIST.
+
+    Source: ``research/pate_2017/input.py`` of tensorflow/privacy. Its MNIST reader subtracts half of `pixel_depth` and
+    divides by it, and is called with a depth of 1, so pixels stay on the scale of bytes (its docstring says otherwise).
+    The nets' convolutions start at a deviation of 1e-4, which trains only because of that.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``255 * images - 0.5``."""
+        return images * 255.0 - 0.5
+
+
+class GaussianNoise(nn.Module):
+    """Add N(0, `sigma`^2) to every value while training; nothing in evaluation."""
+
+    def __init__(self, sigma: float) -> None:
+        """Keep `sigma`, the standard deviation."""
+        super().__init__()
+        self.sigma = sigma
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return `values` with noise, of the same shape."""
+        if not self.training or self.sigma == 0.0:
+            return values
+        return values + torch.empty_like(values).normal_(0.0, self.sigma)
+
+    def extra_repr(self) -> str:
+        """Return the deviation for ``repr``."""
+        return f"sigma={self.sigma}"
+
+
+class WeightNormLinear(nn.Module):
+    """A dense layer whose rows have a set length: ``scale * direction / |direction|``, with data-dependent start.
+
+    Salimans and Kingma 2016; used as ``nn.DenseLayer`` is in the MNIST script of the improved GAN (openai/improved-gan,
+    ``mnist_svhn_cifar10/nn.py``): direction from N(0, 0.1^2), scale 1 and fixed but in the last layer, bias 0. The
+    first batch seen inside :func:`data_dependent_start` sets scale and bias so that outputs have mean 0, deviation 1.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, train_scale: bool = False) -> None:
+        """Make a layer of `inputs` to `outputs` values; `train_scale` makes the rows' lengths parameters."""
+        super().__init__()
+        self.in_features, self.out_features = inputs, outputs
+        self.direction = nn.Parameter(torch.empty(outputs, inputs).normal_(0.0, 0.1))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        if train_scale:
+            self.scale = nn.Parameter(torch.ones(outputs))
+        else:
+            self.register_buffer("scale", torch.ones(outputs))
+        self.starting = False
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map (n, inputs) to (n, outputs)."""
+        weight = self.direction * (self.scale * self.direction.square().sum(1).rsqrt()).unsqueeze(1)
+        if self.starting:
+            with torch.no_grad():
+                raw = functional.linear(values, weight)
+                mean = raw.mean(0)
+                deviation = (raw - mean).square().mean(0).sqrt().clamp_min(1e-6)
+                self.scale.div_(deviation)
+                self.bias.copy_(-mean / deviation)
+                weight = weight / deviation.unsqueeze(1)
+        return functional.linear(values, weight, self.bias)
+
+
+@contextmanager
+def data_dependent_start(model: nn.Module) -> Iterator[None]:
+    """While open, a forward pass of `model` sets scale and bias of its weight-normed layers from the batch it sees.
+
+    The batch must be public: what it sets is released with the model.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, WeightNormLinear)]
+    for layer in layers:
+        layer.starting = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.starting = False
+
+
+class ChannelNorm(nn.Module):
+    """Local response normalisation across channels: ``x / (1 + alpha * sum of x^2 over 2 * radius + 1 channels)^0.75``.
+
+    TensorFlow's form, where `alpha` is not divided by the window. The sum is a product with a banded matrix and the
+    power two square roots: torch's own layer pads, pools in three dimensions and raises to a power, several times
+    slower on a CPU.
+    """
+
+    band: Tensor
+
+    def __init__(self, channels: int, radius: int = 4, alpha: float = 0.001 / 9.0) -> None:
+        """Normalise over the `radius` channels on each side of each of `channels`."""
+        super().__init__()
+        index = torch.arange(channels)
+        near = ((index[:, None] - index[None, :]).abs() <= radius).float()
+        self.register_buffer("band", near[:, :, None, None] * alpha, persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return `values`, (n, channels, height, width), normalised."""
+        root = (1.0 + functional.conv2d(values.square(), self.band)).rsqrt()
+        # Under autocast the product must stay in the type of the values: mixed products are several times slower.
+        return values * (root * root.sqrt()).to(values.dtype)

@@ -1,0 +1,191 @@
+"""A grid expanded to cells: each with its calibrated config, its key, and a reason where it cannot run.
+
+Planning reads no private record. It needs what is public about a data set (:class:`bench.interface.Facts`) and its
+revision, and calls each method's ``calibrate``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from bench.cache import canonical_json
+from bench.config import Grid, NoiseKind, Preset, Reuse, as_dict, build_config, check_overrides, default_delta
+from bench.errors import BenchError
+from bench.interface import Basis, Budget, Facts, Method
+from bench.record import SCHEMA_VERSION, Status
+from bench.registry import METHODS
+from bench.store import RunDir
+
+
+class State(StrEnum):
+    """What became of a cell so far."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RUNNING = "running"
+    TODO = "to do"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One method on one data set at one epsilon with one seed.
+
+    `config` is calibrated; `refused` says why the cell cannot run, and is empty where it can.
+    """
+
+    method: str
+    dataset: str
+    revision: str
+    facts: Facts
+    epsilon: float | None
+    delta: float
+    basis: Basis
+    seed: int
+    preset: Preset
+    noise: NoiseKind
+    config: Any
+    reduced: tuple[str, ...] = ()
+    refused: str = ""
+    key: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the cell in words, for people."""
+        budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
+        return f"{self.method} on {self.dataset}, {budget}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What a plan knows of a data set: the name it was asked for by, its facts and its revision."""
+
+    name: str
+    facts: Facts
+    revision: str
+
+
+def expand(grid: Grid, describe: Callable[[str], Dataset]) -> list[Cell]:
+    """Return the cells of `grid`; `describe` tells what is public about a data set by name.
+
+    Cells that share a data set, a method and a seed follow each other, so that what they share is made once, early.
+    Raises :class:`BenchError` on unknown names and options before anything is planned.
+    """
+    methods = [METHODS.get(name) for name in grid.methods]
+    check_overrides(methods, grid.overrides)
+    cells: list[Cell] = []
+    for dataset in (describe(name) for name in grid.datasets):
+        for method in methods:
+            config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
+            planned = [
+                _calibrated(method, config, reduced, dataset, epsilon, grid) for epsilon in _epsilons(method, grid)
+            ]
+            cells.extend(_keyed(replace(cell, seed=seed)) for seed in grid.seeds for cell in planned)
+    return cells
+
+
+def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
+    return grid.epsilons if method.private else (None,)
+
+
+def _calibrated(
+    method: type[Method], config: Any, reduced: list[str], dataset: Dataset, epsilon: float | None, grid: Grid
+) -> Cell:
+    delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
+    # A method without privacy has no basis: asking for one must not give it another key.
+    basis = grid.basis if method.private else Basis.CLAIMED
+    refused = ""
+    if epsilon is not None:
+        if basis is Basis.PROVEN and method.bypass:
+            variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
+            refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
+        else:
+            try:
+                config = method.calibrate(config, Budget(epsilon, delta, basis), dataset.facts)
+            except BenchError as error:
+                refused = str(error)
+    return Cell(
+        method=method.name,
+        dataset=dataset.name,
+        revision=dataset.revision,
+        facts=dataset.facts,
+        epsilon=epsilon,
+        delta=delta,
+        basis=basis,
+        seed=0,
+        preset=grid.preset,
+        noise=grid.noise,
+        config=config,
+        reduced=tuple(reduced),
+        refused=refused,
+    )
+
+
+def _keyed(cell: Cell) -> Cell:
+    return replace(cell, key=cell_key(cell))
+
+
+def cell_key(cell: Cell) -> str:
+    """Return the key of a cell: words for people and the hash of everything that the result depends on.
+
+    Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
+    """
+    method = METHODS.get(cell.method)
+    meaning = {
+        "schema": SCHEMA_VERSION,
+        "method": cell.method,
+        "version": method.version,
+        "config": as_dict(cell.config),
+        "dataset": cell.facts.dataset,
+        "revision": cell.revision,
+        "epsilon": cell.epsilon,
+        "delta": cell.delta,
+        "basis": cell.basis.value,
+        "seed": cell.seed,
+        "preset": cell.preset.value,
+        "noise": cell.noise.value,
+        "refused": cell.refused,
+    }
+    digest = hashlib.sha256(canonical_json(meaning).encode()).hexdigest()[:12]
+    budget = "inf" if cell.epsilon is None else f"{cell.epsilon:g}"
+    words = f"{cell.facts.dataset}-{cell.method}-eps{budget}-{cell.preset.value}-s{cell.seed}"
+    return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
+
+
+def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:
+    """Return the state of each cell by key, as the records in `run_dir` tell (None: there is no such directory)."""
+    found: dict[str, Status] = {}
+    running = None
+    if run_dir is not None and run_dir.path.is_dir():
+        found = {
+            record.key: record.status
+            for record in run_dir.read_records(set_aside=False).found
+            if record.student is None or (run_dir.path / record.student.file).exists()
+        }
+        running = run_dir.running()
+    state: dict[str, State] = {}
+    for cell in cells:
+        status = found.get(cell.key)
+        if running == cell.key:
+            state[cell.key] = State.RUNNING
+        elif reuse is not Reuse.NONE and status is Status.DONE:
+            state[cell.key] = State.DONE
+        elif cell.refused:
+            state[cell.key] = State.REFUSED
+        elif reuse is not Reuse.NONE and status is Status.FAILED:
+            state[cell.key] = State.FAILED
+        else:
+            state[cell.key] = State.TODO
+    return state
+
+
+def to_run(cells: Sequence[Cell], run_dir: RunDir, reuse: Reuse) -> list[Cell]:
+    """Return the cells that a run has to execute: all but those whose record `reuse` accepts."""
+    kept = {Reuse.DONE: {State.DONE}, Reuse.ALL: {State.DONE, State.FAILED}, Reuse.NONE: set()}[reuse]
+    state = states(cells, run_dir, reuse)
+    return [cell for cell in cells if state[cell.key] not in kept]

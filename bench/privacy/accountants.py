@@ -1,0 +1,330 @@
+"""Epsilon of a whole ledger: what each accountant says, and the least that is proven.
+
+An accountant takes the events of a ledger and a delta and returns an :class:`Accounted`, or None where it does not
+apply. All figures here hold whatever the data; those that look at votes are in :mod:`bench.privacy.pate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.errors import BenchError, UnknownNameError
+from bench.interface import Adjacency, PrivacyUnit
+from bench.privacy import losses, pate
+from bench.privacy.conversions import (
+    check_delta,
+    classic_epsilon,
+    exact_gaussian_epsilon,
+    improved_epsilon,
+    optimal_composition,
+    zcdp_classic_epsilon,
+    zcdp_improved_epsilon,
+)
+from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax
+
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Accounted",
+    "account",
+    "common_unit",
+    "exact_gaussian_epsilon",
+    "optimal_composition",
+    "proven",
+]
+
+ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
+"""Renyi orders of a mixed ledger: tenths up to 11, then whole ones."""
+LEAST_PLD_DELTA = 1e-10
+"""Below it :data:`bench.privacy.losses.ROUNDING` would weigh too much, and no PLD is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """What one accountant says."""
+
+    name: str
+    epsilon: float
+    """Infinite where there is no guarantee."""
+    sound: bool
+    """Whether it bounds the privacy loss of what was run."""
+    data_dependent: bool
+    """Whether it was computed from the private data."""
+    releasable: bool
+    """Whether it may be published: a data-dependent figure may not, unless it was sanitised."""
+    order: float | None = None
+    """The Renyi order, or the moment, that gave it."""
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values for JSON, an infinite epsilon as the string ``"inf"``."""
+        return {
+            "name": self.name,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
+            "sound": self.sound,
+            "data_dependent": self.data_dependent,
+            "releasable": self.releasable,
+            "order": self.order,
+            "note": self.note,
+        }
+
+
+Accountant = Callable[[Sequence[Event], float], Accounted | None]
+
+
+def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
+    """Return the unit and adjacency for which all `events` hold together: the weakest of them.
+
+    With replace neighbours a client's guarantee covers each of its records, and a record's its label.
+
+    Raises:
+        BenchError: Where the events hold for neighbours of which none covers the other, or there are none.
+
+    """
+    if not events:
+        raise BenchError("an empty ledger has no privacy unit.")
+    adjacencies = {event.adjacency for event in events}
+    units = {event.unit for event in events}
+    if len(adjacencies) > 1:
+        raise BenchError(
+            "events for add-remove and for replace neighbours do not compose: "
+            f"{_listed(events, 'adjacency')}. State all of them for one adjacency."
+        )
+    adjacency = adjacencies.pop()
+    if len(units) == 1:
+        return units.pop(), adjacency
+    strength = [PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT]
+    if adjacency is Adjacency.REPLACE and units <= set(strength):
+        return min(units, key=strength.index), adjacency
+    raise BenchError(
+        f"events that protect different units do not compose: {_listed(events, 'unit')}. "
+        "State all of them for one unit, or account for each on its own."
+    )
+
+
+def _listed(events: Sequence[Event], field: str) -> str:
+    return "; ".join(sorted({f"{event.kind} ({getattr(event, field).value})" for event in events}))
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """Return `events` with those that differ only in how often they ran made one, in order of first appearance."""
+    counts: dict[Event, int] = {}
+    result: list[Event] = []
+    for event in events:
+        if not event.counted:
+            result.append(event)
+            continue
+        single = replace(event, **{event.counted: 1})  # type: ignore[type-var]
+        counts[single] = counts.get(single, 0) + getattr(event, event.counted)
+    return [replace(e, **{e.counted: n}) for e, n in counts.items()] + result  # type: ignore[type-var]
+
+
+def _independent(name: str, epsilon: float, order: float | None = None, note: str = "") -> Accounted:
+    return Accounted(name, epsilon, sound=True, data_dependent=False, releasable=True, order=order, note=note)
+
+
+def basic(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return the sum of pure epsilons, which holds at delta 0; None unless every event has one."""
+    total = sum(event.pure_epsilon() for event in events)
+    if not math.isfinite(total):
+        return None
+    return _independent("basic-composition", total, note="pure: holds at delta 0")
+
+
+def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return the least epsilon that pure epsilons alone allow; None unless every event has one.
+
+    Exact where all are equal; otherwise the composition of the two-valued losses of each, rounded up.
+    """
+    steps: dict[float, int] = {}
+    for event in events:
+        step = event.pure_step()
+        if step is None:
+            return None
+        steps[step[0]] = steps.get(step[0], 0) + step[1]
+    if len(steps) == 1:
+        ((eps0, count),) = steps.items()
+        return _independent("optimal-composition", optimal_composition(eps0, count, delta))
+    if delta < LEAST_PLD_DELTA:
+        return None
+    interval = losses.grid_interval(sum(losses.pure_spread(e, n) for e, n in steps.items()), min(steps))
+    total = _composed([losses.pure_pld(e, n, interval) for e, n in steps.items()])
+    return _independent(
+        "optimal-composition", losses.epsilon_of(total, delta), note="of differing pure epsilons, rounded up"
+    )
+
+
+def _composed(distributions: Sequence[Any]) -> Any:
+    total = distributions[0]
+    for one in distributions[1:]:
+        total = total.compose(one)
+    return total
+
+
+def _rho(events: Sequence[Event]) -> float | None:
+    rhos = [event.zcdp() for event in events]
+    return None if None in rhos else sum(rho for rho in rhos if rho is not None)
+
+
+def _mu(events: Sequence[Event]) -> float | None:
+    mus = [event.gaussian_mu() for event in events]
+    return None if None in mus else math.hypot(*(mu for mu in mus if mu is not None))
+
+
+def rdp(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return Renyi accounting with the improved conversion; over all real orders where all noise is Gaussian."""
+    rho = _rho(events)
+    if rho is not None:
+        epsilon, order = zcdp_improved_epsilon(rho, delta)
+    else:
+        epsilon, order = improved_epsilon(ORDERS, sum(event.rdp(ORDERS) for event in events), delta)
+    return _independent("rdp", epsilon, order, "improved conversion")
+
+
+def rdp_classic(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return Renyi accounting with the classic conversion; None unless all noise is Gaussian."""
+    rho = _rho(events)
+    if rho is None:
+        return None
+    epsilon, order = zcdp_classic_epsilon(rho, delta)
+    return _independent("rdp-classic", epsilon, order, "classic conversion: needlessly loose")
+
+
+def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return the exact figure of Gaussian noise; None unless all noise is Gaussian and continuous."""
+    mu = _mu(events)
+    if mu is None:
+        return None
+    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=f"mu {mu:.6f}")
+
+
+def pld(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return the composed privacy loss distribution; None where an event has none, or all noise is Gaussian."""
+    events = merged(events)
+    if _mu(events) is not None or delta < LEAST_PLD_DELTA:
+        return None
+    gaussian = [event for event in events if event.gaussian_mu() is not None]
+    others = [event for event in events if event.gaussian_mu() is None]
+    spread = sum(event.loss_spread for event in others)
+    mu = _mu(gaussian) if gaussian else None
+    if mu is not None:
+        spread += losses.gaussian_spread(mu)
+    if not math.isfinite(spread):
+        return None
+    steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
+    interval = losses.grid_interval(spread, min(steps, default=math.inf))
+    parts = [event.pld(interval) for event in others]
+    if mu is not None:
+        parts.append(losses.gaussian_pld(mu, interval))
+    if any(part is None for part in parts):
+        return None
+    histogram = any(isinstance(event, LNMax) for event in events)
+    note = "of the whole noisy histogram" if histogram else ""
+    return _independent("pld", losses.epsilon_of(_composed(parts), delta), note=note)
+
+
+def _lnmax(events: Sequence[Event]) -> tuple[float, int] | None:
+    """Return gamma and the number of queries where all events are LNMax of one gamma."""
+    gammas = {event.gamma for event in events if isinstance(event, LNMax)}
+    if len(gammas) != 1 or not all(isinstance(event, LNMax) for event in events):
+        return None
+    return gammas.pop(), sum(event.queries for event in events if isinstance(event, LNMax))
+
+
+def pate_closed_form(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return PATE's ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``; None unless all is LNMax of one gamma."""
+    found = _lnmax(events)
+    if found is None:
+        return None
+    gamma, queries = found
+    epsilon = 4 * queries * gamma**2 + 2 * gamma * math.sqrt(-2 * queries * math.log(delta))
+    return _independent("pate-2017-closed-form", epsilon, note="TrPATE's Theorem 1; sound but loose")
+
+
+def pate_moments(events: Sequence[Event], delta: float, largest_moment: int = pate.LARGEST_MOMENT) -> Accounted | None:
+    """Return the moments accountant of PATE 2017 without votes; None unless all is LNMax of one gamma."""
+    found = _lnmax(events)
+    if found is None:
+        return None
+    epsilon, moment = pate.pure_moments_epsilon(2 * found[0], found[1], delta, largest_moment)
+    return _independent("pate-2017-moments-data-independent", epsilon, moment)
+
+
+def pate_2018(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return Renyi accounting as PATE 2018 does it without votes; None unless all is GNMax or Confident-GNMax."""
+    if not all(isinstance(event, (GNMax, ConfidentGNMax)) for event in events):
+        return None
+    epsilon, order = classic_epsilon(pate.ORDERS, sum(event.rdp(pate.ORDERS) for event in events), delta)
+    return _independent("pate-2018-rdp-data-independent", epsilon, order, "classic conversion on the paper's orders")
+
+
+ACCOUNTANTS: Mapping[str, Accountant] = {
+    "basic-composition": basic,
+    "optimal-composition": optimal,
+    "pate-2017-closed-form": pate_closed_form,
+    "pate-2017-moments-data-independent": pate_moments,
+    "pate-2018-rdp-data-independent": pate_2018,
+    "rdp-classic": rdp_classic,
+    "rdp": rdp,
+    "pld": pld,
+    "exact-gaussian": exact_gaussian,
+}
+"""Every accountant by the name that it prints."""
+
+
+def accountant(name: str) -> Accountant:
+    """Return the accountant called `name`, ``"proven"`` for the least of all; raise :class:`BenchError` for no such."""
+    if name == "proven":
+        return proven
+    if name not in ACCOUNTANTS:
+        raise UnknownNameError("accountant", name, [*ACCOUNTANTS, "proven"])
+    return ACCOUNTANTS[name]
+
+
+def account(events: Sequence[Event], delta: float) -> list[Accounted]:
+    """Return what every accountant that applies says of a whole ledger, in a fixed order.
+
+    With a bypass in the ledger the first row is infinite and says why, and the others, which are of the mechanisms
+    alone, are not sound. The note of each says so where units differ.
+
+    Raises:
+        BenchError: Where delta is not inside (0, 1), or the events hold for units that do not compose.
+
+    """
+    check_delta(delta)
+    if not events:
+        return [_independent("no-mechanism", 0.0, note="nothing was taken from private data")]
+    reasons = list(dict.fromkeys(event.reason for event in events if isinstance(event, Bypass)))
+    mechanisms = [event for event in events if not isinstance(event, Bypass)]
+    rows: list[Accounted] = []
+    if mechanisms:
+        unit, adjacency = common_unit(mechanisms)
+        weakest = len({event.unit for event in mechanisms}) > 1
+        combined = merged(mechanisms)
+        rows = [row for function in ACCOUNTANTS.values() if (row := function(combined, delta)) is not None]
+        if weakest:
+            said = f"for one {unit.value} ({adjacency.value}), the weakest of the units"
+            rows = [replace(row, note="; ".join(filter(None, [row.note, said]))) for row in rows]
+    if not reasons:
+        return rows
+    alone = "the mechanisms alone, without the bypass"
+    rows = [replace(row, sound=False, note="; ".join(filter(None, [row.note, alone]))) for row in rows]
+    return [_independent("bypass", math.inf, note="; ".join(reasons)), *rows]
+
+
+def proven(events: Sequence[Event], delta: float) -> Accounted:
+    """Return the least epsilon that is sound and may be published; its name says which accountant gave it.
+
+    Infinite, with the reasons in the note, where the ledger holds a bypass; 0 for an empty ledger.
+
+    Raises:
+        BenchError: As :func:`account`.
+
+    """
+    usable = [row for row in account(events, delta) if row.sound and row.releasable]
+    return min(usable, key=lambda row: row.epsilon)

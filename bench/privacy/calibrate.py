@@ -1,0 +1,148 @@
+"""The most queries, or the least noise, that a budget pays for, by any accountant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from scipy import optimize
+
+from bench.errors import BenchError
+from bench.privacy.accountants import Accountant, proven, rdp
+from bench.privacy.conversions import check_delta, check_epsilon
+from bench.privacy.events import Event
+
+_HUGE = 1e6
+"""Stands for every epsilon above it, so that infinity can be interpolated."""
+
+
+def _epsilon(events: Sequence[Event], delta: float, accountant: Accountant) -> float:
+    found = accountant(events, delta)
+    if found is None:
+        kinds = ", ".join(sorted({event.kind for event in events}))
+        raise BenchError(f"this accountant does not apply to {kinds}. Use the accountant 'proven'.")
+    return found.epsilon
+
+
+def largest_count(
+    make_events: Callable[[int], Sequence[Event]],
+    epsilon: float,
+    delta: float,
+    accountant: Accountant = proven,
+    most: int = 10_000_000,
+) -> int:
+    """Return the largest count whose events cost at most `epsilon`, at most `most`.
+
+    Args:
+        make_events: From a count to the events of that many queries (or steps); the cost must rise with it.
+        epsilon: The budget.
+        delta: Strictly between 0 and 1.
+        accountant: By which to judge; by default the least proven figure.
+        most: Where to stop looking.
+
+    Raises:
+        BenchError: Where not even a count of 1 is within the budget; the message says what one costs.
+
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+
+    def cost(count: int) -> float:
+        return _epsilon(make_events(count), delta, accountant)
+
+    low, low_cost = 1, cost(1)
+    if low_cost > epsilon:
+        raise BenchError(
+            f"epsilon {epsilon:g} at delta {delta:g} is not reachable with even one query: one costs {low_cost:.6g}. "
+            "Ask for a larger epsilon, or use more noise."
+        )
+    high, high_cost = low, low_cost
+    while high_cost <= epsilon:
+        low, low_cost = high, high_cost
+        if low >= most:
+            return most
+        high = min(high * 4, most)
+        high_cost = cost(high)
+    halve = False
+    while high - low > 1:
+        # The cost is near a power of the count, so a straight line through logarithms guesses well; halving in
+        # between keeps the guess from creeping up to the answer from one side.
+        middle = (low + high) // 2
+        if not halve and 0 < low_cost < high_cost < _HUGE:
+            share = math.log(epsilon / low_cost) / math.log(high_cost / low_cost)
+            middle = math.floor(math.exp(math.log(low) + share * math.log(high / low)))
+            middle = min(max(middle, low + 1), high - 1)
+        before = high - low
+        middle_cost = cost(middle)
+        if middle_cost <= epsilon:
+            low, low_cost = middle, middle_cost
+            probe = min(low + 1 + before // 100, high - 1)
+        else:
+            high, high_cost = middle, middle_cost
+            probe = max(high - 1 - before // 100, low + 1)
+        if high - low > 1 and not halve:
+            # A second look just beyond closes the other side when the guess was good.
+            probe_cost = cost(probe)
+            if probe_cost <= epsilon:
+                low, low_cost = probe, probe_cost
+            else:
+                high, high_cost = probe, probe_cost
+        halve = high - low > before // 4
+    return low
+
+
+def smallest_noise(
+    make_events: Callable[[float], Sequence[Event]],
+    epsilon: float,
+    delta: float,
+    accountant: Accountant = proven,
+    start: float = 1.0,
+    tolerance: float = 1e-7,
+) -> float:
+    """Return the least noise whose events cost at most `epsilon`, too large by at most about `tolerance` of itself.
+
+    Args:
+        make_events: From the noise (a sigma, a scale, a noise multiplier) to events; the cost must fall with it.
+        epsilon: The budget.
+        delta: Strictly between 0 and 1.
+        accountant: By which to judge; by default the least proven figure.
+        start: Where to start looking.
+        tolerance: Relative.
+
+    Raises:
+        BenchError: Where no noise up to 10^9 times `start` is enough.
+
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+
+    @cache
+    def excess(log_noise: float) -> float:
+        cost = min(_epsilon(make_events(math.exp(log_noise)), delta, accountant), _HUGE)
+        return math.log(max(cost, epsilon * 1e-3) / epsilon)
+
+    first = math.log(start)
+    if accountant is not rdp:
+        # Renyi accounting is quick and close: it says where to look with a slower accountant.
+        first = math.log(smallest_noise(make_events, epsilon, delta, rdp, start, 1e-3))
+    low = high = first
+    step = 1.0 if accountant is rdp else 0.02
+    if excess(high) > 0:
+        while excess(high := high + step) > 0:
+            low, step = high, min(2 * step, 1.0)
+            if high > first + 21:
+                raise BenchError(
+                    f"epsilon {epsilon:g} at delta {delta:g} is not reachable with noise up to {math.exp(high):.3g}. "
+                    "Ask for a larger epsilon, or for fewer queries or steps."
+                )
+    else:
+        while excess(low := low - step) <= 0:
+            high, step = low, min(2 * step, 1.0)
+            if low < first - 21:
+                return math.exp(high)
+    found = float(optimize.brentq(excess, low, high, xtol=tolerance / 2, rtol=1e-12))
+    step = tolerance / 4
+    while excess(found) > 0:  # The root is only near; the answer has to be on the safe side of it.
+        found, step = found + step, 2 * step
+    return math.exp(found)

@@ -1,0 +1,253 @@
+"""What each paper says its setting costs: one function per paper, with the place that says so.
+
+A claim is a claim. Whether it holds is for :mod:`bench.privacy.accountants`; where it is known not to, the note of the
+claim says why.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize
+
+from bench.errors import BenchError
+from bench.interface import Claim
+from bench.privacy import accountants, pate
+from bench.privacy.accountants import Accounted
+from bench.privacy.conversions import check_delta, check_epsilon
+from bench.privacy.event import positive, whole
+from bench.privacy.events import DPSGD, Gaussian
+
+DGD_BYPASS = (
+    "DGD trains its data-free generator against a classifier that was fitted to all private records without noise; "
+    "the label queries are not all that depends on them"
+)
+DPSD_LABEL_GAP = (
+    "Eq. (5) as printed draws from all classes when the label is in the top-k set and from the set when it is not: an "
+    "answer outside the set tells that the label was inside, so no epsilon holds. Drawn from the set in both cases it "
+    "is epsilon-LabelDP"
+)
+
+
+def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
+    """Return what PATE 2017 prints for answering every row of `votes` (queries, classes) by LNMax of `gamma`.
+
+    The data-dependent moments accountant, with the factor 2 counted twice as in the analysis behind the printed
+    figures: 2.04 for MNIST and 8.19 for SVHN with Lap(20).
+    """
+    check_delta(delta)
+    positive("gamma", gamma)
+    epsilon, moment = pate.lnmax_epsilon_published(pate.check_votes(votes), gamma, delta)
+    return Claim(
+        epsilon,
+        delta,
+        "Papernot et al., ICLR 2017 (arXiv:1610.05755), theorem 3 and table 2: moments accountant on the votes",
+        f"moment {moment}; depends on the votes and is itself private; computed as printed, for half the noise",
+    )
+
+
+def pate_closed_form(gamma: float, queries: int, delta: float) -> Claim:
+    """Return PATE 2017's figure without votes: ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``."""
+    return Claim(
+        _advanced(2 * positive_value("gamma", gamma), queries, delta),
+        delta,
+        "Papernot et al., ICLR 2017 (arXiv:1610.05755), section 3: strong composition of LNMax",
+        "sound, and loose",
+    )
+
+
+def pate_2018(
+    votes: NDArray[Any],
+    sigma2: float,
+    delta: float,
+    threshold: float | None = None,
+    sigma1: float | None = None,
+    answered: ArrayLike | None = None,
+) -> Claim:
+    """Return what PATE 2018 says of GNMax, or of Confident-GNMax where `threshold` and `sigma1` are given.
+
+    Data-dependent Renyi accounting with the classic conversion. `answered` is as in
+    :func:`bench.privacy.pate.confident_rdp`.
+    """
+    check_delta(delta)
+    counts = pate.check_votes(votes)
+    if threshold is None or sigma1 is None:
+        epsilon, order = pate.gnmax_epsilon(counts, sigma2, delta)
+        where = "theorem 6: GNMax"
+    else:
+        epsilon, order = pate.confident_epsilon(counts, threshold, sigma1, sigma2, delta, answered=answered)
+        where = "theorem 6 and section 4.1: Confident-GNMax"
+    return Claim(
+        epsilon,
+        delta,
+        f"Papernot et al., ICLR 2018 (arXiv:1802.08908), {where}, Renyi accounting on the votes",
+        f"order {order:g}; depends on the votes and is itself private",
+    )
+
+
+def trpate(gamma: float, queries: int, delta: float) -> Claim:
+    """Return TrPATE's Theorem 1: ``4 T gamma^2 + 2 gamma sqrt(2 T ln(1 / delta))``."""
+    epsilon = _advanced(2 * positive_value("gamma", gamma), queries, delta)
+    return Claim(epsilon, delta, "TrPATE, Theorem 1", "sound, and loose")
+
+
+def dgd(eps0: float, queries: int, delta: float, eps1: float = 0.0) -> Claim:
+    """Return DGD's privacy analysis: ``T eps0^2 + eps0 sqrt(-2 T log delta) + eps1``.
+
+    Args:
+        eps0: Pure epsilon of one label query; the noise has scale ``2 / eps0``.
+        queries: Number of label queries T.
+        delta: Strictly between 0 and 1.
+        eps1: What the paper adds for its VAE (0.01, which its own figures leave out).
+
+    """
+    if not (math.isfinite(eps1) and eps1 >= 0):
+        raise BenchError(f"eps1 must be a finite number of at least 0, not {eps1}. The paper's is 0.01.")
+    epsilon = _advanced(positive_value("eps0", eps0), queries, delta) + eps1
+    return Claim(epsilon, delta, "DGD, section III-E (privacy analysis)", f"of the label queries alone: {DGD_BYPASS}")
+
+
+def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, delta: float) -> Claim:
+    """Return DPSD's Theorem 1 at the q that makes it least.
+
+    ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)`` over q > 1.
+
+    Args:
+        beta: Normalisation bound of a gradient.
+        classes: c, the length of a gradient.
+        batch: b, synthetic images per iteration.
+        iterations: T.
+        sigma: Noise scale; the noise itself has standard deviation ``sigma * beta``.
+        delta: Strictly between 0 and 1.
+
+    """
+    check_delta(delta)
+    positive("beta", beta)
+    positive("sigma", sigma)
+    for what, value in (("classes", classes), ("batch", batch), ("iterations", iterations)):
+        whole(what, value)
+    slope = 2 * beta**2 * classes * batch * iterations / sigma**2
+
+    def epsilon(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        q = 1 + excess
+        return slope * q + math.log(excess / q) - (math.log(delta) + math.log(q)) / excess
+
+    middle = 0.5 * math.log(-math.log(delta) / slope)
+    found = optimize.minimize_scalar(
+        epsilon, bounds=(middle - 6, middle + 6), method="bounded", options={"xatol": 1e-10}
+    )
+    return Claim(
+        max(float(found.fun), 0.0),
+        delta,
+        "DPSD, Theorem 1",
+        f"q {1 + math.exp(float(found.x)):.2f}; does not hold: the noise of Eq. (3) is sigma * beta, so beta cancels "
+        "and does not buy privacy",
+    )
+
+
+def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
+    """Return what Eq. (3) of DPSD really releases: ``batch * iterations`` Gaussian answers.
+
+    Each answer is a gradient of L2 norm at most beta (sensitivity 2 beta) with noise of standard deviation sigma times
+    beta, and one private record can change the one teacher's answer to every query.
+    """
+    whole("batch", batch)
+    whole("iterations", iterations)
+    return [Gaussian(positive_value("sigma", sigma) / 2, batch * iterations)]
+
+
+def dpsd_proven(batch: int, iterations: int, sigma: float, delta: float) -> list[Accounted]:
+    """Return what every accountant says of :func:`dpsd_events`: neither beta nor the classes enter."""
+    return accountants.account(dpsd_events(batch, iterations, sigma), delta)
+
+
+def dpsd_label(epsilon: float, delta: float) -> Claim:
+    """Return DPSD's Theorem 2: the annotation by randomised response is (epsilon, 0)-LabelDP, however often reused."""
+    check_delta(delta)
+    return Claim(check_epsilon(epsilon), delta, "DPSD, Theorem 2 (delta 0)", DPSD_LABEL_GAP)
+
+
+def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
+    """Return the moments accountant's figure for DP-SGD: Renyi accounting of Poisson-sampled Gaussian noise."""
+    check_delta(delta)
+    row = accountants.rdp([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
+    assert row is not None  # Renyi accounting always applies.
+    return Claim(
+        row.epsilon,
+        delta,
+        "Abadi et al., CCS 2016 (arXiv:1607.00133): moments accountant, as Renyi DP with the improved conversion",
+        f"order {row.order:g}",
+    )
+
+
+def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
+    """Return how many queries of pure `eps0` the closed form of PATE, TrPATE and DGD says `epsilon` pays for.
+
+    For LNMax of gamma, `eps0` is ``2 gamma``.
+
+    Raises:
+        BenchError: Where it does not pay for one; the message says what one costs.
+
+    """
+    check_epsilon(epsilon)
+    positive("eps0", eps0)
+    one = _advanced(eps0, 1, delta)
+    if one > epsilon:
+        raise BenchError(
+            f"a claimed epsilon {epsilon:g} at delta {delta:g} is not reachable with even one query: one costs "
+            f"{one:.6g}. Ask for a larger epsilon, or use more noise."
+        )
+    slope = math.sqrt(-2 * math.log(delta))
+    root = 2 * epsilon / (eps0 * (slope + math.sqrt(slope**2 + 4 * epsilon)))
+    count = max(math.floor(root**2), 1)
+    # The square may round across a whole number.
+    while _advanced(eps0, count + 1, delta) <= epsilon:
+        count += 1
+    while _advanced(eps0, count, delta) > epsilon:
+        count -= 1
+    return count
+
+
+def trpate_largest_count(gamma: float, epsilon: float, delta: float) -> int:
+    """Return how many queries TrPATE's Theorem 1 says `epsilon` pays for; see :func:`advanced_largest_count`."""
+    return advanced_largest_count(2 * positive_value("gamma", gamma), epsilon, delta)
+
+
+def dgd_largest_count(eps0: float, epsilon: float, delta: float, eps1: float = 0.0) -> int:
+    """Return how many label queries DGD's closed form says `epsilon` pays for; see :func:`advanced_largest_count`."""
+    if epsilon <= eps1:
+        raise BenchError(f"a claimed epsilon {epsilon:g} is not reachable: the VAE alone costs eps1 {eps1:g}.")
+    return advanced_largest_count(eps0, epsilon - eps1, delta)
+
+
+def dpsd_smallest_sigma(beta: float, classes: int, batch: int, iterations: int, epsilon: float, delta: float) -> float:
+    """Return the least sigma at which DPSD's Theorem 1 claims at most `epsilon`."""
+    check_epsilon(epsilon)
+
+    def excess(log_sigma: float) -> float:
+        return dpsd(beta, classes, batch, iterations, math.exp(log_sigma), delta).epsilon - epsilon
+
+    # Theorem 1 depends on sigma through one product; a claim of 0 or of thousands brackets every budget.
+    middle = 0.5 * math.log(2 * beta**2 * classes * batch * iterations)
+    low, high = middle - 1.0, middle + 1.0
+    while excess(low) <= 0:
+        low -= 1.0
+    while excess(high) > 0:
+        high += 1.0
+    root = float(optimize.brentq(excess, low, high, xtol=1e-12))
+    return math.exp(root if excess(root) <= 0 else root + 2e-12)
+
+
+def positive_value(name: str, value: float) -> float:
+    """Return `value` as a float once it is positive and finite; raise :class:`BenchError` where it is not."""
+    positive(name, value)
+    return float(value)
+
+
+def _advanced(eps0: float, queries: int, delta: float) -> float:
+    """Return ``T eps0^2 + eps0 sqrt(2 T log(1 / delta))``."""
+    whole("the number of queries", queries)
+    return queries * eps0**2 + eps0 * math.sqrt(-2 * queries * math.log(check_delta(delta)))

@@ -1,0 +1,163 @@
+"""From what mechanisms guarantee to an (epsilon, delta): conversions and closed forms, in NumPy and SciPy alone.
+
+Everything here is data-independent arithmetic; what is composed is decided in :mod:`bench.privacy.accountants`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special
+
+from bench.errors import BenchError
+
+Floats = NDArray[np.float64]
+
+
+def check_delta(delta: float) -> float:
+    """Return `delta`; raise :class:`BenchError` where it does not lie strictly between 0 and 1."""
+    if not 0 < delta < 1:
+        raise BenchError(f"delta must lie strictly between 0 and 1, not {delta}. Try --delta 1e-5.")
+    return float(delta)
+
+
+def check_epsilon(epsilon: float, name: str = "epsilon") -> float:
+    """Return `epsilon`; raise :class:`BenchError` where it is not positive and finite."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise BenchError(f"{name} must be a positive finite number, not {epsilon}. Try 1 or 10.")
+    return float(epsilon)
+
+
+def classic_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[float, float]:
+    """Return the least ``rdp + log(1 / delta) / (order - 1)`` and its order (Mironov 2017, proposition 3)."""
+    order, divergence = _orders(orders, rdp)
+    epsilons = divergence - math.log(check_delta(delta)) / (order - 1)
+    best = int(np.argmin(epsilons))
+    return float(epsilons[best]), float(order[best])
+
+
+def improved_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[float, float]:
+    """Return the least epsilon over the orders by the conversion that is tighter than the classic one, and its order.
+
+    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), proposition 12: ``rdp + log((order - 1) / order) - log(delta *
+    order) / (order - 1)``; 0 where the total variation distance that `rdp` allows is below `delta`.
+    """
+    order, divergence = _orders(orders, rdp)
+    check_delta(delta)
+    usable = order > 1.01  # Closer to 1 the formula loses its digits, and helps nobody.
+    epsilons = np.full(order.shape, np.inf)
+    epsilons[usable] = (
+        divergence[usable]
+        + np.log1p(-1 / order[usable])
+        - (math.log(delta) + np.log(order[usable])) / (order[usable] - 1)
+    )
+    epsilons = np.where(delta**2 + np.expm1(-divergence) > 0, 0.0, epsilons)
+    best = int(np.argmin(epsilons))
+    return max(float(epsilons[best]), 0.0), float(order[best])
+
+
+def _orders(orders: ArrayLike, rdp: ArrayLike) -> tuple[Floats, Floats]:
+    order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    divergence = np.atleast_1d(np.asarray(rdp, dtype=np.float64))
+    if order.shape != divergence.shape or order.size == 0 or not (order > 1).all():
+        raise BenchError("Renyi orders must all be above 1, with one divergence for each.")
+    return order, divergence
+
+
+def zcdp_classic_epsilon(rho: float, delta: float) -> tuple[float, float]:
+    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order: the classic conversion, best over all real orders.
+
+    `rho` says that the divergence of every order is at most ``rho * order`` (Bun and Steinke 2016, proposition 1.3).
+    """
+    root = math.sqrt(-math.log(check_delta(delta)) / rho) if rho > 0 else math.inf
+    return rho + 2 * math.sqrt(-rho * math.log(delta)), 1 + root
+
+
+def zcdp_improved_epsilon(rho: float, delta: float) -> tuple[float, float]:
+    """Return the improved conversion of divergences ``rho * order``, best over all real orders, and its order."""
+    check_delta(delta)
+    if rho <= 0 or delta**2 + math.expm1(-rho) > 0:
+        return 0.0, 1.0
+
+    def epsilon(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        order = 1 + excess
+        return rho * order + math.log(excess / order) - (math.log(delta) + math.log(order)) / excess
+
+    middle = math.log(zcdp_classic_epsilon(rho, delta)[1] - 1)
+    found = optimize.minimize_scalar(
+        epsilon, bounds=(max(middle - 4, math.log(0.01)), middle + 4), method="bounded", options={"xatol": 1e-10}
+    )
+    return max(float(found.fun), 0.0), 1 + math.exp(float(found.x))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Return the exact delta at `epsilon` of Gaussian noise of standard deviation ``1 / mu`` on sensitivity 1.
+
+    Balle and Wang 2018 (arXiv:1805.06530), theorem 8.
+    """
+    upper = float(special.log_ndtr(mu / 2 - epsilon / mu))
+    lower = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
+    return max(math.exp(upper) * -math.expm1(min(lower - upper, 0.0)), 0.0)
+
+
+def exact_gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return the exact epsilon at `delta` of Gaussian noise, however often composed.
+
+    Args:
+        mu: L2 sensitivity over standard deviation; over several releases, the root of the sum of its squares.
+        delta: Strictly between 0 and 1.
+
+    """
+    check_delta(delta)
+    if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    above = zcdp_classic_epsilon(mu**2 / 2, delta)[0]
+    return float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, above, xtol=1e-12, rtol=1e-13))
+
+
+def exact_gaussian_mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu whose exact Gaussian guarantee is (`epsilon`, `delta`)."""
+    check_epsilon(epsilon)
+    high = 1.0
+    while exact_gaussian_epsilon(high, delta) < epsilon:
+        high *= 2
+    low = high / 2
+    while exact_gaussian_epsilon(low, delta) > epsilon:
+        low /= 2
+    return float(
+        optimize.brentq(lambda m: exact_gaussian_epsilon(m, delta) - epsilon, low, high, xtol=1e-14, rtol=1e-13)
+    )
+
+
+def optimal_composition(eps0: float, count: int, delta: float) -> float:
+    """Return the least epsilon at `delta` of `count` mechanisms of pure `eps0`, whatever they are.
+
+    Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), theorem 3.3, with epsilon not held to the grid: the worst case is
+    randomised response, whose number of kept bits is binomial. Logarithms keep counts up to 10^5 and more exact.
+
+    Raises:
+        BenchError: Where `eps0` is not positive and finite, `count` is below 1 or `delta` not inside (0, 1).
+
+    """
+    check_epsilon(eps0, "eps0")
+    check_delta(delta)
+    if count < 1:
+        raise BenchError(f"the number of compositions must be at least 1, not {count}.")
+    kept = np.arange(count, -1, -1, dtype=np.float64)  # From the largest loss downwards.
+    loss = (2 * kept - count) * eps0
+    log_binomial = special.gammaln(count + 1) - special.gammaln(kept + 1) - special.gammaln(count - kept + 1)
+    log_p = log_binomial - kept * np.log1p(np.exp(-eps0)) - (count - kept) * np.logaddexp(0.0, eps0)
+    # P - exp(epsilon) Q over the outcomes above any one loss is at most delta(epsilon), and equal for the right one:
+    # the epsilon sought is the largest of those that the losses give.
+    tail_p = np.logaddexp.accumulate(log_p)
+    tail_q = np.logaddexp.accumulate(log_p - loss)
+    log_delta = math.log(delta)
+    reached = tail_p > log_delta
+    if not reached.any():
+        return 0.0
+    tail_p, tail_q = tail_p[reached], tail_q[reached]
+    epsilon = float(np.max(tail_p + np.log(-np.expm1(log_delta - tail_p)) - tail_q))
+    return min(max(epsilon, 0.0), count * eps0)

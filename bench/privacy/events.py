@@ -1,0 +1,364 @@
+"""What a ledger records: one frozen value for each run of a mechanism, holding parameters and no data.
+
+An event says what was run, for whom it is private (`unit`, `adjacency`) and how much: as pure epsilon, as Renyi
+divergence, as a privacy loss distribution (PLD) and, where it is Gaussian, as zero-concentrated DP. What several of
+them cost together is for :mod:`bench.privacy.accountants`.
+
+Every figure holds whatever the data: nothing here looks at votes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.errors import BenchError
+from bench.interface import Adjacency, PrivacyUnit
+from bench.privacy import losses
+from bench.privacy.event import EVENTS, Event, positive, whole
+from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
+
+__all__ = [
+    "DPSGD",
+    "EVENTS",
+    "Bypass",
+    "ConfidentGNMax",
+    "Event",
+    "GNMax",
+    "Gaussian",
+    "LNMax",
+    "Laplace",
+    "RandomizedResponse",
+    "TopKRandomizedResponse",
+]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LNMax(Event):
+    """The arg max of vote counts with Laplace noise of scale ``1 / gamma``, for `queries` queries.
+
+    Sensitivity: one changed record changes one teacher and so moves one vote per query; two counts change by 1 each (L1
+    sensitivity 2). It is accounted as if the whole noisy histogram came out. Unit: record; adjacency: replace. (Where
+    records are dealt to teachers by a rule that looks at one record at a time, the same holds for add-remove.)
+
+    With `secure_granularity` g the noise is the exact discrete Laplace on multiples of ``1 / g`` of a vote, of
+    parameter ``gamma / g`` in those units, in which a vote has sensitivity g.
+    """
+
+    gamma: float
+    queries: int
+    secure_granularity: int | None = None
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "lnmax"
+    counted: ClassVar[str] = "queries"
+
+    def __post_init__(self) -> None:
+        positive("gamma of LNMax", self.gamma)
+        whole("the number of LNMax queries", self.queries)
+        if self.secure_granularity is not None:
+            whole("the granularity of secure noise", self.secure_granularity)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        exact = "" if self.secure_granularity is None else f", exact discrete noise on 1/{self.secure_granularity} vote"
+        return f"LNMax, gamma {self.gamma:g} (Laplace scale {1 / self.gamma:g}), {self.queries} queries{exact}"
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return the pure epsilon ``2 gamma`` of one query, and the number of queries."""
+        return 2 * self.gamma, self.queries
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence of two noisy counts per query, each changed by one vote."""
+        if self.secure_granularity is None:
+            return 2 * self.queries * losses.laplace_rdp(self.gamma, orders)
+        return 2 * self.queries * losses.discrete_laplace_rdp(self.gamma, self.secure_granularity, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD of the whole noisy histogram of every query."""
+        return losses.laplace_pld(self.gamma, 2 * self.queries, interval, self.secure_granularity)
+
+
+@dataclass(frozen=True, slots=True)
+class GNMax(Event):
+    """The arg max of vote counts with Gaussian noise of standard deviation `sigma`, for `queries` queries.
+
+    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). Unit: record; adjacency: replace.
+    `exact` says that the noise is the exact discrete Gaussian; the Renyi bound then stays, the exact Gaussian figure
+    and the PLD do not.
+    """
+
+    sigma: float
+    queries: int
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "gnmax"
+    counted: ClassVar[str] = "queries"
+
+    def __post_init__(self) -> None:
+        positive("sigma of GNMax", self.sigma)
+        whole("the number of GNMax queries", self.queries)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"GNMax, sigma {self.sigma:g}, {self.queries} queries{_discrete(self.exact)}"
+
+    def zcdp(self) -> float:
+        """Return ``queries / sigma**2``."""
+        return self.queries / self.sigma**2
+
+    def gaussian_mu(self) -> float | None:
+        """Return ``sqrt(2 queries) / sigma``, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return ``order * queries / sigma**2``."""
+        return self.zcdp() * np.asarray(orders, dtype=np.float64)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of the one Gaussian release that all queries amount to."""
+        return losses.gaussian_pld(self.gaussian_mu(), interval)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidentGNMax(Event):
+    """GNMax on the queries whose noisy top count reaches `threshold`: on at most `max_answers` of `queries`.
+
+    Sensitivity: one moved vote changes the top count by 1, on every query, with noise `sigma1`; and, on an answered
+    query, two counts by 1 each (L2 sensitivity ``sqrt(2)``), with noise `sigma2`. Which queries are answered depends on
+    earlier noise; Gaussian composition allows that as long as the number of answers is bounded. Unit: record;
+    adjacency: replace. `exact` is as for :class:`GNMax`.
+    """
+
+    threshold: float
+    sigma1: float
+    sigma2: float
+    queries: int
+    max_answers: int
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "confident-gnmax"
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise BenchError(f"the threshold of Confident-GNMax must be finite, not {self.threshold}.")
+        positive("sigma1 of Confident-GNMax", self.sigma1)
+        positive("sigma2 of Confident-GNMax", self.sigma2)
+        whole("the number of Confident-GNMax queries", self.queries)
+        whole("the largest number of answers", self.max_answers, 0)
+        if self.max_answers > self.queries:
+            raise BenchError(f"at most {self.queries} queries can be answered, not {self.max_answers}.")
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return (
+            f"Confident-GNMax, threshold {self.threshold:g} with sigma {self.sigma1:g} on {self.queries} queries, "
+            f"sigma {self.sigma2:g} on at most {self.max_answers} answers{_discrete(self.exact)}"
+        )
+
+    def zcdp(self) -> float:
+        """Return ``queries / (2 sigma1**2) + max_answers / sigma2**2``."""
+        return self.queries / (2 * self.sigma1**2) + self.max_answers / self.sigma2**2
+
+    def gaussian_mu(self) -> float | None:
+        """Return the root of twice :meth:`zcdp`, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the threshold's divergence on every query and GNMax's on `max_answers`."""
+        return self.zcdp() * np.asarray(orders, dtype=np.float64)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of the one Gaussian release that the run amounts to at most."""
+        return losses.gaussian_pld(self.gaussian_mu(), interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(Event):
+    """`count` releases with Gaussian noise; `noise_multiplier` is standard deviation over L2 sensitivity.
+
+    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace. `exact`
+    is as for :class:`GNMax`.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+    exact: bool = False
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "gaussian"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of Gaussian noise", self.noise_multiplier)
+        whole("the number of Gaussian releases", self.count)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{_discrete(self.exact)}"
+
+    def zcdp(self) -> float:
+        """Return ``count / (2 noise_multiplier**2)``."""
+        return self.count / (2 * self.noise_multiplier**2)
+
+    def gaussian_mu(self) -> float | None:
+        """Return ``sqrt(count) / noise_multiplier``, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return ``order * count / (2 noise_multiplier**2)``."""
+        return self.zcdp() * np.asarray(orders, dtype=np.float64)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of the one Gaussian release that all amount to."""
+        return losses.gaussian_pld(self.gaussian_mu(), interval)
+
+
+def _discrete(exact: bool) -> str:
+    return ", exact discrete noise" if exact else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace(Event):
+    """`count` releases with Laplace noise; `noise_multiplier` is scale over L1 sensitivity.
+
+    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace.
+
+    With `grid_steps` the noise is the exact discrete Laplace on a grid, on values that lie on it, and the sensitivity
+    is that many steps of the grid.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+    grid_steps: int | None = None
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "laplace"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("the noise multiplier of Laplace noise", self.noise_multiplier)
+        whole("the number of Laplace releases", self.count)
+        if self.grid_steps is not None:
+            whole("the sensitivity in steps of the grid", self.grid_steps)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        exact = _discrete(self.grid_steps is not None)
+        return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{exact}"
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return ``1 / noise_multiplier`` and the number of releases."""
+        return 1 / self.noise_multiplier, self.count
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence of a one-dimensional release, the worst case for this L1 sensitivity."""
+        if self.grid_steps is None:
+            return self.count * losses.laplace_rdp(1 / self.noise_multiplier, orders)
+        return self.count * losses.discrete_laplace_rdp(1 / self.noise_multiplier, self.grid_steps, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD of a one-dimensional release, the worst case for this L1 sensitivity."""
+        return losses.laplace_pld(1 / self.noise_multiplier, self.count, interval, self.grid_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGD(Event):
+    """`steps` steps of DP-SGD on batches drawn by Poisson sampling at `sampling_rate`.
+
+    Sensitivity: one record adds one clipped gradient to the sum of a batch, of L2 norm at most the clipping norm;
+    `noise_multiplier` is the noise's standard deviation over that norm. Unit: record; adjacency: add-remove only.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
+    kind: ClassVar[str] = "dp-sgd"
+    counted: ClassVar[str] = "steps"
+
+    def __post_init__(self) -> None:
+        positive("the sampling rate of DP-SGD", self.sampling_rate)
+        if self.sampling_rate > 1:
+            raise BenchError(f"the sampling rate of DP-SGD is at most 1, not {self.sampling_rate}.")
+        positive("the noise multiplier of DP-SGD", self.noise_multiplier)
+        whole("the number of DP-SGD steps", self.steps)
+        if self.adjacency is not Adjacency.ADD_REMOVE:
+            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove neighbours only.")
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
+
+    def zcdp(self) -> float | None:
+        """Return ``steps / (2 noise_multiplier**2)`` where every record is in every batch."""
+        return self.steps / (2 * self.noise_multiplier**2) if self.sampling_rate == 1 else None
+
+    def gaussian_mu(self) -> float | None:
+        """Return ``sqrt(steps) / noise_multiplier`` where every record is in every batch."""
+        rho = self.zcdp()
+        return None if rho is None else math.sqrt(2 * rho)
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence of the Poisson-sampled Gaussian, by dp-accounting."""
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(np.atleast_1d(np.asarray(orders, dtype=np.float64)).tolist())
+        step = PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self.noise_multiplier))
+        # Orders near 1 may not converge; they come out infinite, which is sound, and need no warning each.
+        logger = logging.getLogger("absl")
+        before = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            accountant.compose(SelfComposedDpEvent(step, self.steps))
+        finally:
+            logger.setLevel(before)
+        divergence: Floats = np.asarray(accountant.rdp, dtype=np.float64)
+        return divergence
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD of all steps, for adding and for removing a record."""
+        mu = self.gaussian_mu()
+        if mu is not None:
+            return losses.gaussian_pld(mu, interval)
+        return losses.sampled_gaussian_pld(self.noise_multiplier, self.sampling_rate, self.steps, interval)
+
+    @property
+    def loss_spread(self) -> float:
+        """How wide, about, the loss of one step or of all steps is spread, the wider of the two."""
+        one = losses.gaussian_spread(1 / self.noise_multiplier)
+        growth = math.sqrt(self.steps * math.expm1(min(1 / self.noise_multiplier**2, 50.0)))
+        return max(one, min(self.steps * one, losses.gaussian_spread(self.sampling_rate * growth)))
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass(Event):
+    """Private data that went round the mechanisms, with the reason: whatever else was run, there is no guarantee."""
+
+    reason: str
+    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "bypass"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str) or not self.reason.strip():
+            raise BenchError("a bypass must say in words where private data goes round the mechanisms.")
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"bypass: {self.reason}"
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return infinity at every order."""
+        return np.full(np.atleast_1d(np.asarray(orders)).shape, np.inf)

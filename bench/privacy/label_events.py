@@ -1,0 +1,112 @@
+"""Events that hide a label: randomised response, re-exported by :mod:`bench.privacy.events`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bench.errors import BenchError
+from bench.interface import Adjacency, PrivacyUnit
+from bench.privacy import losses
+from bench.privacy.event import Event, positive, whole
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedResponse(Event):
+    """A label that is kept with probability ``e^epsilon / (e^epsilon + classes - 1)``, else another, evenly.
+
+    Sensitivity: the label is anything. Unit: label; adjacency: replace. `count` says how often one label is answered;
+    labels of different records, answered once each, count once.
+    """
+
+    epsilon: float
+    classes: int
+    count: int = 1
+    unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "randomized-response"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("epsilon of randomised response", self.epsilon)
+        whole("the number of classes", self.classes, 2)
+        whole("how often a label is answered", self.count)
+
+    @property
+    def keep_probability(self) -> float:
+        """The probability that the true label comes out."""
+        return 1 / (1 + (self.classes - 1) * math.exp(-self.epsilon))
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"randomised response over {self.classes} classes, epsilon {self.epsilon:g}, {self.count} times"
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return epsilon and the count."""
+        return self.epsilon, self.count
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence between two labels."""
+        return self.count * losses.randomized_response_rdp(self.epsilon, self.classes, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD between two labels."""
+        return losses.randomized_response_pld(self.epsilon, self.classes, self.count, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class TopKRandomizedResponse(Event):
+    """Randomised response over a set of `k` of the classes; a label outside the set gives one of the set, evenly.
+
+    The set must be chosen without the private label, for instance from a student's own prediction. Sensitivity: the
+    label is anything. Unit: label; adjacency: replace. A label outside the set answers like the average of those
+    inside, so two labels inside are the worst case, and the cost is that of randomised response over k classes. (Over
+    all classes for a label inside, it would not be private: an answer outside the set would tell that it was inside.)
+    """
+
+    epsilon: float
+    k: int
+    classes: int
+    count: int = 1
+    unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
+    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
+    kind: ClassVar[str] = "top-k-randomized-response"
+    counted: ClassVar[str] = "count"
+
+    def __post_init__(self) -> None:
+        positive("epsilon of randomised response", self.epsilon)
+        whole("the number of classes", self.classes, 2)
+        whole("k", self.k, 2)
+        whole("how often a label is answered", self.count)
+        if self.k > self.classes:
+            raise BenchError(f"k is at most the number of classes, {self.classes}, not {self.k}.")
+
+    @property
+    def keep_probability(self) -> float:
+        """The probability that the true label comes out, where it is in the set."""
+        return 1 / (1 + (self.k - 1) * math.exp(-self.epsilon))
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return (
+            f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
+            f"{self.count} times"
+        )
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return epsilon and the count."""
+        return self.epsilon, self.count
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence between two labels of the set."""
+        return self.count * losses.randomized_response_rdp(self.epsilon, self.k, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD between two labels of the set."""
+        return losses.randomized_response_pld(self.epsilon, self.k, self.count, interval)

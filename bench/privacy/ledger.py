@@ -1,0 +1,270 @@
+"""The ledger: the only way from private data to anything that is released.
+
+Each call applies a mechanism and records one event. What private data goes round the mechanisms is declared with
+:meth:`Ledger.bypass`. A *severed* ledger answers every call from public randomness alone, whatever it is given: the
+non-interference test (:mod:`bench.privacy.noninterference`) runs a method twice on one and compares the releases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.errors import BenchError
+from bench.interface import Adjacency, PrivacyUnit
+from bench.privacy import mechanisms
+from bench.privacy.event import Event, positive
+from bench.privacy.events import (
+    DPSGD,
+    Bypass,
+    ConfidentGNMax,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    RandomizedResponse,
+    TopKRandomizedResponse,
+)
+from bench.privacy.noise import GRANULARITY, Noise, SeededNoise
+from bench.privacy.pate import check_votes
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.privacy.accountants import Accounted
+    from bench.privacy.dp_sgd import DPSGDRun
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRelease:
+    """What the ledger keeps of one batch of votes, for the data-dependent accountants; private, never written."""
+
+    event: LNMax | GNMax | ConfidentGNMax
+    votes: NDArray[np.float64]
+    answered: NDArray[np.bool_]
+
+
+class Ledger:
+    """Applies mechanisms and records what ran, for one privacy unit and adjacency.
+
+    `noise` is the source of the mechanisms' noise; with `severed` every answer is drawn from it without a look at the
+    values that were given.
+    """
+
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, severed: bool = False) -> None:
+        self.unit, self.adjacency, self.severed = unit, adjacency, severed
+        self._noise = noise
+        self._events: list[Event] = []
+        self._votes: list[VoteRelease] = []
+        self.asked = self.answered = 0
+        """Teacher queries so far, and how many of them got an answer."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything that ran so far, in order."""
+        return tuple(self._events)
+
+    @property
+    def bypasses(self) -> list[str]:
+        """The reasons why private data went round the mechanisms."""
+        return [event.reason for event in self._events if isinstance(event, Bypass)]
+
+    def bypass(self, reason: str) -> None:
+        """Declare that private data goes round the mechanisms here, and why: the proven epsilon becomes infinite."""
+        self._events.append(Bypass(reason))
+
+    def _charge(self, event: Event) -> None:
+        """Record `event`. Called before anything is drawn: what a method does with a failure must not hide the cost.
+
+        Raises:
+            BenchError: Where the event protects less than the ledger, and so the row, states.
+        """
+        covering = {
+            PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+            PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
+        }.get(self.unit, (self.unit,))
+        if event.unit not in covering or event.adjacency is not self.adjacency:
+            raise BenchError(
+                f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "
+                f"{self.unit.value} under {self.adjacency.value}. State what its mechanisms protect."
+            )
+        self._events.append(event)
+
+    def noisy_max(self, votes: NDArray[Any], *, teachers: int, gamma: float) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.lnmax` of `votes` (queries, classes): int64 (queries,).
+
+        Raises :class:`BenchError` on votes that are negative, not finite, or do not sum to `teachers` in each row.
+        """
+        counts = check_votes(votes, teachers)
+        granularity = GRANULARITY if self._noise.exact else None
+        event = LNMax(gamma, len(counts), secure_granularity=granularity)
+        self._charge(event)
+        answers = self._severed_labels(counts) if self.severed else mechanisms.lnmax(counts, gamma, self._noise)
+        return self._release_votes(event, counts, answers)
+
+    def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
+        counts = check_votes(votes, teachers)
+        event = GNMax(sigma, len(counts), exact=self._noise.exact)
+        self._charge(event)
+        answers = self._severed_labels(counts) if self.severed else mechanisms.gnmax(counts, sigma, self._noise)
+        return self._release_votes(event, counts, answers)
+
+    def confident_noisy_max(
+        self, votes: NDArray[Any], *, teachers: int, threshold: float, sigma1: float, sigma2: float, max_answers: int
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.confident_gnmax` of `votes`; see :meth:`noisy_max`.
+
+        Charged for the threshold on every query and for `max_answers` answers, however many were given: the number
+        given depends on the private data.
+        """
+        counts = check_votes(votes, teachers)
+        cap = min(max_answers, len(counts))
+        event = ConfidentGNMax(
+            threshold,
+            sigma1,
+            sigma2,
+            len(counts),
+            cap,
+            exact=self._noise.exact,
+        )
+        self._charge(event)
+        if self.severed:
+            answers = self._severed_labels(counts)
+            answers[cap:] = mechanisms.UNANSWERED
+        else:
+            answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
+        return self._release_votes(event, counts, answers)
+
+    def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
+        given = _finite(values)
+        positive("sensitivity", sensitivity)
+        event = Gaussian(
+            self._multiplier(noise_multiplier, sensitivity, given.size, 2),
+            unit=self.unit,
+            adjacency=self.adjacency,
+            exact=self._noise.exact,
+        )
+        self._charge(event)
+        return mechanisms.gaussian(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+
+    def laplace(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.laplace` of `values`, whose L1 sensitivity the caller states."""
+        given = _finite(values)
+        positive("sensitivity", sensitivity)
+        multiplier = self._multiplier(noise_multiplier, sensitivity, given.size, 1)
+        steps = None
+        if self._noise.exact:
+            # Fewer steps of the grid cost more at the same pure epsilon: rounded down, the event stays an upper bound.
+            steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, given.size, 1) * GRANULARITY))
+        event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
+        self._charge(event)
+        return mechanisms.laplace(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
+
+    def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.randomized_response` of `labels` (n,), each label once."""
+        given = np.asarray(labels, dtype=np.int64)
+        self._charge(RandomizedResponse(epsilon, classes))
+        if self.severed:
+            return self._noise.uniform(given.shape, classes)
+        return mechanisms.randomized_response(given, epsilon, classes, self._noise)
+
+    def top_k_randomized_response(
+        self, labels: NDArray[Any], candidates: NDArray[Any], *, epsilon: float, classes: int
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.top_k_randomized_response` of `labels` (n,), each label once."""
+        given, sets = np.asarray(labels, dtype=np.int64), np.asarray(candidates, dtype=np.int64)
+        self._charge(TopKRandomizedResponse(epsilon, sets.shape[1], classes))
+        if self.severed:
+            position = self._noise.uniform(given.shape, sets.shape[1])
+            chosen: NDArray[np.int64] = np.take_along_axis(sets, position[:, None], axis=1)[:, 0]
+            return chosen
+        return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
+
+    def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
+        """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
+
+        `images` is uint8 (n, channels, height, width) or float in [0, 1], `labels` int64 (n,); n is public. Unit
+        record, adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for the sum of a batch. The event holds the
+        steps that Opacus counted.
+
+        Raises:
+            BenchError: With an exact noise source, as none samples these vectors exactly.
+        """
+        if self._noise.exact:
+            raise BenchError(
+                "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
+                "seed secret where a guarantee is needed."
+            )
+        if self.adjacency is not Adjacency.ADD_REMOVE:
+            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
+        from bench.privacy.dp_sgd import train
+
+        if not 0 < run.expected_batch_size <= len(images):
+            raise BenchError(
+                f"the expected batch must hold between 1 and {len(images)} records, not {run.expected_batch_size}."
+            )
+        planned = DPSGD(run.expected_batch_size / len(images), run.noise_multiplier, run.steps)
+        self._charge(planned)
+        # The batches and the noise must not be known to whoever knows the public streams: both come from the ledger.
+        words = self._noise.uniform((8,), 2**32)
+        counted = train(model, images, labels, run, randomness=np.random.default_rng(words), severed=self.severed)
+        if counted != planned:
+            raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+    def private_votes(self) -> tuple[VoteRelease, ...]:
+        """Return every batch of votes that was answered, for data-dependent accounting. Private: never released."""
+        return tuple(self._votes)
+
+    def data_dependent(self, delta: float) -> list[Accounted]:
+        """Return what the data-dependent accountants say of the votes, where these are all that the ledger charged for.
+
+        Empty where something else ran too: the figure would leave it out. Private itself: not for release.
+        """
+        from bench.privacy.votes import release_rows
+
+        if len(self._votes) != len(self._events):
+            return []
+        return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
+
+    def _release_votes(
+        self,
+        event: LNMax | GNMax | ConfidentGNMax,
+        counts: NDArray[np.float64],
+        answers: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        answered = answers != mechanisms.UNANSWERED
+        self._votes.append(VoteRelease(event, counts, answered))
+        self.asked += len(answers)
+        self.answered += int(answered.sum())
+        return answers
+
+    def _severed_labels(self, counts: NDArray[np.float64]) -> NDArray[np.int64]:
+        return self._noise.uniform((counts.shape[0],), counts.shape[1])
+
+    def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.zeros_like(values) if self.severed else values
+
+    def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
+        if not self._noise.exact:
+            return noise_multiplier
+        return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
+    given = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(given).all():
+        raise BenchError("values given to a mechanism must be finite.")
+    return given
+
+
+def seeded_ledger(
+    unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator, *, severed: bool = False
+) -> Ledger:
+    """Return a ledger whose noise comes from `generator`."""
+    return Ledger(unit, adjacency, SeededNoise(generator), severed=severed)

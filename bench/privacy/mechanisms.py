@@ -1,0 +1,142 @@
+"""The mechanisms: pure functions of values, parameters and a noise source, over whole batches.
+
+Each states its sensitivity, unit and adjacency. They are applied through :class:`bench.privacy.ledger.Ledger`, which
+records what they cost; nothing else calls them on private values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.noise import Noise
+
+UNANSWERED = -1
+"""The label of a query that a confident aggregator did not answer."""
+
+
+def lnmax(votes: NDArray[np.float64], gamma: float, noise: Noise) -> NDArray[np.int64]:
+    """Return the class with the largest count after Lap(1/gamma) noise on every count (PATE 2017, equation 1).
+
+    `votes` is (queries, classes). Unit record, either adjacency: one record changes one teacher, whose changed vote
+    moves two counts by 1 each. Each query is 2*gamma-DP. The result is int64 (queries,).
+    """
+    winners: NDArray[np.int64] = np.argmax(votes + noise.laplace(votes.shape, 1.0 / gamma), axis=1)
+    return winners
+
+
+def gnmax(votes: NDArray[np.float64], sigma: float, noise: Noise) -> NDArray[np.int64]:
+    """Return the class with the largest count after N(0, sigma^2) noise on every count (PATE 2018, GNMax).
+
+    `votes` is (queries, classes). Unit record, either adjacency: a changed vote moves the counts by sqrt(2) in L2.
+    """
+    winners: NDArray[np.int64] = np.argmax(votes + noise.gaussian(votes.shape, sigma), axis=1)
+    return winners
+
+
+def confident_gnmax(
+    votes: NDArray[np.float64], threshold: float, sigma1: float, sigma2: float, max_answers: int, noise: Noise
+) -> NDArray[np.int64]:
+    """Answer by GNMax the queries whose largest count, with N(0, sigma1^2) noise, reaches `threshold`.
+
+    PATE 2018, Confident-GNMax. `votes` is (queries, classes). Unit record, either adjacency: the largest count moves
+    by at most 1, the counts by sqrt(2) in L2. Stops answering after `max_answers`. The result is int64 (queries,),
+    :data:`UNANSWERED` where the aggregator kept silent.
+    """
+    largest = votes.max(axis=1)
+    confident = largest + noise.gaussian(largest.shape, sigma1) >= threshold
+    confident &= np.cumsum(confident) <= max_answers
+    answers = np.full(len(votes), UNANSWERED, dtype=np.int64)
+    if confident.any():
+        answers[confident] = gnmax(votes[confident], sigma2, noise)
+    return answers
+
+
+def gaussian(
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
+
+    `sensitivity` bounds the L2 distance between the values of two adjacent data sets; unit and adjacency are those
+    for which it does. An exact noise source rounds the values to its grid first: see :func:`grid_sensitivity`.
+    """
+    return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
+
+
+def laplace(
+    values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return `values` plus Laplace noise of scale noise_multiplier * sensitivity on every entry.
+
+    `sensitivity` bounds the L1 distance between the values of two adjacent data sets; unit and adjacency are those
+    for which it does. An exact noise source rounds the values to its grid first.
+    """
+    return _on_grid(values, noise) + noise.laplace(values.shape, noise_multiplier * sensitivity)
+
+
+def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
+    from bench.privacy.noise import GRANULARITY
+
+    return np.round(values * GRANULARITY) / GRANULARITY if noise.exact else values
+
+
+def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
+    """Return the L1 (`order` 1) or L2 (`order` 2) sensitivity after rounding `entries` values to the secure grid.
+
+    Rounding moves each entry by at most half a grid step on either side, so the difference by at most one step.
+    """
+    from bench.privacy.noise import GRANULARITY
+
+    return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
+
+
+def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
+    """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
+
+    `labels` is (n,), values in 0..classes-1. Unit label, adjacency replace: epsilon-DP for each label.
+    """
+    _check_labels(labels, classes)
+    return noise.keep_or_other(labels, classes, keep_probability(epsilon, classes))
+
+
+def top_k_randomized_response(
+    labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
+) -> NDArray[np.int64]:
+    """Randomised response over each row's candidate set; a label outside its set gives a uniform candidate.
+
+    `labels` is (n,), `candidates` (n, k) distinct classes per row, chosen without looking at the label. Unit label,
+    adjacency replace: a label inside the set is kept with probability e^eps / (e^eps + k - 1), every answer has
+    probability at least 1 / (e^eps + k - 1) whatever the label, hence epsilon-DP (Ghazi et al. 2021, RRTop-k).
+    """
+    _check_labels(labels, classes)
+    _check_labels(candidates, classes)
+    if candidates.ndim != 2 or len(candidates) != len(labels):
+        raise BenchError(f"candidates must be (labels, k), not {candidates.shape} for {len(labels)} labels.")
+    k = candidates.shape[1]
+    if k > 1 and (np.diff(np.sort(candidates, axis=1), axis=1) == 0).any():
+        raise BenchError("the candidates of a label must be distinct classes.")
+    hits = candidates == labels[:, None]
+    inside = hits.any(axis=1)
+    start = np.where(inside, hits.argmax(axis=1), 0).astype(np.int64)
+    kept = noise.keep_or_other(start, k, keep_probability(epsilon, k))
+    position = np.where(inside, kept, noise.uniform(labels.shape, k))
+    answers: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
+    return answers
+
+
+def keep_probability(epsilon: float, classes: int) -> float:
+    """Return the probability with which randomised response over `classes` answers keeps the true one."""
+    # Written with e^-eps so that a large epsilon does not overflow.
+    return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
+
+
+def _check_labels(labels: NDArray[np.int64], classes: int) -> None:
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+        raise BenchError(f"labels must lie in 0..{classes - 1}.")

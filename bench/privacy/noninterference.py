@@ -1,0 +1,201 @@
+"""The non-interference test: does anything released depend on private data other than through the ledger?
+
+A method is run twice with a severed ledger, the same seeds and the same public data, on two private sets that share
+only their number of records, image shape and number of classes. The two releases must then be equal to the byte. Where
+they are not, private data went round the mechanisms: the method has declared that bypass, or it is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.cache import Cache, canonical_json
+from bench.config import parse_overrides
+from bench.console import Progress
+from bench.interface import Budget, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.privacy.ledger import seeded_ledger
+from bench.seeds import Streams
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+CHECK_FACTS = Facts(
+    dataset="check", private_records=240, public_records=80, test_records=40, classes=10, shape=(1, 28, 28)
+)
+"""What the two private sets of the test share."""
+
+
+class Verdict(StrEnum):
+    """Outcome of a check."""
+
+    PASSED = "passed"
+    BYPASS = "declared bypass"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Outcome of a check, with the reason in words: the first difference, or the declared bypass."""
+
+    method: str
+    verdict: Verdict
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the method may be registered as it is."""
+        return self.verdict is not Verdict.REJECTED
+
+
+def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData, PrivateData]:
+    """Return two private sets of `facts` that differ in all else: images, their range and scale, labels and counts.
+
+    The first holds noisy class patterns with equal class counts, the second dark random textures with most records in
+    two classes. Both hold every class, since a data set that misses one is refused before any method sees it.
+    """
+    import torch
+
+    generator = np.random.default_rng(seed)
+    size = facts.private_records
+    patterns = generator.integers(0, 256, (facts.classes, *facts.shape))
+    even = np.arange(size) % facts.classes
+    noisy = np.clip(patterns[even] + generator.normal(0, 40, (size, *facts.shape)), 0, 255)
+    skewed = np.concatenate([np.arange(facts.classes), generator.integers(0, 2, size - facts.classes)])
+    dark = generator.integers(0, 60, (size, *facts.shape))
+    return (
+        PrivateData(torch.from_numpy(noisy.astype(np.uint8)), torch.from_numpy(even.astype(np.int64)), facts),
+        PrivateData(torch.from_numpy(dark.astype(np.uint8)), torch.from_numpy(skewed.astype(np.int64)), facts),
+    )
+
+
+def public_set(facts: Facts = CHECK_FACTS, seed: int = 1) -> PublicData:
+    """Return the public images that both runs of a check see."""
+    import torch
+
+    images = np.random.default_rng(seed).integers(0, 256, (facts.public_records, *facts.shape)).astype(np.uint8)
+    return PublicData(torch.from_numpy(images), "random images made for the check")
+
+
+def check_method(
+    method: type[Method],
+    *,
+    overrides: Sequence[str] = (),
+    epsilon: float = 10.0,
+    delta: float = 1e-5,
+    seed: int = 0,
+) -> Check:
+    """Run the non-interference test on `method` with its tiny preset and say what came of it.
+
+    `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's.
+
+    An exception of the method is not caught: a method that cannot run is not a method that leaks.
+    """
+    facts = CHECK_FACTS
+    config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
+    config = method.calibrate(config, Budget(epsilon, delta), facts)
+    first, second = private_pair(facts)
+    released_a, events_a, bypass_a, notes_a = _severed_run(method, config, first, seed)
+    released_b, events_b, bypass_b, notes_b = _severed_run(method, config, second, seed)
+    difference = (
+        _compare(released_a, released_b)
+        or _compare_parts("what the ledger recorded", events_a, events_b)
+        or _compare_parts("what the method noted", notes_a, notes_b)
+    )
+    name = method.name
+    if bypass_a or bypass_b:
+        reason = "; ".join(dict.fromkeys([*bypass_a, *bypass_b]))
+        if not method.bypass:
+            return Check(
+                name, Verdict.REJECTED, f"it calls ledger.bypass ({reason}) but its class attribute bypass is empty"
+            )
+        return Check(name, Verdict.BYPASS, reason)
+    if method.bypass:
+        return Check(
+            name,
+            Verdict.REJECTED,
+            f"its class attribute bypass says {method.bypass!r}, but it never calls "
+            "ledger.bypass, so its proven epsilon would come out finite",
+        )
+    if method.private and not events_a:
+        return Check(name, Verdict.REJECTED, "it took nothing through the ledger, so nothing is known of its privacy")
+    if difference:
+        return Check(
+            name,
+            Verdict.REJECTED,
+            f"{difference}. Private data goes round the mechanisms. Usual leaks: normalisation statistics, class "
+            "counts, batch-norm statistics, early stopping on private data, queries chosen by private data. Route it "
+            "through the ledger, or declare it with ledger.bypass",
+        )
+    return Check(name, Verdict.PASSED, "equal releases, to the byte, on two unrelated private sets")
+
+
+def _severed_run(
+    method: type[Method], config: Any, private: PrivateData, seed: int
+) -> tuple[Released, list[Any], list[str], list[str]]:
+    import torch
+
+    streams = Streams(seed)
+    notes: list[str] = []
+    context = Context(
+        device=torch.device("cpu"),
+        streams=streams,
+        cache=Cache(None, {}),  # in memory: two private sets must not share an artefact
+        progress=Progress(),
+        note=notes.append,
+    )
+    ledger = seeded_ledger(method.unit, method.adjacency, streams.numpy("noise"), severed=True)
+    # Streams that a method draws from torch's and NumPy's global generators are made equal too.
+    torch.manual_seed(streams.integer("global"))
+    np.random.seed(streams.integer("global") % 2**32)
+    released = method().train_student(config, private, public_set(), ledger, context)
+    return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes
+
+
+def _compare(first: Released, second: Released) -> str:
+    for field in ("student_name", "student_options"):
+        found = _compare_parts(field, getattr(first, field), getattr(second, field))
+        if found:
+            return found
+    found = _compare_tensors("the student's", first.student.state_dict(), second.student.state_dict())
+    if found:
+        return found
+    if (first.generator is None) != (second.generator is None):
+        return "one run released a generator, the other none"
+    if first.generator is not None and second.generator is not None:
+        found = _compare_tensors("the generator's", first.generator.state_dict(), second.generator.state_dict())
+    return found or _compare_tensors("the released", first.extras, second.extras)
+
+
+def _compare_parts(what: str, first: Any, second: Any) -> str:
+    return "" if canonical_json(first) == canonical_json(second) else f"{what} differs between the two runs"
+
+
+def _compare_tensors(whose: str, first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str:
+    if first.keys() != second.keys():
+        odd = sorted(first.keys() ^ second.keys())
+        return f"{whose} tensors have other names in the two runs: {', '.join(odd[:4])}"
+    for name, tensor in first.items():
+        other = second[name]
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            return f"{whose} {name} has another shape or type in the two runs"
+        if _bytes(tensor) != _bytes(other):
+            return f"{whose} {name} differs between the two runs"
+    return ""
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    array: NDArray[Any] = tensor.detach().cpu().contiguous().reshape(-1).view(dtype=_integer_of(tensor)).numpy()
+    return array.tobytes()
+
+
+def _integer_of(tensor: torch.Tensor) -> torch.dtype:
+    """Return the integer type as wide as the tensor's: bytes are compared, so that NaN equals itself."""
+    import torch
+
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

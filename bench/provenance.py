@@ -1,0 +1,80 @@
+"""Where and when a cell ran. What cannot be read is None, with the reason; nothing here fails a run."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bench.record import Provenance
+
+PACKAGES = ("private-student-bench", "torch", "torchvision", "timm", "opacus", "dp-accounting", "numpy", "scipy")
+
+
+@dataclass(slots=True)
+class Clock:
+    """Started when a cell starts; :meth:`stop` makes the cell's provenance."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    _begin: float = field(default_factory=time.perf_counter)
+
+    def stop(self, *, made: int = 0, found: int = 0) -> Provenance:
+        """Return the provenance of what ran since this clock was made."""
+        unread: dict[str, str] = {}
+        commit, dirty = _git(unread)
+        packages: dict[str, str] = {}
+        for name in PACKAGES:
+            try:
+                packages[name] = version(name)
+            except PackageNotFoundError:
+                unread[f"packages.{name}"] = "not installed"
+        return Provenance(
+            started=self.started,
+            wall_seconds=round(time.perf_counter() - self._begin, 3),
+            peak_memory_mib=_peak_memory_mib(),
+            git_commit=commit,
+            git_dirty=dirty,
+            packages=packages,
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}",
+            device=self.device,
+            threads=self.threads,
+            artefacts_made=made,
+            artefacts_found=found,
+            unread=unread,
+        )
+
+
+def _peak_memory_mib() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # ru_maxrss counts kibibytes on Linux and bytes on macOS.
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
+
+
+def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:
+    here = Path(__file__).resolve().parent
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        # A package installed inside somebody's repository must not name that repository's commit.
+        ask("ls-files", "--error-unmatch", Path(__file__).name)
+        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain", "--untracked-files=no"))
+    except FileNotFoundError:
+        why = "git is not installed"
+    except subprocess.CalledProcessError:
+        why = "the program does not run from a git checkout"
+    except subprocess.TimeoutExpired:
+        why = "git did not answer within 10 s"
+    unread["git_commit"] = unread["git_dirty"] = why
+    return None, None

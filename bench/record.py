@@ -1,0 +1,197 @@
+"""Records: one typed row per cell, attack or audit, as it is written, read and published.
+
+A record's key is the hash of what was asked for (see :func:`bench.plan.cell_key`). Everything outside ``provenance`` is
+a function of that key and the program: two runs of one cell differ there alone.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bench.interface import Adjacency, Basis, PrivacyUnit
+
+SCHEMA_VERSION = 1
+"""Raised when a field changes its meaning or goes; :data:`_UPGRADES` then turns older records into this one."""
+
+
+class Status(StrEnum):
+    """How a cell ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Row(BaseModel):
+    """Base of all parts of a record: frozen, and strict about fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Accountant(Row):
+    """What one accountant says the mechanisms cost."""
+
+    name: str
+    epsilon: float
+    sound: bool
+    data_dependent: bool
+    releasable: bool
+    order: float | None = None
+    note: str = ""
+
+
+class Claimed(Row):
+    """What the method's paper says this setting costs."""
+
+    epsilon: float
+    source: str
+    note: str = ""
+
+
+class Audited(Row):
+    """A lower bound on epsilon that an experiment saw, at `confidence`."""
+
+    epsilon: float
+    confidence: float
+    audit: str
+
+
+class Privacy(Row):
+    """The three epsilons of a row, and what they speak of."""
+
+    unit: PrivacyUnit
+    adjacency: Adjacency
+    delta: float
+    claimed: Claimed
+    proven: Accountant
+    audited: Audited | None = None
+    bypasses: list[str] = []
+    accountants: list[Accountant] = []
+    withheld: str = ""
+    """Why data-dependent figures are not listed, where they are not."""
+    events: list[dict[str, Any]] = []
+    """What the ledger saw, in order: mechanism and parameters, no data."""
+
+
+class Queries(Row):
+    """The teacher's answers that were released: how many were asked and given, and how many are right."""
+
+    asked: int
+    answered: int
+    label_accuracy: float | None = None
+
+
+class Utility(Row):
+    """How good the released student is on the test split."""
+
+    accuracy: float
+    test_records: int
+
+
+class Student(Row):
+    """The released student: rebuilt by timm from `name` and `options`, weights in `file` below the run directory."""
+
+    name: str
+    options: dict[str, Any]
+    parameters: int
+    file: str
+    sha256: str
+
+
+class Failure(Row):
+    """Why a cell failed. `log` is a path below the run directory."""
+
+    kind: str
+    reason: str
+    log: str | None = None
+    spent: list[dict[str, Any]] = []
+    """What the ledger had charged when the cell failed: noise drawn afresh would cost as much again."""
+
+
+class Provenance(Row):
+    """Where and when: the one part in which two runs of the same cell may differ. None comes with a reason."""
+
+    started: str
+    wall_seconds: float
+    peak_memory_mib: float | None
+    git_commit: str | None
+    git_dirty: bool | None
+    packages: dict[str, str]
+    python: str
+    platform: str
+    device: str
+    threads: int | None
+    artefacts_made: int = 0
+    artefacts_found: int = 0
+    unread: dict[str, str] = {}
+    """Field to reason, for what could not be read."""
+
+
+class Record(Row):
+    """One cell of a grid, done or failed."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    status: Status
+    method: str
+    method_version: int
+    citation: str = ""
+    dataset: str
+    dataset_revision: str
+    public_benchmark: bool = True
+    preset: str
+    reduced: list[str] = []
+    """What differs from the paper's setting, as ``field: paper's value -> this value``."""
+    config: dict[str, Any]
+    seed: int
+    epsilon: float | None
+    """The epsilon asked for; None for a method without privacy."""
+    delta: float
+    basis: Basis
+    noise: str
+    public_data: str
+    private_records: int
+    public_records: int
+    privacy: Privacy | None = None
+    utility: Utility | None = None
+    queries: Queries | None = None
+    student: Student | None = None
+    notes: list[str] = []
+    failure: Failure | None = None
+    provenance: Provenance
+
+    def to_json(self) -> str:
+        """Return the record as it is written to its file."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+_UPGRADES: dict[int, Any] = {}
+"""Schema version to the function that turns a record (a dict) of that version into one of the next."""
+
+
+def parse_record(text: str) -> Record:
+    """Return the record that `text` holds, upgraded where an older program wrote it.
+
+    Raises ValueError, in one line, where `text` is no record or one of a newer schema.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError("no JSON object")
+    version = data.get("schema_version")
+    while version in _UPGRADES:
+        data = _UPGRADES[version](data)
+        version = data["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema version {version!r}, this program reads up to {SCHEMA_VERSION}")
+    try:
+        return Record.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"field {where}: {first['msg']}") from error

@@ -1,0 +1,156 @@
+"""One small strict registry for methods, attacks and datasets.
+
+A registry finds its members in three places: modules of a package of this project, entry points of other installed
+packages, and whatever is registered by hand. A plug-in that fails to import is remembered with its error and stops
+nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bench.errors import BenchError, UnknownNameError
+from bench.interface import Attack, Method
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names to members of one kind. `package` is scanned for modules, `group` for entry points, both when first asked.
+
+    Raises :class:`BenchError` on a name that is taken, :class:`UnknownNameError` on one that nobody registered.
+    """
+
+    def __init__(self, kind: str, package: str | None, group: str) -> None:
+        self.kind = kind
+        self.broken: dict[str, str] = {}
+        """Plug-ins that failed to import: where they come from, and their error in one line."""
+        self._package, self._group = package, group
+        self._members: dict[str, T] = {}
+        self._scanned = False
+
+    def register(self, name: str, member: T) -> T:
+        """Add `member` under `name`; the same member may be registered again, another under its name may not."""
+        taken = self._members.get(name)
+        if taken is not None and _origin(taken) != _origin(member):
+            raise BenchError(
+                f"the {self.kind} name {name!r} is taken by {_origin(taken)}; {_origin(member)} needs another name."
+            )
+        self._members[name] = member
+        return member
+
+    def get(self, name: str) -> T:
+        """Return the member called `name`. A path that ends in .py is imported, and the one name it adds returned."""
+        if name.endswith(".py"):
+            return self._from_file(Path(name))
+        self._scan()
+        if name not in self._members:
+            broken = "; ".join(f"{where}: {why}" for where, why in self.broken.items())
+            hint = f"Plug-ins that failed to import: {broken}." if broken else ""
+            raise UnknownNameError(self.kind, name, self._members, hint)
+        return self._members[name]
+
+    def names(self) -> list[str]:
+        """Return all names in alphabetical order."""
+        self._scan()
+        return sorted(self._members)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        self._scan()
+        return name in self._members
+
+    def _scan(self) -> None:
+        if self._scanned:
+            return
+        self._scanned = True
+        if self._package is not None:
+            package = importlib.import_module(self._package)
+            for info in pkgutil.iter_modules(package.__path__):
+                if not info.name.startswith("_"):
+                    self._load(f"{self._package}.{info.name}", importlib.import_module)
+        for entry in entry_points(group=self._group):
+            self._load(f"{entry.name} ({entry.value})", functools.partial(_load_entry, entry))
+
+    def _load(self, where: str, load: Callable[[str], Any]) -> None:
+        before = set(self._members)
+        try:
+            load(where)
+        except Exception as error:  # noqa: BLE001 (a plug-in may fail in any way, and must leave the rest usable)
+            self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
+            for name in set(self._members) - before:
+                del self._members[name]
+
+    def _from_file(self, path: Path) -> T:
+        if not path.is_file():
+            raise BenchError(f"no such file: {path}. Give a registered {self.kind} or the path of a Python file.")
+        self._scan()
+        loaded = [
+            name
+            for name, member in self._members.items()
+            if (module := sys.modules.get(getattr(member, "__module__", ""))) is not None
+            and getattr(module, "__file__", None)
+            and Path(str(module.__file__)).resolve() == path.resolve()
+        ]
+        if len(loaded) == 1:  # a file of this project, or one that was given before
+            return self._members[loaded[0]]
+        before = set(self._members)
+        module_name = f"bench_plugin_{path.stem}"
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+        added = sorted(set(self._members) - before)
+        if len(added) != 1:
+            raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
+        return self._members[added[0]]
+
+
+def _load_entry(entry: EntryPoint, _where: str) -> None:
+    entry.load()
+
+
+def _origin(member: object) -> str:
+    kind = member if isinstance(member, type) else type(member)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+METHODS: Registry[type[Method]] = Registry("method", "methods", "bench.methods")
+ATTACKS: Registry[type[Attack]] = Registry("attack", "attacks", "bench.attacks")
+
+M = TypeVar("M", bound=type[Method])
+A = TypeVar("A", bound=type[Attack])
+
+
+def register_method(name: str) -> Callable[[M], M]:
+    """Return the class decorator that registers a method under `name` and gives the class that name."""
+
+    def add(cls: M) -> M:
+        cls.name = name
+        METHODS.register(name, cls)
+        return cls
+
+    return add
+
+
+def register_attack(name: str) -> Callable[[A], A]:
+    """Return the class decorator that registers an attack under `name` and gives the class that name."""
+
+    def add(cls: A) -> A:
+        cls.name = name
+        ATTACKS.register(name, cls)
+        return cls
+
+    return add

@@ -1,0 +1,76 @@
+"""A released student as one safetensors file, and back.
+
+Tensor names: ``student/...`` and ``generator/...`` are state dicts, ``extra/...`` whatever else the method released.
+The file's metadata holds what timm needs to rebuild the student. No seed is in it: whoever knew the seed of the noise
+could take the noise away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.errors import BenchError
+from bench.interface import Released
+from bench.store import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = "private-student-bench/1"
+
+
+def save_released(released: Released, path: Path) -> str:
+    """Write `released` to `path` and return the SHA-256 of the file; equal releases give equal files."""
+    from safetensors.torch import save
+
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in released.student.state_dict().items():
+        tensors[f"student/{name}"] = tensor
+    if released.generator is not None:
+        for name, tensor in released.generator.state_dict().items():
+            tensors[f"generator/{name}"] = tensor
+    for name, tensor in released.extras.items():
+        tensors[f"extra/{name}"] = tensor
+    metadata = {
+        # One entry: safetensors writes several in no fixed order, and equal releases must be equal files.
+        "release": json.dumps(
+            {"format": FORMAT, "student": released.student_name, "options": released.student_options}, sort_keys=True
+        )
+    }
+    # Clones break the sharing of storage between tied weights, which the format does not know.
+    data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, metadata=metadata)
+    write_atomic(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def load_released(path: Path) -> Released:
+    """Return what `path` holds, the student in evaluation mode; a released generator stays as its tensors in `extras`.
+
+    Raises :class:`BenchError` where the file is absent, damaged or of another format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from bench.models.classifiers import build
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("release", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError as error:
+        raise BenchError(f"no released student at {path}.") from error
+    except (SafetensorError, ValueError, OSError) as error:
+        raise BenchError(f"{path} is damaged: {error}. Run its cell again with --reuse none.") from error
+    if about.get("format") != FORMAT:
+        raise BenchError(f"{path} is no released student of this program (format {about.get('format')!r}).")
+    student = build(about["student"], **about["options"])
+    student.load_state_dict(_below(tensors, "student/"))
+    extras = _below(tensors, "extra/")
+    extras.update({f"generator/{name}": tensor for name, tensor in _below(tensors, "generator/").items()})
+    return Released(student.eval(), about["student"], about["options"], extras=extras)
+
+
+def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

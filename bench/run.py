@@ -1,0 +1,314 @@
+"""One cell executed: data, ledger, training, accounting, evaluation, record. Knows nothing of schedulers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import traceback
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.cache import Cache
+from bench.config import NoiseKind, as_dict
+from bench.console import Progress, Stage
+from bench.data.datasets import load
+from bench.data.spec import Loaded
+from bench.data.spec import Progress as FetchProgress
+from bench.data.splits import Materialised, Split, facts, materialise, split
+from bench.errors import BenchError
+from bench.interface import Context, Method, Released
+from bench.plan import Cell, Dataset
+from bench.privacy.accountants import Accounted, account, proven
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import Noise, SecureNoise, SeededNoise
+from bench.provenance import Clock
+from bench.record import Accountant, Claimed, Failure, Privacy, Queries, Record, Status, Student, Utility
+from bench.registry import METHODS
+from bench.release import save_released
+from bench.seeds import Streams
+from bench.store import RunDir, explain_os_error, write_atomic
+
+
+class DataSource:
+    """Data sets by name: what is public about each, and each in memory once."""
+
+    def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
+        self._progress, self._fetch = progress, fetch
+        self._opened: dict[str, tuple[Loaded, Split]] = {}
+        self._material: dict[str, Materialised] = {}
+
+    def _open(self, name: str) -> tuple[Loaded, Split]:
+        if name not in self._opened:
+            with fetch_display(self._progress, name) as tell:
+                loaded = load(name, fetch=self._fetch, progress=tell)
+            self._opened[name] = loaded, split(loaded)
+        return self._opened[name]
+
+    def describe(self, name: str) -> Dataset:
+        """Return the facts and the revision of the data set `name`, fetching it where it is absent."""
+        loaded, parts = self._open(name)
+        return Dataset(name, facts(loaded, parts), loaded.revision)
+
+    def material(self, name: str) -> Materialised:
+        """Return the data set `name` in memory. Raises :class:`BenchError` where a class has no private record."""
+        if name not in self._material:
+            self._material[name] = materialise(*self._open(name))
+        return self._material[name]
+
+
+@contextlib.contextmanager
+def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
+    """Open what a data set's loader tells its progress to; nothing is shown where nothing has to be fetched."""
+    with contextlib.ExitStack() as open_stages:
+        stage: Stage | None = None
+        doing, shown = "", 0
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            nonlocal stage, doing, shown
+            if what != doing:
+                open_stages.close()
+                if not doing and not name.startswith("folder:"):
+                    progress.say(f"{name} is not here yet: fetching it once")
+                stage = open_stages.enter_context(progress.stage(what, total or 1))
+                doing, shown = what, 0
+            if stage is not None:
+                stage.advance(done - shown)
+                shown = done
+
+        yield tell
+
+
+def prepare_device(device: str, threads: int) -> str:
+    """Return the device that `device` names (auto: cuda where there is one), with torch set up for it.
+
+    `threads` is the number of CPU threads of one operation. One is the default of the command line: the nets here are
+    small, and on a machine that does anything else two threads wait for each other eight times longer than one works.
+    Raises :class:`BenchError` for a device that is not there.
+    """
+    import torch
+
+    from bench.training import tune_malloc
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BenchError(f"--device {device}: {str(error).splitlines()[0]}. Use auto, cpu, cuda or cuda:N.") from error
+    torch.set_num_threads(threads)
+    tune_malloc()
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return device
+
+
+def run_cell(
+    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1
+) -> Record:
+    """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
+
+    Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
+    through and leaves no record: the cell is to do again.
+    """
+    import torch
+
+    clock = Clock(device=device, threads=torch.get_num_threads())
+    cache = Cache(run_dir.cache_path, _cache_base(cell), progress.say)
+    ledger: Ledger | None = None
+    try:
+        if cell.refused:
+            raise BenchError(cell.refused)
+        method = METHODS.get(cell.method)
+        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers)
+        ledger = Ledger(method.unit, method.adjacency, _noise(cell, run_dir, context.streams))
+        record = _train(cell, run_dir, source, context, ledger, clock)
+    except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
+        if isinstance(error, OSError) and not isinstance(error, BenchError):
+            error = explain_os_error(error, Path(error.filename or run_dir.path)) if error.filename else error
+        if not cell.facts.public_benchmark:  # the record will not hold the message: see _failed
+            progress.say(f"{type(error).__name__}: {error}")
+        record = _failed(cell, run_dir, error, ledger, cache, clock)
+    run_dir.write_record(record)
+    return record
+
+
+def _cache_base(cell: Cell) -> dict[str, object]:
+    """Return what every artefact of the cell depends on: data, split, and the program that trains."""
+    facts = cell.facts
+    return {
+        "dataset": facts.dataset,
+        "revision": cell.revision,
+        "split": [facts.private_records, facts.public_records, facts.test_records],
+        "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
+    }
+
+
+def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
+    import torch
+
+    from bench.training import predict
+
+    method = METHODS.get(cell.method)
+    material = source.material(cell.dataset)
+    notes: list[str] = []
+    context.note = notes.append
+    torch.manual_seed(context.streams.integer("global"))
+    released = method().train_student(cell.config, material.private, material.public, ledger, context)
+    if method.private and not ledger.events:
+        raise BenchError(
+            f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
+            "from private data through the ledger, or declare ledger.bypass; a baseline sets private = False."
+        )
+    released.student.eval()
+    with context.progress.stage("test", 1) as stage:
+        logits = predict(released.student, material.test_images, device=context.device)
+        accuracy = float((logits.argmax(1).cpu() == material.test_labels).double().mean())
+        stage.advance()
+    file = f"released/{cell.key}.safetensors"
+    # An older record of this cell must not stand beside a newer release, should the run end between the two.
+    run_dir.record_path(cell.key).unlink(missing_ok=True)
+    digest = save_released(released, run_dir.path / file)
+    return _record(
+        cell,
+        clock,
+        context.cache,
+        status=Status.DONE,
+        privacy=_privacy(cell, ledger),
+        utility=Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels)),
+        queries=_queries(ledger, released, material),
+        student=Student(
+            name=released.student_name,
+            options=released.student_options,
+            parameters=sum(p.numel() for p in released.student.parameters()),
+            file=file,
+            sha256=digest,
+        ),
+        notes=notes,
+    )
+
+
+def _noise(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
+    if cell.noise is NoiseKind.SECURE:
+        return SecureNoise()
+    name = f"noise/{cell.key}"
+    if not cell.facts.public_benchmark:
+        # The record holds the seed. For a user's own data the noise must not follow from it.
+        name += f"/{_local_secret(run_dir)}"
+    return SeededNoise(streams.numpy(name))
+
+
+def _local_secret(run_dir: RunDir) -> str:
+    path = run_dir.cache_path / "noise.secret"
+    if not path.exists():
+        write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _privacy(cell: Cell, ledger: Ledger) -> Privacy:
+    method = METHODS.get(cell.method)
+    if cell.facts.public_benchmark:
+        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+    else:
+        claim = method.claimed(cell.config, cell.facts, cell.delta)
+    accountants = account(ledger.events, cell.delta)
+    withheld = ""
+    if cell.facts.public_benchmark:
+        accountants = [*accountants, *ledger.data_dependent(cell.delta)]
+    else:
+        withheld = "the data set is not a public benchmark, and data-dependent figures tell of its records"
+    return Privacy(
+        unit=ledger.unit,
+        adjacency=ledger.adjacency,
+        delta=cell.delta,
+        claimed=Claimed(epsilon=claim.epsilon, source=claim.source, note=claim.note),
+        proven=_accountant(proven(ledger.events, cell.delta)),
+        bypasses=ledger.bypasses,
+        accountants=[_accountant(figure) for figure in accountants],
+        withheld=withheld,
+        events=[event.as_dict() for event in ledger.events],
+    )
+
+
+def _accountant(figure: Accounted) -> Accountant:
+    return Accountant(
+        name=figure.name,
+        epsilon=figure.epsilon,
+        sound=figure.sound,
+        data_dependent=figure.data_dependent,
+        releasable=figure.releasable,
+        order=figure.order,
+        note=figure.note,
+    )
+
+
+def _queries(ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
+    """Return the count of answers; they are right or wrong by the public pool's held-back labels, which are public."""
+    if not ledger.asked:
+        return None
+    accuracy = None
+    indices, labels = released.extras.get("query_indices"), released.extras.get("query_labels")
+    known = material.private.facts.public_benchmark
+    if known and indices is not None and labels is not None and len(labels):
+        accuracy = round(float((material.public_labels[indices] == labels).double().mean()), 6)
+    return Queries(asked=ledger.asked, answered=ledger.answered, label_accuracy=accuracy)
+
+
+def _failed(cell: Cell, run_dir: RunDir, error: Exception, ledger: Ledger | None, cache: Cache, clock: Clock) -> Record:
+    log = None
+    spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
+    if not (cell.facts.public_benchmark or cell.refused):
+        # A message may quote what it was about; of a user's own records nothing may reach the record.
+        log = f"cache/{cell.key}.log"
+        with contextlib.suppress(BenchError):
+            write_atomic(run_dir.path / log, "".join(traceback.format_exception(error)).encode(), mode=0o600)
+        reason = f"{type(error).__name__}; the message may tell of private records and stays in the log"
+        failure = Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent)
+        return _record(cell, clock, cache, status=Status.FAILED, failure=failure)
+    if isinstance(error, BenchError):
+        kind = "refused" if cell.refused else "error"
+        reason = str(error)
+    else:
+        kind, reason = type(error).__name__, f"{type(error).__name__}: {error}"
+        log = f"logs/{cell.key}.log"
+        with contextlib.suppress(BenchError):  # the record that follows matters more than its log
+            text = "".join(traceback.format_exception(error))
+            write_atomic(run_dir.path / log, text.encode())
+    failure = Failure(kind=kind, reason=reason, log=log, spent=spent)
+    return _record(cell, clock, cache, status=Status.FAILED, failure=failure)
+
+
+def _public_data(method: type[Method], cell: Cell) -> str:
+    if method.public_data == "none" or cell.facts.public_benchmark:
+        return method.public_data
+    return f"{method.public_data}: {cell.facts.public_records} images of the folder itself, taken as public"
+
+
+def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:
+    method = METHODS.get(cell.method)
+    return Record.model_validate(
+        {
+            "key": cell.key,
+            "status": status,
+            "method": cell.method,
+            "method_version": method.version,
+            "citation": method.citation,
+            "dataset": cell.facts.dataset,
+            "dataset_revision": cell.revision,
+            "public_benchmark": cell.facts.public_benchmark,
+            "preset": cell.preset.value,
+            "reduced": list(cell.reduced),
+            "config": as_dict(cell.config),
+            "seed": cell.seed,
+            "epsilon": cell.epsilon,
+            "delta": cell.delta,
+            "basis": cell.basis,
+            "noise": cell.noise.value,
+            "public_data": _public_data(method, cell),
+            "private_records": cell.facts.private_records,
+            "public_records": cell.facts.public_records,
+            "provenance": clock.stop(made=len(cache.made), found=len(cache.found)),
+            **parts,
+        }
+    )

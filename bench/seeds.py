@@ -1,0 +1,44 @@
+"""Named random streams: each is derived from the run's seed and its own name, so adding one moves no other.
+
+The seed of a stream is SHA-256 over the run's seed and the stream's name; nothing else goes in. The noise of privacy
+mechanisms has a stream of its own whose name holds the cell's key, so that no two cells ever add the same noise: two
+releases with common noise could be subtracted from each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The random streams of one run. `seed` is the run's seed, `prefix` the path of names above this one."""
+
+    seed: int
+    prefix: str = ""
+
+    def child(self, name: str) -> Streams:
+        """Return the streams below `name`."""
+        return Streams(self.seed, f"{self.prefix}{name}/")
+
+    def integer(self, name: str) -> int:
+        """Return the 63-bit seed of the stream `name`."""
+        text = f"{self.seed}|{self.prefix}{name}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+
+    def numpy(self, name: str) -> np.random.Generator:
+        """Return a fresh NumPy generator at the start of the stream `name`."""
+        return np.random.Generator(np.random.PCG64(self.integer(name)))
+
+    def torch(self, name: str, device: str | torch.device = "cpu") -> torch.Generator:
+        """Return a fresh torch generator at the start of the stream `name`, living on `device`."""
+        import torch
+
+        return torch.Generator(device=device).manual_seed(self.integer(name))

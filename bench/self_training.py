@@ -1,0 +1,168 @@
+"""Students from few labels in seconds: a committee labels the public pool, and the student learns from that.
+
+The quick preset's stand-in for the improved GAN, which needs most of an hour on a CPU. A committee of students is
+fitted to the few released labels; its averaged predictions over shifted copies of each public image, sharpened, become
+soft labels of the whole pool; the student is fitted to those (self-training, Lee 2013; averaging over augmented copies
+and sharpening as in MixMatch, Berthelot et al. 2019). With very few labels a committee knows nothing, and the pool's
+first labels come from a neighbour graph (Poisson learning, Calder et al. 2020) instead.
+
+Everything here sees public images and released labels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.errors import BenchError
+from bench.training import FitSettings, as_float, fit, predict, seeded, shifted
+
+if TYPE_CHECKING:
+    from bench.console import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTrainingSettings:
+    """How a student trains itself. The values were chosen on MNIST for two CPU cores; none is from a paper."""
+
+    labelled: FitSettings = field(
+        default_factory=lambda: FitSettings(steps=400, batch_size=60, lr=0.05, shift=2, label_smoothing=0.1)
+    )
+    """How each member of the committee is fitted to the labelled images."""
+    pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
+    """How the student is fitted to the pool with its soft labels, in each round."""
+    committee: int = 5
+    rounds: int = 1
+    views: int = 3
+    """Shifted copies over which predictions are averaged."""
+    temperature: float = 0.5
+    """Soft labels are raised to one over this and normalised: below 1 they are sharpened."""
+    graph_below: int = 20
+    """With fewer labels than this per class, the first labels of the pool come from the graph; 0 for never."""
+    neighbours: int = 10
+    graph_steps: int = 150
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        if min(self.committee, self.rounds, self.views, self.neighbours) < 1 or not self.temperature > 0:
+            raise BenchError("self-training needs committee, rounds, views, neighbours >= 1 and temperature > 0.")
+
+    def total_steps(self, labelled: int, pool: int, classes: int) -> int:
+        """Return how many optimiser steps training takes for so many labelled and pooled images."""
+        graph = labelled < self.graph_below * classes
+        first = 0 if graph else self.committee * self.labelled.total_steps(labelled)
+        return first + self.rounds * self.pool.total_steps(pool)
+
+
+def train_self_trained(
+    make: Callable[[], nn.Module],
+    images: Tensor,
+    labels: Tensor,
+    pool: Tensor,
+    classes: int,
+    settings: SelfTrainingSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> nn.Module:
+    """Return a student trained on `images` (m, channels, height, width) with `labels`, int64 (m,), and on the `pool`.
+
+    `make` builds a fresh net, whose weights are drawn here. Images are uint8, or float in [0, 1]; the pool (n, ...) may
+    hold the labelled ones. `stage` is advanced at every optimiser step.
+
+    Raises :class:`BenchError` without a labelled image or with an empty pool.
+    """
+    if len(images) == 0 or len(images) != len(labels) or len(pool) == 0:
+        raise BenchError("self-training needs at least one labelled and one unlabelled image.")
+
+    def fresh() -> nn.Module:
+        with seeded(generator, device):
+            return make()
+
+    if len(labels) < settings.graph_below * classes:
+        everything = torch.cat([as_float(images), as_float(pool)])
+        scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
+        # The scores have no scale of their own; standardised, a softmax makes of them what a net would give.
+        beliefs = (3.0 * scores / scores.std().clamp_min(1e-12)).softmax(1)
+    else:
+        beliefs = torch.zeros(len(pool), classes)
+        for _ in range(settings.committee):
+            member = fit(fresh(), images, labels, settings.labelled, generator, device=device, stage=stage)
+            beliefs += averaged_predictions(member, pool, settings, generator, device)
+    student = fresh()
+    for number in range(settings.rounds):
+        if number:
+            beliefs = averaged_predictions(student, pool, settings, generator, device)
+            student = fresh()
+        soft = sharpened(beliefs, settings.temperature)
+        fit(student, pool, soft, settings.pool, generator, device=device, stage=stage)
+    return student
+
+
+def averaged_predictions(
+    model: nn.Module, images: Tensor, settings: SelfTrainingSettings, generator: torch.Generator,
+    device: torch.device | str = "cpu",
+) -> Tensor:  # fmt: skip
+    """Return the probabilities (n, classes) that `model` gives `images`, averaged over shifted copies of each."""
+    total = torch.zeros(())
+    for view in range(settings.views):
+        seen = as_float(images)
+        if view and settings.pool.shift:
+            seen = shifted(seen, settings.pool.shift, generator)
+        total = total + predict(model, seen, device=device).softmax(1)
+    return total / settings.views
+
+
+def sharpened(beliefs: Tensor, temperature: float) -> Tensor:
+    """Return non-negative `beliefs` (n, classes) as probabilities, raised to ``1 / temperature`` and normalised."""
+    return functional.normalize((beliefs / beliefs.sum(1, keepdim=True)) ** (1.0 / temperature), p=1.0, dim=1)
+
+
+def poisson_labels(images: Tensor, labels: Tensor, classes: int, neighbours: int = 10, steps: int = 150) -> Tensor:
+    """Return scores (n, classes) for all `images`, the first of which have `labels` (m,), from their neighbour graph.
+
+    Poisson learning (Calder, Cook, Thorpe and Slepcev, ICML 2020): labels are sources and sinks of a heat flow on the
+    graph of nearest neighbours, which stays meaningful at a few labels in all, where label propagation degenerates.
+    Edge weights are ``exp(-4 d^2 / d_k^2)``, `d_k` being the distance to the last neighbour, made symmetric by the
+    larger one, as in section 4 there. Pixels are the features.
+    """
+    points = images.flatten(1)
+    count = len(points)
+    neighbours = min(neighbours, count - 1)
+    if neighbours < 1:
+        raise BenchError("a neighbour graph needs at least two images.")
+    norms = points.square().sum(1)
+    index, squares = [], []
+    for start in range(0, count, 1000):
+        block = norms[start : start + 1000, None] + norms[None] - 2.0 * points[start : start + 1000] @ points.T
+        block[torch.arange(len(block)), torch.arange(start, start + len(block))] = torch.inf
+        nearest = block.topk(neighbours, largest=False)
+        index.append(nearest.indices)
+        squares.append(nearest.values.clamp_min(0.0))
+    columns, distances = torch.cat(index), torch.cat(squares)
+    weights = torch.exp(-4.0 * distances / distances[:, -1:].clamp_min(1e-12)).double()
+    rows = torch.arange(count)[:, None].expand_as(columns)
+    # The larger of w_ij and w_ji: where both directions exist, each is replaced by the maximum.
+    forward = rows.flatten() * count + columns.flatten()
+    backward = columns.flatten() * count + rows.flatten()
+    edges, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)
+    strength = torch.zeros(len(edges), dtype=torch.float64)
+    strength.scatter_reduce_(0, place, weights.flatten().repeat(2), "amax", include_self=False)
+    degree = torch.zeros(count, dtype=torch.float64).index_add_(0, edges // count, strength)
+    walk = torch.sparse_coo_tensor(
+        torch.stack([edges // count, edges % count]), strength / degree[edges // count], (count, count),
+        is_coalesced=True, check_invariants=False,
+    )  # fmt: skip
+    known = functional.one_hot(labels, classes).double()
+    source = torch.zeros(count, classes, dtype=torch.float64)
+    source[: len(labels)] = (known - known.mean(0)) / degree[: len(labels), None]
+    scores = torch.zeros_like(source)
+    for _ in range(steps):
+        scores = torch.sparse.mm(walk, scores) + source
+    return scores.float()

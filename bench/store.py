@@ -1,0 +1,266 @@
+"""The run directory: atomic files, its lock, its records. The only module that knows where things lie.
+
+    RUN_DIR/run.json                 schema of the directory
+    RUN_DIR/records/KEY.json         one record per cell
+    RUN_DIR/records/damaged/         records that could not be read, set aside
+    RUN_DIR/released/KEY.safetensors what a method released
+    RUN_DIR/logs/KEY.log             traceback of a failed cell
+    RUN_DIR/cache/                   private artefacts (mode 0700): never published
+
+Every file is written aside, synced and renamed, so that a reader sees the old one or the new one and nothing between.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.errors import BenchError
+from bench.record import SCHEMA_VERSION, Record, parse_record
+
+LAYOUT_VERSION = 1
+"""Version of the directory's layout, in run.json."""
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write `data` to `path` so that a kill at any moment leaves the old file or the new one.
+
+    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no part of the file is left then.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise explain_os_error(error, path) from error
+
+
+def explain_os_error(error: OSError, path: Path) -> BenchError:
+    """Return `error`, met while writing `path`, as a message for the user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return BenchError(
+            f"the disk is full: {path} could not be written. Free some space and give the same command again; "
+            "what is done is kept."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return BenchError(f"{path} cannot be written ({error.strerror}). Choose another directory with --out.")
+    return BenchError(f"{path} could not be written: {error.strerror or error}.")
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock or raise OSError; tries for half a second, as a look from another terminal holds it briefly."""
+    for last in (*[False] * 9, True):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if last:
+                raise
+            time.sleep(0.05)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class Records:
+    """The records of a directory: those that could be read, and a line for each that was damaged and set aside."""
+
+    found: list[Record] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+class RunDir:
+    """A run directory. Opening it creates nothing; :meth:`create` does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records_path = path / "records"
+        self.released_path = path / "released"
+        self.logs_path = path / "logs"
+        self.cache_path = path / "cache"
+
+    def check_writable(self) -> None:
+        """Raise :class:`BenchError` where the directory could not be made; nothing is left behind."""
+        if self.path.is_dir():
+            return
+        made: list[Path] = []
+        try:
+            for folder in reversed([self.path, *self.path.parents]):
+                if not folder.exists():
+                    folder.mkdir()
+                    made.append(folder)
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        finally:
+            for folder in reversed(made):
+                folder.rmdir()
+
+    def create(self) -> RunDir:
+        """Make the directory where it is absent and check the version of its layout.
+
+        Raises :class:`BenchError` where it cannot be written, is no directory, or has another layout version.
+        """
+        try:
+            for folder in (self.path, self.records_path, self.released_path, self.logs_path):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.cache_path.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError as error:
+            raise BenchError(f"{error.filename} is a file, not a directory. Choose another with --out.") from error
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        marker = self.path / "run.json"
+        if marker.exists():
+            self.check_layout()
+        else:
+            write_atomic(marker, json.dumps({"layout": LAYOUT_VERSION, "schema": SCHEMA_VERSION}).encode() + b"\n")
+        return self
+
+    def check_layout(self) -> None:
+        """Raise :class:`BenchError` where the directory's layout is of another version than this program's."""
+        marker = self.path / "run.json"
+        try:
+            layout = json.loads(marker.read_text()).get("layout")
+        except FileNotFoundError:
+            return
+        except (ValueError, AttributeError) as error:
+            raise BenchError(
+                f"{marker} is damaged. Delete it if the directory is one of this program's; its records stay."
+            ) from error
+        if layout != LAYOUT_VERSION:
+            raise BenchError(
+                f"{self.path} has layout version {layout!r}; this program writes {LAYOUT_VERSION}. "
+                "Use the program that made it, or another directory with --out."
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory for one run; the system drops the lock when its owner dies.
+
+        Raises :class:`BenchError` while another process holds it.
+        """
+        lock = self.path / ".lock"
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise explain_os_error(error, lock) from error
+        try:
+            try:
+                _lock(descriptor)
+            except OSError as error:
+                owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise BenchError(
+                    f"{self.path} is in use by another run (process {owner}). Wait for it, stop it, "
+                    "or choose another directory with --out."
+                ) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            # A marker that a killed run left behind says nothing of this one.
+            (self.path / ".running").unlink(missing_ok=True)
+            for aside in self.path.glob("**/.*.tmp"):  # what killed runs were writing
+                aside.unlink(missing_ok=True)
+            yield
+            (self.path / ".running").unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def in_use(self) -> bool:
+        """Return whether a run holds the directory now."""
+        try:
+            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def running(self) -> str | None:
+        """Return the key of the cell that runs now, or None."""
+        try:
+            return (self.path / ".running").read_text().strip() if self.in_use() else None
+        except FileNotFoundError:
+            return None
+
+    def mark_running(self, key: str) -> None:
+        """Say which cell runs now, for those who look from another terminal."""
+        write_atomic(self.path / ".running", key.encode())
+
+    def record_path(self, key: str) -> Path:
+        """Return where the record of the cell `key` lies."""
+        return self.records_path / f"{key}.json"
+
+    def write_record(self, record: Record) -> Path:
+        """Write `record` under its key and return its path."""
+        path = self.record_path(record.key)
+        write_atomic(path, record.to_json().encode())
+        return path
+
+    def read_record(self, key: str) -> Record | None:
+        """Return the record of the cell `key`; None where there is none or it is damaged (then set aside)."""
+        records = Records()
+        self._read_into(records, self.record_path(key))
+        return records.found[0] if records.found else None
+
+    def read_records(self, *, set_aside: bool = True) -> Records:
+        """Read all records; a damaged one is named, moved to records/damaged (if `set_aside`), and the rest read.
+
+        Raises :class:`BenchError` where the directory does not exist or has another layout version.
+        """
+        if not self.path.is_dir():
+            raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
+        self.check_layout()
+        records = Records()
+        for path in sorted(self.records_path.glob("*.json")):
+            self._read_into(records, path, set_aside=set_aside)
+        return records
+
+    def _read_into(self, records: Records, path: Path, *, set_aside: bool = True) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            self._damaged(records, path, str(error), set_aside)
+            return
+        try:
+            record = parse_record(text)
+        except ValueError as error:
+            self._damaged(records, path, str(error).splitlines()[0], set_aside)
+            return
+        if record.key != path.stem:
+            self._damaged(records, path, f"it holds the record of {record.key}", set_aside)
+            return
+        records.found.append(record)
+
+    def _damaged(self, records: Records, path: Path, why: str, set_aside: bool) -> None:
+        where = path
+        if set_aside:
+            where = path.parent / "damaged" / path.name
+            try:
+                where.parent.mkdir(exist_ok=True)
+                os.replace(path, where)
+            except OSError:
+                where = path
+        records.damaged.append(f"{path.name} is damaged ({why}); it lies in {where}")
