@@ -1,0 +1,135 @@
+"""DP-SGD: the plain alternative that every user would try first.
+
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, with the small tanh CNN and the settings of Tramer
+and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records. Released: the student. Unit record, adjacency add-remove: batches are Poisson samples,
+each example's gradient is clipped to `max_grad_norm` in L2, and Gaussian noise of `noise_multiplier` times that is
+added to the sum. The noise multiplier is calibrated to the budget; it is never typed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import (
+    Adjacency,
+    Basis,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+)
+from bench.registry import register_method
+
+if TYPE_CHECKING:
+    from bench.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class DPSGDConfig:
+    """Settings of DP-SGD; `steps` follow from epochs and the expected batch."""
+
+    student: str = setting("tanh_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
+    epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C")
+    batch_size: int = setting(512, "Tramer and Boneh 2021, appendix C: MNIST")
+    lr: float = setting(0.5, "Tramer and Boneh 2021, appendix C: MNIST")
+    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
+    max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
+    noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
+
+    def steps(self, records: int) -> int:
+        """Return the number of Poisson batches in so many epochs over so many records."""
+        return max(1, round(self.epochs * records / self.batch_size))
+
+    def sampling_rate(self, records: int) -> float:
+        """Return the probability with which a record enters a batch."""
+        return self.batch_size / records
+
+
+@register_method("dp-sgd")
+class DPSGD(Method):
+    """Poisson batches, per-example clipping, Gaussian noise; by Opacus through the ledger."""
+
+    Config = DPSGDConfig
+    adjacency = Adjacency.ADD_REMOVE
+    citation = "Abadi et al. 2016; Tramer and Boneh 2021"
+    public_data = "none"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        batch = min(512, max(8, facts.private_records // 8))
+        return {
+            "quick": {"epochs": 10.0 if facts.private_records > 10_000 else 30.0, "batch_size": batch},
+            "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
+        }
+
+    @classmethod
+    def calibrate(cls, config: DPSGDConfig, budget: Budget, facts: Facts) -> DPSGDConfig:
+        """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
+        from bench.privacy.accountants import accountant
+        from bench.privacy.calibrate import smallest_noise
+        from bench.privacy.events import DPSGD as Event
+
+        if config.batch_size > facts.private_records:
+            raise BenchError(
+                f"batch_size {config.batch_size} is more than the {facts.private_records} private records. "
+                "Lower it with --set dp-sgd.batch_size=N."
+            )
+        records = facts.private_records
+        rate, steps = config.sampling_rate(records), config.steps(records)
+        noise = smallest_noise(
+            lambda noise: [Event(rate, noise, steps)],
+            budget.epsilon,
+            budget.delta,
+            accountant("rdp" if budget.basis is Basis.CLAIMED else "pld"),
+            tolerance=1e-4,
+        )
+        # Rounded up: more noise stays within the budget, and a short number reads well in a record.
+        return dataclasses.replace(config, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
+
+    @classmethod
+    def claimed(cls, config: DPSGDConfig, facts: Facts, delta: float) -> Claim:
+        """Return what the moments accountant says, as the paper does."""
+        from bench.privacy.claims import dp_sgd
+
+        records = facts.private_records
+        return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+
+    def train_student(
+        self, config: DPSGDConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the student by DP-SGD."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from bench.privacy.dp_sgd import DPSGDRun
+        from methods._students import make_student
+
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        student.to(context.device)
+        steps = config.steps(len(private))
+        with context.progress.stage("student", steps) as stage:
+            run = DPSGDRun(
+                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
+                loss=cross_entropy,
+                noise_multiplier=config.noise_multiplier,
+                max_grad_norm=config.max_grad_norm,
+                expected_batch_size=config.batch_size,
+                steps=steps,
+                stage=stage,
+            )
+            ledger.dp_sgd(student, private.images, private.labels, run)
+        return Released(student, config.student, options)

@@ -1,0 +1,92 @@
+"""The baseline without privacy: the same student, trained on all private records with their true labels.
+
+Private: images and labels. Public: nothing. Released: the student. There is no threat model: everything about the
+records may be learnt from the weights. It runs by the same path as every method, so that the drop of a private student
+is measured against the same data, split and test records. Its proven epsilon is infinite by construction.
+
+The paper preset is the non-private MNIST baseline of PATE 2017 (99.18%, section 4): the teachers' net on all records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.config import setting
+from bench.interface import Adjacency, Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.registry import register_method
+
+if TYPE_CHECKING:
+    from bench.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class NonPrivateConfig:
+    """Settings of the baseline."""
+
+    student: str = setting("pate_mnist", "PATE 2017, section 4 (net); layer sizes: its published code, deep_cnn.py")
+    epochs: float = setting(10.0, "ours: enough for the accuracy that PATE 2017 states, 99.18%")
+    batch_size: int = setting(128, "PATE 2017's published code, deep_cnn.py")
+    lr: float = setting(0.05, "PATE 2017's published code, deep_cnn.py")
+    momentum: float = setting(0.9, "ours")
+
+
+@register_method("nonprivate")
+class NonPrivate(Method):
+    """Train on everything; an upper bound for every private student."""
+
+    Config = NonPrivateConfig
+    adjacency = Adjacency.REPLACE
+    citation = "baseline"
+    public_data = "none"
+    bypass = "the student is trained on all private records without noise"
+    private: ClassVar[bool] = False
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {
+            "quick": {"student": "small_cnn", "epochs": 4.0 if facts.private_records > 10_000 else 30.0},
+            "tiny": {"student": "small_cnn", "epochs": 2.0},
+        }
+
+    @classmethod
+    def calibrate(cls, config: NonPrivateConfig, budget: Budget, facts: Facts) -> NonPrivateConfig:
+        """Return `config`: there is nothing to calibrate."""
+        return config
+
+    @classmethod
+    def claimed(cls, config: NonPrivateConfig, facts: Facts, delta: float) -> Claim:
+        """Return infinity: nothing is claimed."""
+        return Claim(math.inf, delta, "no privacy is claimed")
+
+    def train_student(
+        self,
+        config: NonPrivateConfig,
+        private: PrivateData,
+        public: PublicData,
+        ledger: Ledger,
+        context: Context,
+    ) -> Released:
+        """Train the student on all private records, declared as a bypass."""
+        from bench.training import FitSettings, fit
+        from methods._students import make_student
+
+        ledger.bypass(self.bypass)
+        settings = FitSettings(
+            epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
+        )
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        with context.progress.stage("student", settings.total_steps(len(private))) as stage:
+            fit(
+                student,
+                private.images,
+                private.labels,
+                settings,
+                context.streams.torch("student/order"),
+                device=context.device,
+                stage=stage,
+            )
+        return Released(student, config.student, options)

@@ -1,0 +1,1 @@
+"""Leaderboards and reports: pure functions of records."""

@@ -1,0 +1,280 @@
+"""The leaderboard: records grouped over seeds, as Markdown and CSV. A pure function of records.
+
+Rows of different privacy units or data sets never share a table. Inside a table the rows with a finite proven epsilon
+come first, each part ordered by accuracy.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bench.cache import digest_of
+from bench.record import Record, Status
+
+COLUMNS = (
+    "method",
+    "asked",
+    "claimed",
+    "proven",
+    "audited",
+    "accuracy",
+    "drop",
+    "seeds",
+    "public data",
+    "preset",
+    "cost",
+    "remarks",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRow:
+    """One line of the board: cells that differ in their seed alone. Accuracies in percent, cost in seconds a cell."""
+
+    dataset: str
+    unit: str
+    adjacency: str
+    method: str
+    asked: float | None
+    basis: str
+    delta: float
+    preset: str
+    noise: str
+    claimed: float
+    proven: float
+    proven_by: str
+    audited: float | None
+    accuracy: float
+    spread: float | None
+    """Standard deviation over seeds; None with one seed."""
+    drop: float | None
+    """Percentage points below the non-private baseline of the same data set and preset; None where there is none."""
+    seeds: tuple[int, ...]
+    public_data: str
+    cost: float
+    remarks: tuple[str, ...]
+    reduced: tuple[str, ...]
+    keys: tuple[str, ...]
+    config: str
+    """Short hash of the config: tells rows apart that differ in an option only."""
+
+
+@dataclass(slots=True)
+class Board:
+    """All rows of the board and the cells that failed."""
+
+    rows: list[BoardRow] = field(default_factory=list)
+    failures: list[Record] = field(default_factory=list)
+
+    def tables(self) -> dict[tuple[str, str], list[BoardRow]]:
+        """Return the rows by (data set, unit), ordered as they are printed."""
+        tables: dict[tuple[str, str], list[BoardRow]] = defaultdict(list)
+        for row in self.rows:
+            tables[row.dataset, row.unit].append(row)
+        return {key: sorted(rows, key=_rank) for key, rows in sorted(tables.items())}
+
+
+def build_board(records: Iterable[Record]) -> Board:
+    """Return the board of `records`: done cells grouped over seeds, failed ones apart."""
+    board = Board()
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.status is Status.FAILED:
+            board.failures.append(record)
+        elif record.privacy is not None and record.utility is not None:
+            groups[_group(record)].append(record)
+    baseline = _baselines(group for group in groups.values())
+    for group in groups.values():
+        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baseline))
+    board.rows.sort(key=lambda row: (row.dataset, row.unit, _rank(row)))
+    board.failures.sort(key=lambda record: record.key)
+    return board
+
+
+def _group(record: Record) -> str:
+    return digest_of(
+        [
+            record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
+            record.epsilon, record.basis.value, record.delta, record.noise, record.config,
+        ]
+    )  # fmt: skip
+
+
+def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for group in groups:
+        first = group[0]
+        if first.method == "nonprivate":
+            accuracy = statistics.fmean(_accuracy(record) for record in group)
+            key = (first.dataset, first.preset)
+            found[key] = max(found.get(key, 0.0), accuracy)
+    return found
+
+
+def _accuracy(record: Record) -> float:
+    assert record.utility is not None
+    return 100 * record.utility.accuracy
+
+
+def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float]) -> BoardRow:
+    first = group[0]
+    privacy = first.privacy
+    assert privacy is not None
+    every = [record.privacy for record in group if record.privacy is not None]
+    accuracies = [_accuracy(record) for record in group]
+    accuracy = statistics.fmean(accuracies)
+    reference = baseline.get((first.dataset, first.preset))
+    claimed = max(p.claimed.epsilon for p in every)
+    # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
+    worst = max((p.proven for p in every), key=lambda figure: figure.epsilon)
+    audits = [p.audited.epsilon for p in every if p.audited is not None]
+    return BoardRow(
+        dataset=first.dataset,
+        unit=privacy.unit.value,
+        adjacency=privacy.adjacency.value,
+        method=first.method,
+        asked=first.epsilon,
+        basis=first.basis.value,
+        delta=first.delta,
+        preset=first.preset,
+        noise=first.noise,
+        claimed=claimed,
+        proven=worst.epsilon,
+        proven_by=worst.name,
+        audited=max(audits) if audits else None,
+        accuracy=accuracy,
+        spread=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        drop=None if reference is None else reference - accuracy,
+        seeds=tuple(record.seed for record in group),
+        public_data=first.public_data,
+        cost=statistics.fmean(record.provenance.wall_seconds for record in group),
+        remarks=_remarks(group, claimed, worst.epsilon, max(audits) if audits else None),
+        reduced=tuple(first.reduced),
+        keys=tuple(record.key for record in group),
+        config=digest_of(first.config)[:6],
+    )
+
+
+def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: float | None) -> tuple[str, ...]:
+    first = group[0]
+    remarks: list[str] = []
+    if first.privacy is not None and first.privacy.bypasses:
+        remarks.append("; ".join(first.privacy.bypasses))
+    elif proven > claimed:
+        remarks.append("proven > claimed")
+    if audited is not None and audited > proven:
+        remarks.append("BUG: audited > proven")
+    if first.reduced:
+        count = len(first.reduced)
+        remarks.append(f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's")
+    if first.noise == "secure":
+        remarks.append("secure noise, not reproducible")
+    return tuple(remarks)
+
+
+def _rank(row: BoardRow) -> tuple[bool, float, str, str]:
+    return (math.isinf(row.proven), -row.accuracy, row.method, row.config)
+
+
+def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
+    """Return an epsilon as the board prints it: an upper bound is rounded up, a lower one down."""
+    if epsilon is None:
+        return "–"
+    if math.isinf(epsilon):
+        return "∞"
+    # Six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
+    hundredths = round(epsilon * 100, 6)
+    if toward != "nearest":
+        hundredths = math.ceil(hundredths) if toward == "up" else math.floor(hundredths)
+    return f"{hundredths / 100:.2f}"
+
+
+def cells_of(row: BoardRow) -> tuple[str, ...]:
+    """Return the texts of a row in the order of :data:`COLUMNS`."""
+    asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis})"
+    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+    return (
+        row.method,
+        asked,
+        epsilon_text(row.claimed),
+        epsilon_text(row.proven, "up"),
+        epsilon_text(row.audited, "down"),
+        f"{row.accuracy:.2f}{spread}",
+        "–" if row.drop is None else f"{row.drop:.2f}",
+        str(len(row.seeds)),
+        row.public_data,
+        row.preset,
+        f"{row.cost:.0f} s",
+        "; ".join(row.remarks),
+    )
+
+
+def to_markdown(board: Board) -> str:
+    """Return the board as Markdown: one table per data set and unit, then the failures."""
+    parts = ["# Leaderboard\n"]
+    for (dataset, unit), rows in board.tables().items():
+        deltas = sorted({row.delta for row in rows})
+        adjacencies = sorted({row.adjacency for row in rows})
+        parts.append(f"## {_md(dataset)}, unit {unit}\n")
+        parts.append(
+            f"Adjacency: {', '.join(adjacencies)}. delta = {', '.join(f'{d:g}' for d in deltas)}. "
+            "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline.\n"
+        )
+        parts.append("| " + " | ".join(COLUMNS) + " |")
+        parts.append("|" + "---|" * len(COLUMNS))
+        parts.extend("| " + " | ".join(_md(text) for text in cells_of(row)) + " |" for row in rows)
+        parts.append("")
+    if board.failures:
+        parts.append("## Failed\n")
+        parts.extend(
+            f"- `{_md(record.key)}`: {_md(record.failure.reason if record.failure else 'unknown')}"
+            for record in board.failures
+        )
+        parts.append("")
+    if not board.rows and not board.failures:
+        parts.append("No records.\n")
+    return "\n".join(parts)
+
+
+def _md(text: str) -> str:
+    """Return `text` so that it stays text in a Markdown table cell."""
+    flat = " ".join(text.split())
+    for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
+        flat = flat.replace(raw, safe)
+    return flat
+
+
+CSV_COLUMNS = (
+    "dataset", "unit", "adjacency", "method", "asked", "basis", "delta", "preset", "noise", "claimed", "proven",
+    "proven_by", "audited", "accuracy", "spread", "drop", "seeds", "public_data", "cost", "remarks", "reduced", "keys",
+    "config",
+)  # fmt: skip
+
+
+def to_csv(board: Board) -> str:
+    """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for row in board.rows:
+        writer.writerow([_csv(getattr(row, column)) for column in CSV_COLUMNS])
+    return file.getvalue()
+
+
+def _csv(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return "inf" if math.isinf(value) else f"{value:.6g}"
+    if isinstance(value, tuple):
+        value = "; ".join(str(part) for part in value)
+    text = " ".join(str(value).split())
+    # A spreadsheet runs a cell that starts like a formula.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
