@@ -1,0 +1,58 @@
+"""Records as a run would write them, for tests that train nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bench.interface import Adjacency, Basis, PrivacyUnit
+from bench.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
+
+
+def provenance(**changes: Any) -> Provenance:
+    given: dict[str, Any] = {
+        "started": "2026-01-01T00:00:00+00:00", "wall_seconds": 12.5, "peak_memory_mib": 100.0, "git_commit": None,
+        "git_dirty": None, "packages": {"torch": "2.13.0"}, "python": "3.11.7", "platform": "Linux x86_64",
+        "device": "cpu", "threads": 2, "unread": {"git_commit": "git is not installed"},
+    }  # fmt: skip
+    return Provenance(**{**given, **changes})
+
+
+def record(
+    *,
+    method: str = "pate",
+    dataset: str = "mnist",
+    seed: int = 0,
+    epsilon: float | None = 10.0,
+    accuracy: float = 0.95,
+    claimed: float = 10.0,
+    proven: float = 4.0,
+    unit: PrivacyUnit = PrivacyUnit.RECORD,
+    bypasses: tuple[str, ...] = (),
+    **changes: Any,
+) -> Record:
+    privacy = Privacy(
+        unit=unit,
+        adjacency=Adjacency.REPLACE,
+        delta=1e-5,
+        claimed=Claimed(epsilon=claimed, source="table 1"),
+        proven=Accountant(
+            name="bypass" if bypasses else "pld", epsilon=math.inf if bypasses else proven, sound=True,
+            data_dependent=False, releasable=True, note="; ".join(bypasses),
+        ),
+        bypasses=list(bypasses),
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "key": f"{dataset}-{method}-{epsilon}-s{seed}", "status": Status.DONE, "method": method, "method_version": 1,
+        "dataset": dataset, "dataset_revision": "sha256:0", "preset": "quick", "config": {"queries": 100},
+        "seed": seed, "epsilon": epsilon, "delta": 1e-5, "basis": Basis.CLAIMED, "noise": "seeded",
+        "public_data": "none", "private_records": 60_000, "public_records": 9_000, "privacy": privacy,
+        "utility": Utility(accuracy=accuracy, test_records=1_000), "provenance": provenance(),
+    }  # fmt: skip
+    return Record(**{**given, **changes})
+
+
+def failed(reason: str = "more teachers than records", **changes: Any) -> Record:
+    return record(
+        status=Status.FAILED, privacy=None, utility=None, failure=Failure(kind="error", reason=reason), **changes
+    )

@@ -1,0 +1,62 @@
+"""Artefacts: made once, verified when read, made anew when damaged, never pickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.cache import Cache, canonical_json, digest_of
+
+
+def make(value: float = 1.0) -> dict[str, np.ndarray]:
+    return {"votes": np.full((3, 2), value), "flags": np.array([True, False])}
+
+
+def test_made_once_and_found_again(tmp_path: Path) -> None:
+    first = Cache(tmp_path, {"dataset": "mnist"})
+    arrays = first.get("votes", {"seed": 1}, make)
+    again = Cache(tmp_path, {"dataset": "mnist"})
+    found = again.get("votes", {"seed": 1}, lambda: make(99.0))
+    np.testing.assert_array_equal(found["votes"], arrays["votes"])
+    assert found["flags"].dtype == np.bool_
+    assert (len(first.made), len(again.made), len(again.found)) == (1, 0, 1)
+
+
+def test_key_holds_kind_base_and_dependencies(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, {"dataset": "mnist"})
+    cache.get("votes", {"seed": 1}, make)
+    cache.get("votes", {"seed": 2}, make)
+    cache.get("teachers", {"seed": 1}, make)
+    Cache(tmp_path, {"dataset": "fmnist"}).get("votes", {"seed": 1}, make)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4
+
+
+def test_damaged_artefact_is_set_aside_and_made_anew(tmp_path: Path) -> None:
+    said: list[str] = []
+    cache = Cache(tmp_path, {}, said.append)
+    cache.get("votes", {}, make)
+    (path,) = tmp_path.glob("*.safetensors")
+    whole = path.read_bytes()
+    for damaged in (whole[:40], whole[:-3] + b"\x00\x00\x01", b""):
+        path.write_bytes(damaged)
+        found = cache.get("votes", {}, lambda: make(5.0))
+        np.testing.assert_array_equal(found["votes"], np.full((3, 2), 5.0))
+        assert path.with_suffix(".damaged").read_bytes() == damaged
+    assert len(said) == 3
+    assert "damaged" in said[0]
+
+
+def test_artefacts_are_for_their_owner_only(tmp_path: Path) -> None:
+    Cache(tmp_path, {}).get("votes", {}, make)
+    (path,) = tmp_path.glob("*.safetensors")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans()), max_size=5))
+def test_digest_does_not_depend_on_order(value: dict[str, object]) -> None:
+    backwards = dict(reversed(list(value.items())))
+    assert canonical_json(value) == canonical_json(backwards)
+    assert digest_of(value) == digest_of(backwards)

@@ -1,0 +1,145 @@
+"""``bench epsilon`` from the shell: options, tables, JSON and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli_epsilon import app
+from bench.errors import BenchError
+
+LNMAX = ["lnmax", "--gamma", "0.05"]
+
+
+def run(*arguments: object) -> str:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False).stdout
+
+
+@pytest.fixture
+def votes(tmp_path: Path) -> Path:
+    path = tmp_path / "votes.npy"
+    np.save(path, np.tile([200.0, 30, 20], (40, 1)))
+    return path
+
+
+COMMANDS = [
+    [*LNMAX, "--queries", 10],
+    [*LNMAX, "--queries", 10, "--secure", 1024],
+    [*LNMAX, "--target-epsilon", 1],
+    ["gnmax", "--sigma", 40, "--queries", 10],
+    ["gnmax", "--sigma", 40, "--target-epsilon", 1],
+    ["confident-gnmax", "--threshold", 200, "--sigma1", 150, "--sigma2", 40, "--queries", 100, "--max-answers", 20],
+    ["laplace", "--noise-multiplier", 10, "--count", 100],
+    ["gaussian", "--sigma", 10, "--count", 100],
+    ["randomized-response", "--epsilon", 1, "--classes", 10],
+    ["top-k", "--epsilon", 1, "--k", 3, "--classes", 10],
+    ["dp-sgd", "--sampling-rate", 0.01, "--sigma", 1, "--steps", 100],
+    ["claimed", "pate", "--gamma", 0.05, "--queries", 100],
+    ["claimed", "trpate", "--gamma", 0.05, "--queries", 100],
+    ["claimed", "dgd", "--eps0", 0.05, "--queries", 400, "--eps1", 0.01],
+    ["claimed", "dpsd", "--beta", 1e-3, "--classes", 10, "--batch", 256, "--iterations", 200, "--sigma", 100],
+    ["claimed", "dpsd-label", "--epsilon", 1],
+    ["claimed", "dp-sgd", "--batch", 10, "--records", 1000, "--sigma", 1, "--steps", 100],
+    ["proven", "trpate", "--gamma", 0.05, "--queries", 100],
+    ["proven", "dgd", "--eps0", 0.05, "--queries", 400],
+    ["proven", "dpsd", "--beta", 1e-3, "--classes", 10, "--batch", 256, "--iterations", 200, "--sigma", 100],
+    ["proven", "dpsd-label", "--epsilon", 1],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command)))
+def test_table_and_json_say_the_same(command: list[object]) -> None:
+    content = json.loads(run(*command, "--json"))
+    table = run(*command)
+    assert content["delta"] == 1e-5
+    assert content["accountants"]
+    for row in content["accountants"]:
+        assert row["name"] in table
+        assert f"{float(row['epsilon']):.6f}" in table
+        assert {type(row[key]) for key in ("sound", "data_dependent", "releasable")} == {bool}
+
+
+def test_votes_add_private_figures(votes: Path) -> None:
+    for command in (
+        [*LNMAX, "--first", 20],
+        ["gnmax", "--sigma", 40, "--sanitise"],
+        ["confident-gnmax", "--threshold", 150, "--sigma1", 100, "--sigma2", 40, "--sanitise"],
+        ["claimed", "pate", "--gamma", 0.05],
+        ["claimed", "pate-2018", "--sigma2", 40],
+        ["claimed", "pate-2018", "--sigma2", 40, "--threshold", 150, "--sigma1", 100],
+    ):
+        rows = json.loads(run(*command, "--votes", votes, "--json"))["accountants"]
+        dependent = [row for row in rows if row["data_dependent"]]
+        assert dependent
+        assert [row["name"] for row in dependent if row["releasable"]] in ([], ["pate-2018-sanitised-release"])
+        assert all(row["releasable"] for row in rows if not row["data_dependent"])
+
+
+def test_selected_queries(votes: Path, tmp_path: Path) -> None:
+    indices = tmp_path / "indices.npy"
+    np.save(indices, np.arange(5))
+    some = json.loads(run(*LNMAX, "--votes", votes, "--indices", indices, "--json"))
+    assert some == json.loads(run(*LNMAX, "--votes", votes, "--first", 5, "--json"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ([*LNMAX], "exactly one of --queries, --votes and --target-epsilon; none given"),
+        ([*LNMAX, "--queries", 1, "--target-epsilon", 1], "--queries and --target-epsilon given"),
+        ([*LNMAX, "--queries", 0], "at least 1"),
+        ([*LNMAX, "--queries", 1, "--delta", 0], "delta must lie strictly between 0 and 1"),
+        ([*LNMAX, "--queries", 1, "--delta", "nan"], "delta must lie strictly between 0 and 1"),
+        ([*LNMAX, "--queries", 1, "--largest-moment", 0], "largest moment"),
+        ([*LNMAX, "--target-epsilon", "nan"], "epsilon must be a positive finite number"),
+        (["lnmax", "--gamma", "nan", "--queries", 1], "gamma of LNMax must be a positive finite number"),
+        (["lnmax", "--gamma", 2, "--target-epsilon", 1], "not reachable with even one query"),
+        (["gnmax", "--sigma", -1, "--queries", 1], "sigma of GNMax"),
+        (["gnmax", "--sigma", 40, "--queries", 1, "--sanitise"], "--votes"),
+        (["dp-sgd", "--steps", 1, "--sigma", 1], "either --sampling-rate"),
+        (["dp-sgd", "--steps", 1, "--sampling-rate", 0.1], "one of --sigma and --target-epsilon"),
+        (["dp-sgd", "--steps", 1, "--batch", 20, "--records", 10, "--sigma", 1], "--batch must lie"),
+        (["claimed", "pate", "--gamma", 1], "one of --queries and --votes"),
+        (["claimed", "dgd", "--eps0", 0, "--queries", 1], "eps0"),
+        (["randomized-response", "--epsilon", 0, "--classes", 10], "epsilon of randomised response"),
+    ],
+)
+def test_bad_options(command: list[object], said: str) -> None:
+    with pytest.raises(BenchError, match=said):
+        run(*command)
+
+
+def test_bad_files(votes: Path, tmp_path: Path) -> None:
+    def refused(said: str, *options: object) -> None:
+        with pytest.raises(BenchError, match=said):
+            run(*LNMAX, *options)
+
+    refused("does not exist", "--votes", tmp_path / "none.npy")
+    text = tmp_path / "text.npy"
+    text.write_text("1,2,3")
+    refused("not a plain .npy array", "--votes", text)
+    (tmp_path / "empty.npy").touch()
+    refused("not a plain .npy array", "--votes", tmp_path / "empty.npy")
+    cut = tmp_path / "cut.npy"
+    cut.write_bytes(votes.read_bytes()[:-100])
+    refused("not a plain .npy array", "--votes", cut)
+    np.savez(tmp_path / "several.npz", votes=np.ones((2, 2)))
+    refused("not a plain .npy array", "--votes", tmp_path / "several.npz")
+    np.save(tmp_path / "objects.npy", np.array([[{}]], dtype=object), allow_pickle=True)
+    refused("not a plain .npy array", "--votes", tmp_path / "objects.npy")
+    (tmp_path / "pickle.npy").write_bytes(pickle.dumps([[1, 2]]))
+    refused("not a plain .npy array", "--votes", tmp_path / "pickle.npy")
+    np.save(tmp_path / "flat.npy", np.ones(3))
+    refused("shape", "--votes", tmp_path / "flat.npy")
+    np.save(tmp_path / "uneven.npy", np.array([[1.0, 2], [2, 2]]))
+    refused("row 1 does not sum to 3", "--votes", tmp_path / "uneven.npy")
+    refused("--first must lie", "--votes", votes, "--first", 41)
+    refused("give one of them", "--votes", votes, "--first", 4, "--indices", votes)
+    refused("list of whole numbers", "--votes", votes, "--indices", votes)
+    np.save(tmp_path / "beyond.npy", np.array([0, 40]))
+    refused("index 40 is not one of the queries 0 to 39", "--votes", votes, "--indices", tmp_path / "beyond.npy")

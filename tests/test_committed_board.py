@@ -1,0 +1,32 @@
+"""The committed board is what its records say, and README prints that board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.store import RunDir
+from reports.leaderboard import build_board, to_csv, to_markdown
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_committed_board_is_regenerated_to_the_byte() -> None:
+    read = RunDir(ROOT / "leaderboards").read_records(set_aside=False)
+    assert read.damaged == []
+    assert read.found
+    board = build_board(read.found)
+    assert (ROOT / "leaderboards" / "leaderboard.md").read_text() == to_markdown(board)
+    assert (ROOT / "leaderboards" / "leaderboard.csv").read_text() == to_csv(board)
+
+
+def test_readme_prints_the_committed_board() -> None:
+    board = (ROOT / "leaderboards" / "leaderboard.md").read_text().splitlines()
+    rows = [line for line in board if line.startswith("| ")]
+    readme = (ROOT / "README.md").read_text()
+    assert all(row in readme for row in rows)
+
+
+def test_nothing_of_the_board_has_run_from_changed_files() -> None:
+    for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
+        assert record.provenance.git_commit
+        assert record.provenance.git_dirty is False, record.key

@@ -1,0 +1,131 @@
+"""What every registered method must pass; a new method is tested here without a line of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+
+import pytest
+from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
+
+from bench.config import Preset, as_dict, build_config, source_of
+from bench.interface import Adjacency, Basis, Budget, Facts, Method, PrivacyUnit
+from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair
+from bench.registry import METHODS
+from bench.self_training import SelfTrainingSettings
+from bench.training import FitSettings
+
+FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+
+
+@pytest.fixture(params=METHODS.names())
+def method(request: pytest.FixtureRequest) -> type[Method]:
+    return METHODS.get(request.param)
+
+
+def test_methods_are_found() -> None:
+    assert {"pate", "pate-gnmax", "pate-confident", "dp-sgd", "nonprivate"} <= set(METHODS.names())
+    assert METHODS.broken == {}
+
+
+def test_method_does_not_interfere(method: type[Method]) -> None:
+    check = check_method(method)
+    assert check.ok, check.reason
+    assert (check.verdict is Verdict.BYPASS) == bool(method.bypass)
+
+
+PATHS = [
+    ("pate", f"student_training={training}", f"teacher_recipe={recipe}", f"student={student}")
+    for training in ("improved-gan", "self-training", "supervised")
+    for recipe, student in (("published", "salimans_mlp"), ("augmented", "small_cnn"))
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]))
+def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny preset takes one of them only; the family shares this code."""
+    few = FitSettings(steps=3, batch_size=8, shift=1)
+    short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
+    monkeypatch.setattr("methods._pate._self_training", lambda facts: short)
+    check = check_method(METHODS.get(path[0]), overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
+    assert check.ok, check.reason
+
+
+def test_method_that_forgets_the_ledger_is_rejected() -> None:
+    check = check_method(Forgetful)
+    assert not check.ok
+    assert "nothing through the ledger" in check.reason
+
+
+def test_method_says_what_it_is(method: type[Method]) -> None:
+    assert isinstance(method.unit, PrivacyUnit)
+    assert isinstance(method.adjacency, Adjacency)
+    assert method.citation
+    assert method.public_data
+    text = inspect.getdoc(sys.modules[method.__module__]) or ""
+    for word in ("Threat model" if method.private else "threat model", "rivate:", "ublic:", "eleased:"):
+        assert word in text or word.replace(":", "") in text, f"the docstring of {method.name} does not say {word!r}"
+
+
+def test_every_setting_names_the_place_that_states_it(method: type[Method]) -> None:
+    assert dataclasses.is_dataclass(method.Config)
+    assert method.Config.__dataclass_params__.frozen
+    for field in dataclasses.fields(method.Config):
+        assert source_of(method.Config, field.name), f"{method.name}.{field.name} names no source"
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+@pytest.mark.parametrize("facts", [FACTS, CHECK_FACTS], ids=["mnist", "small"])
+def test_presets_exist_and_say_what_they_change(method: type[Method], preset: Preset, facts: Facts) -> None:
+    config, changed = build_config(method, preset, facts)
+    if preset is Preset.PAPER:
+        assert changed == []
+        assert config == method.Config()
+    names = {line.split(":")[0] for line in changed}
+    assert names == {n for n, v in as_dict(config).items() if v != as_dict(method.Config())[n]}
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_calibration_keeps_the_budget(method: type[Method], basis: Basis, epsilon: float) -> None:
+    if not method.private:
+        pytest.skip("a method without privacy has no budget")
+    if basis is Basis.PROVEN and method.bypass:
+        pytest.skip("a method with a bypass has no proven epsilon")
+    config, _ = build_config(method, Preset.QUICK, FACTS)
+    budget = Budget(epsilon, 1e-5, basis)
+    calibrated = method.calibrate(config, budget, FACTS)
+    assert calibrated == method.calibrate(config, budget, FACTS), "the key of a cell would not be stable"
+    if basis is Basis.CLAIMED:
+        claim = method.claimed(calibrated, FACTS, 1e-5)
+        assert claim.epsilon <= epsilon * (1 + 1e-6)
+        assert claim.source
+
+
+def test_honest_method_passes() -> None:
+    check = check_method(Honest)
+    assert (check.verdict, check.ok) == (Verdict.PASSED, True), check.reason
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
+def test_leak_is_found(leak: type[Method]) -> None:
+    check = check_method(leak)
+    assert check.verdict is Verdict.REJECTED
+    assert "differs" in check.reason
+
+
+def test_bypass_must_be_declared_in_both_places() -> None:
+    assert "class attribute" in check_method(UndeclaredBypass).reason
+    assert not check_method(UndeclaredBypass).ok
+    assert "never calls" in check_method(UncalledBypass).reason
+    assert not check_method(UncalledBypass).ok
+
+
+def test_the_two_private_sets_share_only_what_is_public() -> None:
+    first, second = private_pair()
+    assert first.images.shape == second.images.shape
+    assert set(first.labels.tolist()) == set(second.labels.tolist()) == set(range(10))
+    assert first.labels.bincount().tolist() != second.labels.bincount().tolist()
+    assert abs(float(first.images.float().mean()) - float(second.images.float().mean())) > 20
+    assert first.images.float().std() > 2 * second.images.float().std()

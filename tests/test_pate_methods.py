@@ -1,0 +1,212 @@
+"""The PATE methods: what a budget buys, what is claimed and proven for it, what the student sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.cache import Cache
+from bench.config import Preset, build_config
+from bench.console import Progress
+from bench.errors import BenchError
+from bench.interface import Adjacency, Basis, Budget, Context, Facts, PrivacyUnit
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
+from bench.registry import METHODS
+from bench.seeds import Streams
+from methods._pate import ensemble_votes
+from methods.pate import PATE, PATEConfig
+from methods.pate_confident import PATEConfident, PATEConfidentConfig
+from methods.pate_gnmax import PATEGNMax, PATEGNMaxConfig
+
+MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
+
+
+def ledger(noise: int = 0) -> Ledger:
+    return seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(noise))
+
+
+def context(cache: Cache | None = None, seed: int = 0, workers: int = 1) -> Context:
+    return Context(torch.device("cpu"), Streams(seed), cache or Cache(None, {}), Progress(), workers)
+
+
+@pytest.mark.parametrize(("epsilon", "queries"), [(2.04, 100), (5.0, 100), (8.03, 1000), (10.0, 1000)])
+def test_paper_preset_takes_the_setting_that_the_paper_prints(epsilon: float, queries: int) -> None:
+    config = PATE.calibrate(PATEConfig(), Budget(epsilon, 1e-5), MNIST)
+    assert (config.queries, config.gamma) == (queries, 0.05)
+    config = PATEConfident.calibrate(PATEConfidentConfig(), Budget(1.97, 1e-5), MNIST)
+    assert (config.queries, config.max_answers) == (640, 286)
+
+
+def test_a_changed_setting_does_not_take_what_the_paper_prints_for_its_own() -> None:
+    with pytest.raises(BenchError, match="reachable"):
+        PATE.calibrate(PATEConfig(gamma=1.0), Budget(2.04, 1e-5), MNIST)
+    config = PATE.calibrate(PATEConfig(teachers=100), Budget(5.0, 1e-5), MNIST)
+    assert PATE.claimed(config, MNIST, 1e-5).epsilon <= 5.0
+    noisy = PATEConfidentConfig(sigma1=60.0)
+    assert PATEConfident.calibrate(noisy, Budget(2.0, 1e-5), MNIST).queries < 640
+
+
+def test_a_smaller_delta_than_the_printed_one_does_not_take_the_printed_setting() -> None:
+    config = PATE.calibrate(PATEConfig(), Budget(2.04, 1e-9), MNIST)
+    assert config.queries < 100
+    assert PATE.claimed(config, MNIST, 1e-9).epsilon <= 2.04
+
+
+def test_closed_form_pays_for_the_largest_number_of_queries() -> None:
+    config = PATE.calibrate(PATEConfig(claim="closed-form"), Budget(10.0, 1e-5), MNIST)
+    assert PATE.claimed(config, MNIST, 1e-5).epsilon <= 10
+    more = dataclasses.replace(config, queries=config.queries + 1)
+    assert PATE.claimed(more, MNIST, 1e-5).epsilon > 10
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_fewer_queries_than_wanted_lower_gamma(basis: Basis) -> None:
+    given = PATEConfig(claim="closed-form", least_queries=40)
+    config = PATE.calibrate(given, Budget(1.0, 1e-5, basis), MNIST)
+    assert config.queries == 40
+    assert config.gamma < 0.05
+    found = PATE.claimed(config, MNIST, 1e-5).epsilon
+    if basis is Basis.PROVEN:
+        from bench.privacy.events import LNMax
+
+        found = proven([LNMax(config.gamma, config.queries)], 1e-5).epsilon
+    assert 0.98 < found <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("name", ["pate", "pate-gnmax", "pate-confident"])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_proven_basis_spends_the_budget_and_not_more(name: str, epsilon: float) -> None:
+    method = METHODS.get(name)
+    # With few public images the budget may not be spent; a large pool tells what it buys.
+    facts = dataclasses.replace(MNIST, public_records=1_000_000)
+    config, _ = build_config(method, Preset.QUICK, facts)
+    config = method.calibrate(config, Budget(epsilon, 1e-5, Basis.PROVEN), facts)
+    book = ledger()
+    votes = np.zeros((config.queries, 10), dtype=np.int64)
+    votes[:, 0] = config.teachers
+    method().answer(config, votes, book)
+    assert 0.9 * epsilon < proven(book.events, 1e-5).epsilon <= epsilon * (1 + 1e-9)
+
+
+def test_budget_below_one_query_is_refused_with_what_one_costs() -> None:
+    for method, config in ((PATE, PATEConfig()), (PATEGNMax, PATEGNMaxConfig(sigma=0.5))):
+        with pytest.raises(BenchError, match=r"\d"):
+            method.calibrate(config, Budget(0.01, 1e-5), MNIST)
+
+
+@pytest.mark.parametrize("name", ["pate", "pate-gnmax", "pate-confident"])
+def test_impossible_data_is_refused(name: str) -> None:
+    method = METHODS.get(name)
+    config, _ = build_config(method, Preset.QUICK, MNIST)
+    with pytest.raises(BenchError, match="more teachers than records"):
+        method.calibrate(config, Budget(1.0, 1e-5), dataclasses.replace(MNIST, private_records=100))
+    with pytest.raises(BenchError, match="public"):
+        method.calibrate(config, Budget(1.0, 1e-5), dataclasses.replace(MNIST, public_records=0))
+
+
+@pytest.mark.parametrize("field", ["teachers", "queries", "teacher_steps", "student_epochs", "teacher_lr"])
+def test_settings_that_cannot_be_meant_are_refused(field: str) -> None:
+    with pytest.raises(BenchError, match=field):
+        PATEConfig(**{field: 0})
+
+
+def tiny(**changes: Any) -> PATEConfig:
+    config, _ = build_config(PATE, Preset.TINY, CHECK_FACTS)
+    return dataclasses.replace(config, **changes)
+
+
+def test_votes_are_counts_of_all_teachers_on_all_public_images() -> None:
+    private, _ = private_pair()
+    votes = ensemble_votes(tiny(), private, public_set(), context())
+    assert votes.shape == (80, 10)
+    assert (votes.sum(1) == 10).all()
+    assert (votes >= 0).all()
+
+
+def test_one_record_moves_one_vote_at_most_per_query() -> None:
+    private, _ = private_pair()
+    config = tiny(teacher_steps=60)
+    votes = ensemble_votes(config, private, public_set(), context())
+    images, labels = private.images.clone(), private.labels.clone()
+    images[7], labels[7] = 255 - images[7], (labels[7] + 3) % 10
+    changed = dataclasses.replace(private, images=images, labels=labels)
+    other = ensemble_votes(config, changed, public_set(), context())
+    moved = np.abs(votes - other).sum(1)
+    assert moved.max() <= 2, "two counts change by one each: the sensitivity that every vote mechanism assumes"
+    assert moved.sum() > 0, "the record must matter to its teacher, else this test shows nothing"
+
+
+def test_cells_share_teachers_and_nothing_else(tmp_path: Any) -> None:
+    private, _ = private_pair()
+    first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
+    config = tiny(queries=30, student_epochs=1)
+    PATE().train_student(config, private, public_set(), ledger(), context(first))
+    other, _ = build_config(PATEGNMax, Preset.TINY, CHECK_FACTS)
+    PATEGNMax().train_student(
+        dataclasses.replace(other, queries=50, student_epochs=1), private, public_set(), ledger(), context(second)
+    )
+    assert len(first.made) == 1
+    assert second.made == []
+    third = Cache(tmp_path, {})
+    PATE().train_student(config, private, public_set(), ledger(), context(third, seed=1))
+    assert len(third.made) == 1, "another seed has teachers of its own"
+
+
+def test_students_of_two_budgets_have_noise_of_their_own() -> None:
+    private, _ = private_pair()
+    released = [
+        PATE().train_student(tiny(queries=60, gamma=0.01), private, public_set(), ledger(noise), context())
+        for noise in (1, 2)
+    ]
+    first, second = (r.extras["query_labels"] for r in released)
+    assert torch.equal(*(r.extras["query_indices"] for r in released))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("training", ["improved-gan", "self-training", "supervised"])
+def test_every_kind_of_student_training_learns_from_right_answers(
+    training: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.self_training import SelfTrainingSettings
+    from bench.training import FitSettings
+    from methods._pate import train_on_answers
+
+    short = FitSettings(steps=60, batch_size=30, lr=0.05)
+    settings = SelfTrainingSettings(labelled=short, pool=short, committee=2, graph_below=2)
+    monkeypatch.setattr("methods._pate._self_training", lambda facts: settings)
+    private, _ = private_pair()
+    public = dataclasses.replace(public_set(), images=private.images[:80])
+    config = tiny(student_training=training, student="small_cnn", student_epochs=30)
+    asked = torch.arange(60)
+    student, options = train_on_answers(config, public, asked, private.labels[:60], private.facts, context())
+    with torch.no_grad():
+        right = float((student(public.images.float() / 255).argmax(1) == private.labels[:80]).float().mean())
+    assert right > 0.8
+    assert options["num_classes"] == 10
+
+
+def test_no_answer_at_all_is_an_error_that_says_so() -> None:
+    private, _ = private_pair()
+    config, _ = build_config(PATEConfident, Preset.TINY, CHECK_FACTS)
+    with pytest.raises(BenchError, match="answered none"):
+        PATEConfident().train_student(
+            dataclasses.replace(config, threshold=1e9), private, public_set(), ledger(), context()
+        )
+
+
+def test_expected_gaps_in_the_parts_are_said_from_public_numbers_alone() -> None:
+    notes: list[list[str]] = []
+    for private in private_pair():
+        said: list[str] = []
+        given = context()
+        given.note = said.append
+        PATE().train_student(tiny(queries=5), private, public_set(), ledger(), given)
+        notes.append(said)
+    assert notes[0] == notes[1]
+    assert "lack a class" in notes[0][0]

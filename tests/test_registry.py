@@ -1,0 +1,82 @@
+"""Names, collisions, plug-ins from files and from other packages."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bench import registry
+from bench.errors import BenchError, UnknownNameError
+from bench.registry import METHODS, Registry
+
+PLUGIN = """
+from bench.registry import register_method
+from methods.nonprivate import NonPrivate
+
+@register_method("{name}")
+class Mine(NonPrivate):
+    '''A method of one's own.'''
+"""
+
+
+def write(path: Path, name: str = "mine") -> Path:
+    path.write_text(textwrap.dedent(PLUGIN.format(name=name)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_members", dict(METHODS._members))
+    monkeypatch.setattr(METHODS, "broken", dict(METHODS.broken))
+
+
+def test_method_from_a_file(tmp_path: Path) -> None:
+    method = METHODS.get(str(write(tmp_path / "mine.py")))
+    assert method.name == "mine"
+    assert "mine" in METHODS
+
+
+def test_file_of_this_project_and_file_given_twice(tmp_path: Path) -> None:
+    import methods.pate as module
+
+    assert METHODS.get(str(module.__file__)) is METHODS.get("pate")
+    path = str(write(tmp_path / "again.py", "again"))
+    assert METHODS.get(path) is METHODS.get(path)
+
+
+def test_file_that_is_not_there_or_registers_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no such file"):
+        METHODS.get(str(tmp_path / "none.py"))
+    (tmp_path / "empty.py").write_text("x = 1")
+    with pytest.raises(BenchError, match="exactly one"):
+        METHODS.get(str(tmp_path / "empty.py"))
+
+
+def test_taken_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="taken by methods"):
+        METHODS.get(str(write(tmp_path / "other.py", "pate")))
+
+
+class Entry:
+    def __init__(self, name: str, load: object) -> None:
+        self.name, self.value, self.load = name, f"{name}:thing", load
+
+
+def test_broken_plugin_is_listed_and_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Registry[type] = Registry("thing", None, "bench.things")
+
+    def good() -> None:
+        made.register("good", int)
+
+    def bad() -> None:
+        made.register("half", float)
+        raise ImportError("no module named nowhere\nsecond line")
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", bad), Entry("good", good)])
+    assert made.names() == ["good"]
+    assert made.broken == {"bad (bad:thing)": "ImportError: no module named nowhere"}
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        made.get("half")

@@ -1,0 +1,111 @@
+"""A run that is killed and continued ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GRID = [
+    "--methods", "pate,pate-confident,dp-sgd,nonprivate", "--datasets", "digits", "--eps", "8,10", "--preset", "tiny",
+    "--workers", "1", "--set", "teachers=25",
+]  # fmt: skip
+
+
+def start(out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench", "run", *GRID, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def finish(out: Path) -> str:
+    process = start(out)
+    _, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors.decode()
+    return errors.decode()
+
+
+def outcome(out: Path) -> dict[str, str]:
+    """Return all records as text, without the part that tells where and when, and the released files' hashes."""
+    found = {}
+    for path in sorted((out / "records").glob("*.json")):
+        record = json.loads(path.read_text())
+        assert record.pop("provenance")["wall_seconds"] > 0
+        assert record["status"] == "done", record["failure"]
+        assert (out / record["student"]["file"]).exists()
+        found[path.name] = json.dumps(record)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
+    out = tmp_path_factory.mktemp("undisturbed") / "runs"
+    begin = time.monotonic()
+    finish(out)
+    return outcome(out), time.monotonic() - begin
+
+
+def kill_and_continue(out: Path, kills: int, length: float, number: signal.Signals, seed: int) -> int:
+    """Kill the run `kills` times, each at a random moment, and let it end; return how many kills struck."""
+    moments, struck = random.Random(seed), 0
+    for _ in range(kills):
+        process = start(out)
+        time.sleep(moments.uniform(0.2, max(1.0, length)))
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            struck += 1
+        process.communicate(timeout=120)
+    finish(out)
+    return struck
+
+
+def no_leftovers(out: Path) -> None:
+    assert not list(out.glob("**/*.damaged"))
+    assert not list(out.glob("records/damaged/*"))
+    assert not (out / ".running").exists()
+
+
+def test_killed_three_times(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
+    expected, length = undisturbed
+    assert kill_and_continue(tmp_path / "runs", 3, length / 2, signal.SIGKILL, seed=1) >= 2
+    assert outcome(tmp_path / "runs") == expected
+    no_leftovers(tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
+    expected, length = undisturbed
+    assert kill_and_continue(tmp_path / "runs", 20, length / 2, signal.SIGKILL, seed=2) >= 10
+    assert outcome(tmp_path / "runs") == expected
+    no_leftovers(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path / "runs")
+    assert process.stderr is not None
+    for line in process.stderr:  # the first finished cell says so
+        if b"accuracy" in line:
+            break
+    process.send_signal(number)
+    rest = process.stderr.read().decode()
+    assert process.wait(60) == 128 + number
+    assert "cells are left" in rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "runs" / ".running").exists()
+    said = finish(tmp_path / "runs")
+    assert "cells are done already" in said
+
+
+def test_everything_done_returns_at_once(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
+    finish(tmp_path / "runs")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "records").glob("*.json")}
+    said = finish(tmp_path / "runs")
+    assert "7 of 7 cells are done already" in said
+    assert {path: path.stat().st_mtime_ns for path in before} == before
