@@ -95,3 +95,43 @@ def generator_for(channels: int, height: int, width: int) -> DenseGenerator | Co
     if channels > 1 and height % 8 == 0 and width % 8 == 0:
         return ConvGenerator(channels, height, width)
     return DenseGenerator(channels, height, width)
+
+
+class DataFreeGenerator(nn.Module):
+    """Gaussian noise -> quarter-sized maps -> two times up, each with a convolution -> pixels by a sigmoid.
+
+    The generator of DAFL (Chen et al., ICCV 2019, arXiv:1904.01186), which DGD and DPSD build on: dense layer, batch
+    normalisation, doubling before each of two 3x3 convolutions with batch normalisation and leaky ReLU of 0.2, a last
+    3x3 convolution. Pixels come from a sigmoid, in [0, 1], where DAFL has tanh and a batch normalisation. Sides that
+    four does not divide are reached by a last resizing. Its batch statistics are those of generated images only.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 128) -> None:
+        """Make images of (`channels`, `height`, `width`) from `noise_size` values.
+
+        Raises :class:`BenchError` for a size of noise outside 1..4096 or images below 4x4.
+        """
+        super().__init__()
+        if not 1 <= noise_size <= 4096:
+            raise BenchError(f"the generator takes noise of 1 to 4096 values, not {noise_size}.")
+        if min(height, width) < 4:
+            raise BenchError(f"the generator makes images of 4x4 pixels or more, not {height}x{width}.")
+        self.shape, self.noise_size = (channels, height, width), noise_size
+        self.low = (units, math.ceil(height / 4), math.ceil(width / 4))
+        self.project = nn.Linear(noise_size, math.prod(self.low))
+        self.net = nn.Sequential(
+            nn.BatchNorm2d(units), nn.Upsample(scale_factor=2),
+            nn.Conv2d(units, units, 3, padding=1), nn.BatchNorm2d(units, eps=0.8), nn.LeakyReLU(0.2),
+            nn.Upsample(scale_factor=2) if not (height % 4 or width % 4) else nn.Upsample(size=(height, width)),
+            nn.Conv2d(units, max(units // 2, 1), 3, padding=1), nn.BatchNorm2d(max(units // 2, 1), eps=0.8),
+            nn.LeakyReLU(0.2), nn.Conv2d(max(units // 2, 1), channels, 3, padding=1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Draw noise (count, noise_size), standard normal."""
+        return torch.randn(count, self.noise_size, generator=generator, device=generator.device).to(device)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
+        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
+        return images
