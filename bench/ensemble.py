@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.errors import BenchError
 from bench.training import FitSettings, fit, predict, seeded
@@ -32,18 +32,16 @@ if TYPE_CHECKING:
     from bench.seeds import Streams
 
 Labels = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherTask:
-    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train, what to label.
-
-    `queries` are the public images, uint8 (q, channels, height, width), on which the teachers vote.
-    """
+    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train."""
 
     model: str
     classes: int
-    queries: Tensor
     settings: FitSettings
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the net's entry point."""
@@ -51,8 +49,51 @@ class TeacherTask:
     bf16: bool = False
 
 
-def teacher_predictions(task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams) -> Labels:
-    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its labels (q,) for queries.
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Trained teachers. `states` holds each weight of all of them, (teachers, ...), `shape` that of an image."""
+
+    task: TeacherTask
+    shape: tuple[int, int, int]
+    states: Arrays
+
+    def __len__(self) -> int:
+        return len(next(iter(self.states.values())))
+
+    def teacher(self, number: int) -> nn.Module:
+        """Return teacher `number` as a net in evaluation mode."""
+        return _rebuilt(self.task, self.shape, {name: array[number] for name, array in self.states.items()})
+
+    def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
+        """Return what every teacher says of `images` (n, channels, height, width): (teachers, n, classes).
+
+        `stage` is advanced once per teacher.
+        """
+        found = torch.empty(len(self), len(images), self.task.classes)
+        net = self.teacher(0)
+        with one_thread():
+            for number in range(len(self)):
+                net.load_state_dict({name: torch.from_numpy(array[number]) for name, array in self.states.items()})
+                found[number] = predict(net, images, device=self.task.device, bf16=self.task.bf16)
+                if stage is not None:
+                    stage.advance()
+        return found
+
+    def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
+        """Return every teacher's labels of `images` (n, channels, height, width): (teachers, n), int64.
+
+        With a `pool` its processes share the teachers; the labels are the same to the byte. `stage` is advanced once
+        per teacher.
+        """
+        jobs = [
+            (self.task, self.shape, {name: array[number] for name, array in self.states.items()}, images)
+            for number in range(len(self))
+        ]
+        return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
+
+
+def train_teacher(task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams) -> Arrays:
+    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
 
     `streams` must be the teacher's own. Classes that the part misses stay among the outputs and are simply never
     learnt, so the shape of the votes says nothing of the part.
@@ -65,7 +106,13 @@ def teacher_predictions(task: TeacherTask, images: Tensor, labels: Tensor, strea
         order = streams.torch("order")
         # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
         fit(model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False)
-        logits = predict(model, task.queries, device=task.device, bf16=task.bf16)
+    return {name: value.detach().cpu().contiguous().numpy() for name, value in model.state_dict().items()}
+
+
+def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
+    """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
+    with one_thread():
+        logits = predict(_rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
     found: Labels = logits.argmax(1).numpy()
     return found
 
@@ -78,16 +125,16 @@ def train_teachers(
     streams: Streams,
     *,
     chunk: int = 10,
-    keep: Callable[[int, int, Callable[[], Labels]], Labels] | None = None,
-    workers: int = 1,
+    keep: Callable[[int, int, Callable[[], Arrays]], Arrays] | None = None,
+    pool: ProcessPoolExecutor | None = None,
     stage: Stage | None = None,
-) -> Labels:
-    """Train one teacher on each of `parts` of the private records and return their labels (teachers, queries), int64.
+) -> Ensemble:
+    """Train one teacher on each of `parts` of the private records and return them.
 
     Teacher number i draws from ``streams.child("teacher-i")``. Teachers are made in chunks of `chunk`;
     ``keep(first, last, make)`` may store what ``make()`` gives for the teachers first..last-1 and hand back what it has
-    stored before, so that a killed run loses one chunk at most. `workers` processes share the chunks of a CPU; the
-    result is the same to the byte for every `chunk` and every number of workers. `stage` is advanced once per teacher.
+    stored before, so that a killed run loses one chunk at most. The processes of a `pool` share the chunks; the
+    result is the same to the byte for every `chunk` and with or without one. `stage` is advanced once per teacher.
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -95,28 +142,44 @@ def train_teachers(
     if chunk < 1:
         raise BenchError(f"chunk must be at least 1, not {chunk}.")
     keep = keep if keep is not None else lambda first, last, make: make()
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(worker_pool(workers)) if workers > 1 and task.device == "cpu" else None
-        done = []
-        # Chunks are filled by all workers together: what is kept then never depends on how many there are.
-        for first in range(0, len(parts), chunk):
-            last = min(first + chunk, len(parts))
+    done: list[Arrays] = []
+    # Chunks are filled by all workers together: what is kept then never depends on how many there are.
+    for first in range(0, len(parts), chunk):
+        last = min(first + chunk, len(parts))
 
-            def make(first: int = first, last: int = last) -> Labels:
-                jobs = []
-                for number in range(first, last):
-                    part = torch.from_numpy(parts[number])
-                    jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}")))
-                if pool is None:
-                    return np.stack([teacher_predictions(*job) for job in jobs])
-                return np.stack(
-                    [future.result() for future in [pool.submit(teacher_predictions, *job) for job in jobs]]
-                )
+        def make(first: int = first, last: int = last) -> Arrays:
+            jobs = []
+            for number in range(first, last):
+                part = torch.from_numpy(parts[number])
+                jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}")))
+            states = list(_each(pool, train_teacher, jobs, None))
+            return {name: np.stack([state[name] for state in states]) for name in states[0]}
 
-            done.append(keep(first, last, make))
-            if stage is not None:
-                stage.advance(last - first)
-    return np.concatenate(done)
+        done.append(keep(first, last, make))
+        if stage is not None:
+            stage.advance(last - first)
+    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+    return Ensemble(task, shape, {name: np.concatenate([part[name] for part in done]) for name in done[0]})
+
+
+def _each(
+    pool: ProcessPoolExecutor | None, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], stage: Stage | None
+) -> Iterator[Result]:
+    """Yield ``work(*job)`` for each of `jobs`, in their order."""
+    waiting = [pool.submit(work, *job) for job in jobs] if pool is not None else None
+    for number, job in enumerate(jobs):
+        yield work(*job) if waiting is None else waiting[number].result()
+        if stage is not None:
+            stage.advance()
+
+
+def _rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
+    from bench.models.classifiers import build
+
+    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream
+        model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    return model.eval()
 
 
 def check_disjoint(parts: Sequence[Labels], records: int) -> None:
@@ -155,8 +218,14 @@ def one_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Open `workers` fresh processes (never forked: torch's threads do not survive that) that end with this one."""
+def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecutor | None]:
+    """Open `workers` fresh processes (never forked: torch's threads do not survive that) that end with this one.
+
+    None for one worker, or where the work is for a GPU, which one process fills.
+    """
+    if workers < 2 or device != "cpu":
+        yield None
+        return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
         yield pool

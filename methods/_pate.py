@@ -7,8 +7,10 @@ Private records reach the outside through one place only: the votes that a subcl
 from __future__ import annotations
 
 import abc
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -18,9 +20,12 @@ from bench.interface import Context, Facts, Method, PrivateData, PublicData, Rel
 from methods._students import make_student
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     import torch
     from numpy.typing import NDArray
 
+    from bench.ensemble import Ensemble
     from bench.privacy.ledger import Ledger
     from bench.self_training import SelfTrainingSettings
     from bench.training import FitSettings
@@ -29,6 +34,17 @@ CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 CHUNK = 10
 """Teachers per artefact: a killed run loses the training of so many at most."""
+
+
+class TeacherConfig(Protocol):
+    """What of a method's config says how its teachers are trained."""
+
+    @property
+    def teachers(self) -> int: ...
+    @property
+    def teacher(self) -> str: ...
+    def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        """Return how a teacher of `part` records of data of `facts` is trained."""
 
 
 @dataclass(frozen=True)
@@ -189,47 +205,68 @@ def ensemble_votes(
 ) -> NDArray[np.int64]:
     """Return the ensemble's votes (public records, classes) on the whole public pool. Private: for the ledger only.
 
-    Chunks of teachers are artefacts: cells that differ in epsilon, aggregator or student share them.
+    The labels are an artefact, and so are the teachers: cells that differ in epsilon, aggregator or student share them.
+    """
+    from bench.ensemble import count_votes
+
+    asked = {**ensemble_depends(config, private, context), "public": len(public)}
+
+    def make() -> dict[str, NDArray[np.generic]]:
+        with teacher_pool(config, context) as pool:
+            teachers = train_ensemble(config, private, context, pool)
+            with context.progress.stage("votes", config.teachers) as stage:
+                return {"labels": teachers.labels(public.images, pool, stage).astype(np.int16)}
+
+    labels = context.cache.get("teacher-labels", asked, make)["labels"].astype(np.int64)
+    return count_votes(labels, private.facts.classes)
+
+
+def train_ensemble(
+    config: TeacherConfig, private: PrivateData, context: Context, pool: ProcessPoolExecutor | None = None
+) -> Ensemble:
+    """Return the teachers, each trained on its own part of the records. Private: only the ledger lets answers out.
+
+    Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training.
     """
     from bench.data.splits import partition
-    from bench.ensemble import TeacherTask, count_votes, train_teachers
+    from bench.ensemble import TeacherTask, train_teachers
 
-    facts, streams = private.facts, context.streams.child("teachers")
-    dealt = f"{facts.dataset}/teachers/{context.streams.seed}"
-    parts = partition(len(private), config.teachers, dealt)
-    settings = config.teacher_settings(len(private) // config.teachers, facts)
-    task = TeacherTask(config.teacher, facts.classes, public.images, settings, device=str(context.device))
-    depends = {
-        "partition": dealt,
+    depends = ensemble_depends(config, private, context)
+    parts = partition(len(private), config.teachers, depends["partition"])
+    settings = config.teacher_settings(len(private) // config.teachers, private.facts)
+    task = TeacherTask(config.teacher, private.facts.classes, settings, device=str(context.device))
+    streams = context.streams.child("teachers")
+
+    def keep(first: int, last: int, make: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+        return context.cache.get("teachers", {**depends, "first": first, "last": last}, make)
+
+    with context.progress.stage("teachers", config.teachers) as stage:
+        return train_teachers(
+            task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, pool=pool, stage=stage
+        )
+
+
+def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
+    """Return everything that an ensemble depends on besides the data set, for keys of artefacts."""
+    return {
+        "partition": f"{private.facts.dataset}/teachers/{context.streams.seed}",
         "teachers": config.teachers,
         "net": config.teacher,
-        "settings": repr(settings),
+        "settings": repr(config.teacher_settings(len(private) // config.teachers, private.facts)),
         "seed": context.streams.seed,
-        "public": len(public),
         # The same stream of random numbers is another one on another kind of device.
         "device": context.device.type,
     }
 
-    def keep(first: int, last: int, make: Any) -> NDArray[np.int64]:
-        made = context.cache.get(
-            "teacher-labels", {**depends, "first": first, "last": last}, lambda: {"labels": make().astype(np.int16)}
-        )
-        return made["labels"].astype(np.int64)
 
-    with context.progress.stage("teachers", config.teachers) as stage:
-        predictions = train_teachers(
-            task,
-            private.images,
-            private.labels,
-            parts,
-            streams,
-            chunk=CHUNK,
-            keep=keep,
-            # Starting a process costs seconds: a handful of teachers is trained here.
-            workers=context.workers if config.teachers > 2 * CHUNK else 1,
-            stage=stage,
-        )
-    return count_votes(predictions, facts.classes)
+@contextlib.contextmanager
+def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
+    """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
+    from bench.ensemble import worker_pool
+
+    workers = context.workers if config.teachers > 2 * CHUNK else 1
+    with worker_pool(workers, context.device.type) as pool:
+        yield pool
 
 
 def _self_training(facts: Facts) -> SelfTrainingSettings:
