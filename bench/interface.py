@@ -192,6 +192,9 @@ class Method(abc.ABC):
     """The name of the variant that earns a finite proven epsilon, where `bypass` is set."""
     private: ClassVar[bool] = True
     """False for a baseline without any privacy: it is run once for all epsilons."""
+    single_teacher: ClassVar[bool] = False
+    """True where the privacy proof uses only that each answer of one teacher is bounded, so that it holds between any
+    two teachers, and only the teacher tells the classes' names. See :mod:`bench.privacy.impossible`."""
 
     @classmethod
     @abc.abstractmethod

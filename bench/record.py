@@ -59,6 +59,18 @@ class Audited(Row):
     audit: str
 
 
+class Plausibility(Row):
+    """What the claimed epsilon says of the measured accuracy, where the claim holds between any two teachers.
+
+    Above `threshold`, a share of the test records, the accuracy is with at most this `probability`; see
+    :mod:`bench.privacy.impossible`.
+    """
+
+    probability: float
+    threshold: float
+    permutations: float
+
+
 class Privacy(Row):
     """The three epsilons of a row, and what they speak of."""
 
@@ -68,6 +80,8 @@ class Privacy(Row):
     claimed: Claimed
     proven: Accountant
     audited: Audited | None = None
+    plausibility: Plausibility | None = None
+    """None where the claim speaks of data sets that differ in one unit, which no accuracy contradicts."""
     bypasses: list[str] = []
     accountants: list[Accountant] = []
     withheld: str = ""
