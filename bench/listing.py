@@ -149,6 +149,8 @@ def record_page(record: Record) -> list[Table]:
         about.append(
             ("student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}")
         )
+    if record.sheet is not None:
+        about.append(("synthetic images", record.sheet.file))
     if record.failure is not None:
         about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
     tables: list[Table] = [(record.key, ("what", "value"), about)]

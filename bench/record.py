@@ -115,6 +115,13 @@ class Student(Row):
     sha256: str
 
 
+class Sheet(Row):
+    """A picture of the first released images: a PNG, `file` below the run directory."""
+
+    file: str
+    sha256: str
+
+
 class Failure(Row):
     """Why a cell failed. `log` is a path below the run directory."""
 
@@ -173,6 +180,8 @@ class Record(Row):
     utility: Utility | None = None
     queries: Queries | None = None
     student: Student | None = None
+    sheet: Sheet | None = None
+    """None where no images were released that a picture can show."""
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance

@@ -25,9 +25,21 @@ from bench.privacy.impossible import probability_bound
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
 from bench.provenance import Clock
-from bench.record import Accountant, Claimed, Failure, Plausibility, Privacy, Queries, Record, Status, Student, Utility
+from bench.record import (
+    Accountant,
+    Claimed,
+    Failure,
+    Plausibility,
+    Privacy,
+    Queries,
+    Record,
+    Sheet,
+    Status,
+    Student,
+    Utility,
+)
 from bench.registry import METHODS
-from bench.release import save_released
+from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir, explain_os_error, write_atomic
 
@@ -171,6 +183,8 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
     # An older record of this cell must not stand beside a newer release, should the run end between the two.
     run_dir.record_path(cell.key).unlink(missing_ok=True)
     digest = save_released(released, run_dir.path / file)
+    picture = f"released/{cell.key}.png"
+    seen = save_sheet(released, run_dir.path / picture)
     return _record(
         cell,
         clock,
@@ -186,6 +200,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
             file=file,
             sha256=digest,
         ),
+        sheet=None if seen is None else Sheet(file=picture, sha256=seen),
         notes=notes,
     )
 
