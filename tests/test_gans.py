@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from bench import gans
@@ -180,20 +181,29 @@ def gap(made: Tensor, images: Tensor) -> float:
     return float(nearest.mean()) / math.sqrt(made[0].numel())
 
 
-def trained(kind: Kind, steps: int) -> GanGenerator:
-    # Higher rates than the papers': they train for thousands of steps.
-    quick = {"acgan": 3.0, "wgan": 20.0, "infogan": 1.0}[kind]
-    settings = GanSettings(steps=steps, batch_size=32, width=16, critic_steps=3, rate_scale=quick)
-    return train_gan(kind, *stripes(300), 2, settings, seed(1))
+def digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = load_digits(return_X_y=True)
+    images = torch.from_numpy(pixels * (255 / 16)).to(torch.uint8).view(-1, 1, 8, 8)
+    return images, torch.from_numpy(labels).long()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_brings_images_to_the_data(kind: Kind) -> None:
-    real = stripes(300)[0].float() / 255
-    made = trained(kind, 150)
-    found = drawn(made)
-    assert gap(found, real) < 0.7 * gap(drawn(trained(kind, 1)), real)
-    right = found[:, :, :, 4:].mean((1, 2, 3)) > found[:, :, :, :4].mean((1, 2, 3))
+    images, labels = digits()
+    real = images.float() / 255
+
+    def trained(steps: int) -> GanGenerator:
+        # Higher rates than the papers', whose trainings take thousands of steps.
+        quick = {"acgan": 5.0, "wgan": 20.0, "infogan": 1.0}[kind]
+        settings = GanSettings(steps=steps, batch_size=32, width=16, critic_steps=3, rate_scale=quick)
+        return train_gan(kind, images, labels, 10, settings, seed(1))
+
+    made = trained(200)
+    found = drawn(made, 200)
+    assert gap(found, real) < 0.65 * gap(drawn(trained(1), 200), real)
+    means = torch.stack([real[labels == label].mean(0) for label in range(10)])
+    nearest = torch.cdist(found.flatten(1), means.flatten(1)).argmin(1)
+    assert len(nearest.unique()) >= 6, "more than one image"
     if kind == "acgan":
-        asked = made.labels_of(made.noise(64, seed(7)))
-        assert float((right == asked.bool()).float().mean()) > 0.95, "the class that was asked for"
+        asked = made.labels_of(made.noise(200, seed(7)))
+        assert float((nearest == asked).float().mean()) > 0.8, "the class that was asked for"
