@@ -18,6 +18,7 @@ Everything here sees generated images and released labels only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -53,19 +54,20 @@ class Triples:
 
 @dataclass(frozen=True, slots=True)
 class StudentSettings:
-    """How the student is trained: Adam at `lr`, falling linearly to 0 over `steps` batches of `batch_size`.
+    """How the student is trained: at `lr`, falling linearly to 0 over `steps` batches of `batch_size`.
 
-    `tangent`, `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5; `ramp` is the share of
-    the steps over which they grow from 0. `shift` moves labelled images by up to so many pixels.
+    `optimizer` is ``adam`` as in the paper, or ``sgd`` with momentum 0.9, which does better in few steps.
+
+    `tangent`, `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5. `shift` moves labelled images by up to so many pixels.
     """
 
     steps: int
     batch_size: int = 128
     lr: float = 1e-3
+    optimizer: Literal["adam", "sgd"] = "adam"
     tangent: float = 1.0
     normal: float = 1.0
     entropy: float = 1.0
-    ramp: float = 0.0
     shift: int = 0
     reading: Reading = "dafl"
 
@@ -171,7 +173,9 @@ def train_tangent_normal(
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
     student.to(device).train()
-    optimizer = torch.optim.Adam(student.parameters(), settings.lr)
+    adam = settings.optimizer == "adam"
+    make = torch.optim.Adam if adam else functools.partial(torch.optim.SGD, momentum=0.9)
+    optimizer: torch.optim.Optimizer = make(student.parameters(), lr=settings.lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / settings.steps)
     guard = Guard("the student", {"student": student}, keep)
     with seeded(generator, device):
@@ -182,8 +186,7 @@ def train_tangent_normal(
                 batch = shifted(batch, settings.shift, generator)
             terms = {"labels": functional.cross_entropy(student(batch), labels[index].to(device))}
             if triples is not None:
-                grown = min(1.0, step / (settings.ramp * settings.steps)) if settings.ramp else 1.0
-                terms |= {name: grown * term for name, term in _smooth(student, triples, settings, generator, device)}
+                terms |= _smooth(student, triples, settings, generator, device)
             guard.check(terms, step)
             optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -197,7 +200,7 @@ def train_tangent_normal(
 def _smooth(
     student: nn.Module, triples: Triples, settings: StudentSettings, generator: torch.Generator,
     device: torch.device | str,
-) -> list[tuple[str, Tensor]]:  # fmt: skip
+) -> dict[str, Tensor]:  # fmt: skip
     """Return the terms of Eq. 6 on a random batch of triples, weighed."""
     count = len(triples.plain)
     index = torch.randint(count, (min(settings.batch_size, count),), generator=generator)
@@ -206,9 +209,9 @@ def _smooth(
     plain, tangent, normal = features.chunk(3)
     logs = logits[: len(index)].log_softmax(1)
     entropy = -(logs.exp() * logs).sum(1).mean()
-    return [
-        ("normal", settings.normal * (plain - normal).square().mean()),
-        ("tangent", settings.tangent * (plain - tangent).square().mean()),
+    return {
+        "normal": settings.normal * (plain - normal).square().mean(),
+        "tangent": settings.tangent * (plain - tangent).square().mean(),
         # Printed with a sign that would make predictions uniform; the text wants them decided.
-        ("entropy", settings.entropy * (-entropy if settings.reading == "printed" else entropy)),
-    ]
+        "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
+    }

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
@@ -22,6 +20,7 @@ from methods._pate import largest_shift, quick_settings, say_missing_classes, te
 from methods._students import make_student
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -52,9 +51,11 @@ class DGDConfig:
     student_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
     student_batch: int = setting(128, "DGD, section IV")
     student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    student_optimizer: Literal["adam", "sgd"] = setting("adam", "DGD, section IV")
     regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
     vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
     vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
+    vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
     latent: int = setting(32, "DGD, section IV: c")
     vae_units: int = setting(64, "ours: the paper names no layers")
     radius: float = setting(1.0, "ours, in deviations of the code's prior; see bench/tangent_normal.py")
@@ -69,7 +70,7 @@ class DGDConfig:
         for name, number in least.items():
             if number < 1:
                 raise BenchError(f"{name} must be at least 1, not {number}.")
-        for name in ("teacher_lr", "student_lr", "radius"):
+        for name in ("teacher_lr", "student_lr", "vae_lr", "radius"):
             if not getattr(self, name) > 0:
                 raise BenchError(f"{name} must be positive, not {getattr(self, name)}.")
         if not 1 <= self.latent <= 1024:
@@ -108,7 +109,10 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
         "synthetic": 4000 if small else 10_000,
         "vae_steps": 200 if small else 300,
         "vae_units": 32,
-        "student_steps": 800,
+        "student_steps": 1500,
+        "student_batch": 100,
+        "student_lr": 0.05,
+        "student_optimizer": "sgd",
     }
 
 
@@ -150,8 +154,8 @@ class DGDFamily(Method):
         """Return the images that stand in for public ones, uint8 (synthetic, channels, height, width)."""
 
     @abc.abstractmethod
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """Return what is released of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     @classmethod
     def images_depend(cls, config: Any) -> dict[str, Any]:
@@ -176,13 +180,9 @@ class DGDFamily(Method):
         images = self.images(config, private, ledger, context)
         asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
         queries = images[torch.from_numpy(asked)]
-        answers = self.answer(config, self.votes(config, private, queries, context), ledger)
-        given = answers >= 0
-        if not given.any():
-            raise BenchError("the aggregator answered none of the queries: the student has no label.")
-        labels = torch.from_numpy(answers[given])
+        labels = torch.from_numpy(self.answer(config, self.votes(config, private, queries, context), ledger))
         triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
-        student, options = self.learn(config, queries[torch.from_numpy(given)], labels, triples, facts, context)
+        student, options = self.learn(config, queries, labels, triples, facts, context)
         extras = {"query_answers": labels}
         if self.shows(config):
             extras["synthetic_images"] = images[:SHOWN].clone()
@@ -205,7 +205,7 @@ class DGDFamily(Method):
         from bench.tangent_normal import Triples, make_triples, train_vae
         from bench.training import seeded
 
-        names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "student_lr")
+        names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = {
             **self.images_depend(config),
             **{name: getattr(config, name) for name in names},
@@ -219,7 +219,7 @@ class DGDFamily(Method):
             order = context.streams.torch("vae/order")
             with context.progress.stage("autoencoder", config.vae_steps) as stage:
                 train_vae(
-                    vae, images, config.vae_steps, config.student_batch, config.student_lr, order,
+                    vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
                     device=context.device, stage=stage, keep=self.keeper("vae", depends, context),
                 )  # fmt: skip
             radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
@@ -248,6 +248,7 @@ class DGDFamily(Method):
             steps=config.student_steps,
             batch_size=config.student_batch,
             lr=config.student_lr,
+            optimizer=config.student_optimizer,
             tangent=config.regularise,
             normal=config.regularise,
             entropy=config.regularise,

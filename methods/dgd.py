@@ -245,7 +245,7 @@ class DGD(DGDFamily):
             )  # fmt: skip
         return generate(net, config.synthetic, order, context.device)
 
-    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`methods._dgd.DGDFamily.answer`: Eq. 3."""
         return ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
 

@@ -79,6 +79,6 @@ class DGDPlus(DGD):
         where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
         return Claim(figure.epsilon, delta, where, f"data-independent; of the label queries alone: {DGD_BYPASS}")
 
-    def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`methods._dgd.DGDFamily.answer`."""
         return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.noise_scale)

@@ -1,23 +1,28 @@
 """DGD-sound: discriminative-generative distillation whose images need no data, and whose epsilon is proven.
 
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
-Distillation", IEEE TIP 2023. What makes DGD's epsilon infinite is its generator, which is driven by a classifier of all private
+Distillation", IEEE TIP 2023. What makes DGD's epsilon infinite is its generator, driven by a classifier of all private
 records. Here the images are of random processes (:mod:`bench.random_images`), so the generative stream depends on
-nothing private, and the noisy votes are all that does. The teachers are asked by GNMax, which costs less than LNMax at
-thousands of queries. Measured beside two other repairs in docs/reproduction.md.
+nothing private, and the noisy votes are all that does. Of the votes the whole noisy histogram is released, which costs
+what its largest entry alone would, and the student learns from its softmax. Measured beside two other repairs in
+docs/reproduction.md.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: nothing but the random images. Released: the student,
-the noisy labels, some random images. Unit record: one record changes one teacher and so one vote per query. Claimed is
-what is proven, as no paper claims anything for it: the composition of the Gaussian mechanisms.
+the noisy histograms, some random images. Unit record: one record changes one teacher and so one vote per query, an L2
+distance of sqrt(2) of a histogram and sqrt(2 T) of all T. Claimed is what is proven, as no paper claims anything for
+this variant: the Gaussian mechanism.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from bench.config import setting
 from bench.errors import BenchError
@@ -26,7 +31,6 @@ from bench.registry import register_method
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -37,8 +41,9 @@ if TYPE_CHECKING:
 class DGDSoundConfig(DGDConfig):
     """Settings of DGD on random images; `queries` are asked whatever the budget, which sets the noise."""
 
-    queries: int = setting(4000, "ours: see docs/reproduction.md")
-    sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; calibrated to the budget")
+    queries: int = setting(5000, "ours: see docs/reproduction.md")
+    sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget")
+    regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md")
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -49,7 +54,7 @@ class DGDSoundConfig(DGDConfig):
 
 @register_method("dgd-sound")
 class DGDSound(DGDFamily):
-    """Random images, labelled by the noisy plurality of teachers, and regularised along a VAE."""
+    """Random images, labelled by the noisy votes of the teachers."""
 
     Config = DGDSoundConfig
     citation = "after Ge et al. 2023"
@@ -64,22 +69,22 @@ class DGDSound(DGDFamily):
     def calibrate(cls, config: DGDSoundConfig, budget: Budget, facts: Facts) -> DGDSoundConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`; both bases are one here."""
         from bench.privacy.calibrate import smallest_noise
-        from bench.privacy.events import GNMax
+        from bench.privacy.events import Gaussian
 
         cls.check_facts(config, facts)
         queries = cls.payable(config, config.queries)
-        sigma = smallest_noise(
-            lambda sigma: [GNMax(sigma, queries)], budget.epsilon, budget.delta, start=100.0, tolerance=1e-4
+        multiplier = smallest_noise(
+            lambda multiplier: [Gaussian(multiplier)], budget.epsilon, budget.delta, tolerance=1e-6
         )
-        return dataclasses.replace(config, queries=queries, sigma=sigma)
+        return dataclasses.replace(config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
     @classmethod
     def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
-        """Return what is proven: the composition of the queries."""
+        """Return what is proven: one Gaussian release of all histograms."""
         from bench.privacy.accountants import proven
-        from bench.privacy.events import GNMax
+        from bench.privacy.events import Gaussian
 
-        figure = proven([GNMax(config.sigma, config.queries)], delta)
+        figure = proven([Gaussian(config.sigma / math.sqrt(2 * config.queries))], delta)
         return Claim(figure.epsilon, delta, "the proven figure: no paper claims anything for this variant")
 
     def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
@@ -88,6 +93,10 @@ class DGDSound(DGDFamily):
 
         return random_images(config.synthetic, private.facts.shape, context.streams.torch("images"))
 
-    def answer(self, config: DGDSoundConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`methods._dgd.DGDFamily.answer`."""
-        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.sigma)
+    def answer(self, config: DGDSoundConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
+        """See :meth:`methods._dgd.DGDFamily.answer`: a softmax of the noisy counts, in units of their noise."""
+        distance = math.sqrt(2 * len(votes))
+        noisy = ledger.gaussian(votes, sensitivity=distance, noise_multiplier=config.sigma / distance) / config.sigma
+        weights = np.exp(noisy - noisy.max(1, keepdims=True))
+        soft: NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+        return soft
