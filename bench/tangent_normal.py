@@ -56,9 +56,9 @@ class Triples:
 class StudentSettings:
     """How the student is trained: at `lr`, falling linearly to 0 over `steps` batches of `batch_size`.
 
-    `optimizer` is ``adam`` as in the paper, or ``sgd`` with momentum 0.9, which does better in few steps.
-
-    `tangent`, `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5. `shift` moves labelled images by up to so many pixels.
+    `optimizer` is ``adam`` as in the paper, or ``sgd`` with momentum 0.9, which does better in few steps. `tangent`,
+    `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5. `shift` moves labelled images by
+    up to so many pixels.
     """
 
     steps: int
