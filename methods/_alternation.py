@@ -85,10 +85,9 @@ class Alternating:
         self.student.eval()
         with torch.no_grad():
             made = self.generator(self.latents)
-            self._check(
-                {"student's output": self.student(made).sum()}, config.iterations, "the released student", depends
-            )
-            return (self.generator.eval()(self.latents[:SHOWN]) * 255).round().to(torch.uint8).cpu()
+            self._check({"output": self.student(made).sum()}, config.iterations, "the released student", depends)
+            shown: Tensor = self.generator.eval()(self.latents[:SHOWN])
+        return (shown * 255).round().to(torch.uint8).cpu()
 
     def _with_random(self, made: Tensor) -> Tensor:
         count = self.config.batch - len(made)

@@ -53,7 +53,7 @@ def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, 
     given = student.detach().clamp(LEAST, 1 - LEAST).requires_grad_()
     with torch.enable_grad():
         loss = distillation_loss(teacher.detach(), given, kind, weight).sum()
-        (gradient,) = torch.autograd.grad(loss, given)
+        gradient: Tensor = torch.autograd.grad(loss, given)[0]
     return gradient
 
 
@@ -73,10 +73,11 @@ def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) ->
     ``normalise`` divides each by its norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
     Gradients that are not finite become zero: were they passed on, one record could stop the run.
     """
-    gradients = gradients.nan_to_num(0.0, 0.0, 0.0)
-    norms = gradients.norm(dim=1, keepdim=True)
+    # Double precision: in single, rounding may leave a norm above 1.
+    gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     if how == "clip":
-        return gradients / torch.clamp(norms, min=bound)
+        return gradients / norms.clamp_min(bound)
     return gradients / (norms + stability)
 
 

@@ -169,6 +169,9 @@ def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: fl
         remarks.append("; ".join(first.privacy.bypasses))
     elif proven > claimed:
         remarks.append("proven > claimed")
+    levels = [r.privacy.record_level.epsilon for r in group if r.privacy is not None and r.privacy.record_level]
+    if levels:
+        remarks.append(f"record level: epsilon {epsilon_text(max(levels), 'up')}")
     if audited is not None and audited > proven:
         remarks.append("BUG: audited > proven")
     if first.reduced:
