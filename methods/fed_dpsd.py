@@ -93,7 +93,8 @@ class FedDPSD(DPSD):
             noisy = released_gradients(
                 given.cpu(), ledger, beta=beta, sigma=config.sigma, answers=len(teachers), reading=config.eq3
             )
-            return student - config.gamma * noisy.to(student.device)
+            labels: Tensor = student - config.gamma * noisy.to(student.device)
+            return labels
 
         return annotate
 
