@@ -73,12 +73,12 @@ def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) ->
     ``normalise`` divides each by its norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
     Gradients that are not finite become zero: were they passed on, one record could stop the run.
     """
-    # Double precision: in single, rounding may leave a norm above 1.
+    # Double precision, and a margin above its rounding: no norm may exceed 1.
     gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     if how == "clip":
-        return gradients / norms.clamp_min(bound)
-    return gradients / (norms + stability)
+        return gradients / (norms.clamp_min(bound) * (1 + 1e-12))
+    return gradients / ((norms + stability) * (1 + 1e-12))
 
 
 def released_gradients(
