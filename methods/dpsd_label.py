@@ -68,8 +68,12 @@ class DPSDLabel(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        return {"quick": quick_settings(facts), "tiny": tiny_settings(facts)}
+        """See :meth:`bench.interface.Method.presets`.
+
+        All classes are in the set. With fewer, the student's first guesses decide: a class outside its set is never
+        told, so it stays outside, and the student ends with three classes (24% on MNIST at epsilon 10).
+        """
+        return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
 
     @classmethod
     def calibrate(cls, config: DPSDLabelConfig, budget: Budget, facts: Facts) -> DPSDLabelConfig:
