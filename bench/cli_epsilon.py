@@ -332,3 +332,35 @@ def dp_sgd(
     assert sigma is not None
     event = DPSGD(rate, sigma, steps)
     report(accountants.account([event], delta), delta, json, event.describe(), facts)
+
+
+@app.command()
+def impossible(
+    eps: Annotated[float, typer.Option("--eps", help="The claimed epsilon, by a proof about one teacher's answers.")],
+    accuracy: Annotated[float, typer.Option(help="The accuracy in percent, for instance 96.03.")],
+    classes: Annotated[int, typer.Option(help="Number of classes, each with as many test records.")] = 10,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Can a single teacher's student be so good? For proofs that hold between any two teachers, not for shards."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from bench.interface import Budget
+    from bench.privacy.impossible import probability_bound, remark, rounded_up
+
+    Budget(eps, delta)
+    if not 1 < accuracy <= 100:
+        raise BenchError(f"--accuracy is in percent, above 1 and at most 100, not {accuracy:g}. Try 96.03.")
+    bound = probability_bound(eps, delta, accuracy / 100, [1 / max(classes, 1)] * classes)
+    verdict = remark([bound.probability]) or "not ruled out"
+    if json:
+        typer.echo(dumps({"epsilon": eps, "delta": delta, "accuracy": accuracy, "verdict": verdict, **asdict(bound)}))
+        return
+    typer.echo(f"accuracy {accuracy:g}% with {classes} classes at epsilon {eps:g}, delta {delta:g}: {verdict}")
+    if bound.probability < 1:
+        typer.echo(
+            f"If the claim held between any two teachers, an accuracy above {100 * bound.threshold:.2f}% would have "
+            f"probability at most {rounded_up(bound.probability)}: {bound.permutations:.10g} permutations of the "
+            f"classes ({bound.code}), any two of which differ on {bound.distance} classes or more."
+        )

@@ -7,13 +7,26 @@ equally often, and its last hidden layer is strongly active (Chen et al., ICCV 2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.errors import BenchError
+from bench.models.classifiers import features_and_logits
+from bench.training import shifted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.console import Stage
+    from bench.gans import GanGenerator
+    from bench.models.generators import DataFreeGenerator
+
+Arrays = dict[str, "NDArray[Any]"]
 
 Reading = Literal["dafl", "printed"]
 """How the two terms are read that the papers print otherwise than DAFL computes them; see :func:`generator_terms`."""
@@ -59,3 +72,97 @@ def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None
                 f"{what} diverged at iteration {iteration}: its term {name!r} is {float(value.detach())}. Lower its "
                 "learning rate. The state before it is kept among the run's artefacts."
             )
+
+
+class Guard:
+    """Checks a training's losses, and keeps the weights that gave the last finite one.
+
+    `keep` is handed those weights, as arrays by name, before the error is raised: a run that diverges after an hour
+    leaves what it had.
+    """
+
+    def __init__(
+        self, what: str, modules: Mapping[str, nn.Module], keep: Callable[[Arrays], object] | None = None
+    ) -> None:
+        """Watch the training of `modules`; `what` names it in the message."""
+        self._what, self._modules, self._keep = what, modules, keep
+        self._good: dict[str, Tensor] = {}
+
+    def check(self, terms: Mapping[str, Tensor], iteration: int) -> None:
+        """Call before the step of `iteration`. Raises :class:`NotFiniteError` where one of `terms` is no number."""
+        try:
+            check_finite(terms, iteration, self._what)
+        except NotFiniteError:
+            if self._keep is not None and self._good:
+                self._keep({name: value.cpu().numpy() for name, value in self._good.items()})
+            raise
+        if self._keep is not None:
+            self._good = {
+                f"{part}/{name}": value.detach().clone()
+                for part, module in self._modules.items()
+                for name, value in module.state_dict().items()
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSettings:
+    """How a data-free generator is trained: Adam at `lr`, a tenth of it after every `decay_steps` (0: never).
+
+    `alpha` and `beta` weigh the entropy and the activation beside the one-hot term (DGD, Eq. 2). `shift` moves the
+    images by up to so many pixels before the classifier sees them, which makes it sure of shapes, not of pixels.
+    """
+
+    steps: int
+    batch_size: int = 128
+    lr: float = 0.2
+    decay_steps: int = 0
+    alpha: float = 5.0
+    beta: float = 0.1
+    shift: int = 0
+    reading: Reading = "dafl"
+
+
+def train_generator(
+    net: DataFreeGenerator,
+    classifier: nn.Module,
+    settings: GeneratorSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+    keep: Callable[[Arrays], object] | None = None,
+) -> DataFreeGenerator:
+    """Train `net` in place against the fixed `classifier` (Eq. 2 of DGD) and return it, in evaluation mode.
+
+    `stage` is advanced at every step; `keep` is as for :class:`Guard`. Raises :class:`NotFiniteError` where a term is
+    no number any more.
+    """
+    net.to(device).train()
+    classifier.to(device).eval().requires_grad_(False)
+    optimizer = torch.optim.Adam(net.parameters(), settings.lr)
+    guard = Guard("the generator", {"generator": net}, keep)
+    for step in range(settings.steps):
+        if settings.decay_steps and step and step % settings.decay_steps == 0:
+            for group in optimizer.param_groups:
+                group["lr"] /= 10
+        images = net(net.noise(settings.batch_size, generator, device))
+        if settings.shift:
+            images = shifted(images, settings.shift, generator)
+        terms = generator_terms(*features_and_logits(classifier, images), norm=1, reading=settings.reading)
+        guard.check(terms, step)
+        loss = terms["one_hot"] + settings.alpha * terms["entropy"] + settings.beta * terms["activation"]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if stage is not None:
+            stage.advance()
+    return net.eval()
+
+
+@torch.no_grad()
+def generate(
+    net: DataFreeGenerator | GanGenerator, count: int, generator: torch.Generator, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Return `count` images of `net` from fresh noise, uint8 (count, channels, height, width)."""
+    batches = [net(net.noise(min(500, count - done), generator, device)) for done in range(0, count, 500)]
+    return torch.cat([(batch * 255.0).round().to(torch.uint8).cpu() for batch in batches])

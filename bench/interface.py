@@ -146,7 +146,8 @@ class Released:
     """Everything that leaves a private training; what is not in here is deleted.
 
     `student` is rebuilt by ``timm.create_model(student_name, **student_options)`` and its weights. `extras` holds
-    whatever else the method gives out (synthetic images, their labels), as tensors by name.
+    whatever else the method gives out, as tensors by name. ``synthetic_images``, uint8 or float in [0, 1] (n, channels,
+    height, width), are shown on a sheet beside the record, by ``synthetic_labels`` (n,) where these are there.
     """
 
     student: torch.nn.Module
@@ -192,6 +193,9 @@ class Method(abc.ABC):
     """The name of the variant that earns a finite proven epsilon, where `bypass` is set."""
     private: ClassVar[bool] = True
     """False for a baseline without any privacy: it is run once for all epsilons."""
+    single_teacher: ClassVar[bool] = False
+    """True where the privacy proof uses only that each answer of one teacher is bounded, so that it holds between any
+    two teachers, and only the teacher tells the classes' names. See :mod:`bench.privacy.impossible`."""
 
     @classmethod
     @abc.abstractmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.config import field_table
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Facts, Method
-from bench.record import Record, Status
+from bench.record import Plausibility, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
 
@@ -134,6 +134,8 @@ def record_page(record: Record) -> list[Table]:
     ]
     if record.utility is not None:
         about.append(("accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records}"))
+    if record.privacy is not None and record.privacy.plausibility is not None:
+        about.append(("under the claim", _plausibility(record.privacy.plausibility)))
     if record.queries is not None:
         right = record.queries.label_accuracy
         about.append(
@@ -147,6 +149,8 @@ def record_page(record: Record) -> list[Table]:
         about.append(
             ("student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}")
         )
+    if record.sheet is not None:
+        about.append(("synthetic images", record.sheet.file))
     if record.failure is not None:
         about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
     tables: list[Table] = [(record.key, ("what", "value"), about)]
@@ -183,6 +187,18 @@ def record_page(record: Record) -> list[Table]:
         where = record.provenance.model_dump(mode="json")
         tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
     return tables
+
+
+def _plausibility(found: Plausibility) -> str:
+    from bench.privacy.impossible import remark, rounded_up
+
+    if found.probability >= 1:
+        return "nothing is known against such an accuracy"
+    said = remark([found.probability])
+    return (
+        f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
+        f"(a code of {found.permutations:.10g} permutations)"
+    ) + (": impossible as claimed" if said else "")
 
 
 def _yes(value: bool) -> str:

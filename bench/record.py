@@ -59,6 +59,18 @@ class Audited(Row):
     audit: str
 
 
+class Plausibility(Row):
+    """What the claimed epsilon says of the measured accuracy, where the claim holds between any two teachers.
+
+    Above `threshold`, a share of the test records, the accuracy is with at most this `probability`; see
+    :mod:`bench.privacy.impossible`.
+    """
+
+    probability: float
+    threshold: float
+    permutations: float
+
+
 class Privacy(Row):
     """The three epsilons of a row, and what they speak of."""
 
@@ -68,6 +80,8 @@ class Privacy(Row):
     claimed: Claimed
     proven: Accountant
     audited: Audited | None = None
+    plausibility: Plausibility | None = None
+    """None where the claim speaks of data sets that differ in one unit, which no accuracy contradicts."""
     bypasses: list[str] = []
     accountants: list[Accountant] = []
     withheld: str = ""
@@ -99,6 +113,13 @@ class Student(Row):
     name: str
     options: dict[str, Any]
     parameters: int
+    file: str
+    sha256: str
+
+
+class Sheet(Row):
+    """A picture of the first released images: a PNG, `file` below the run directory."""
+
     file: str
     sha256: str
 
@@ -161,6 +182,8 @@ class Record(Row):
     utility: Utility | None = None
     queries: Queries | None = None
     student: Student | None = None
+    sheet: Sheet | None = None
+    """None where no images were released that a picture can show."""
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance

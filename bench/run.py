@@ -21,12 +21,25 @@ from bench.errors import BenchError
 from bench.interface import Context, Method, Released
 from bench.plan import Cell, Dataset
 from bench.privacy.accountants import Accounted, account, proven
+from bench.privacy.impossible import probability_bound
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
 from bench.provenance import Clock
-from bench.record import Accountant, Claimed, Failure, Privacy, Queries, Record, Status, Student, Utility
+from bench.record import (
+    Accountant,
+    Claimed,
+    Failure,
+    Plausibility,
+    Privacy,
+    Queries,
+    Record,
+    Sheet,
+    Status,
+    Student,
+    Utility,
+)
 from bench.registry import METHODS
-from bench.release import save_released
+from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir, explain_os_error, write_atomic
 
@@ -170,12 +183,14 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
     # An older record of this cell must not stand beside a newer release, should the run end between the two.
     run_dir.record_path(cell.key).unlink(missing_ok=True)
     digest = save_released(released, run_dir.path / file)
+    picture = f"released/{cell.key}.png"
+    seen = save_sheet(released, run_dir.path / picture)
     return _record(
         cell,
         clock,
         context.cache,
         status=Status.DONE,
-        privacy=_privacy(cell, ledger),
+        privacy=_privacy(cell, ledger, accuracy, material),
         utility=Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels)),
         queries=_queries(ledger, released, material),
         student=Student(
@@ -185,6 +200,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
             file=file,
             sha256=digest,
         ),
+        sheet=None if seen is None else Sheet(file=picture, sha256=seen),
         notes=notes,
     )
 
@@ -206,7 +222,7 @@ def _local_secret(run_dir: RunDir) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _privacy(cell: Cell, ledger: Ledger) -> Privacy:
+def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised) -> Privacy:
     method = METHODS.get(cell.method)
     if cell.facts.public_benchmark:
         claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
@@ -225,12 +241,22 @@ def _privacy(cell: Cell, ledger: Ledger) -> Privacy:
         delta=cell.delta,
         claimed=Claimed(epsilon=claim.epsilon, source=claim.source, note=claim.note),
         proven=_accountant(proven(ledger.events, cell.delta)),
+        plausibility=_plausibility(cell, claim.epsilon, accuracy, material),
         bypasses=ledger.bypasses,
         accountants=[_accountant(figure) for figure in accountants],
         withheld=withheld,
         events=[event.as_dict() for event in ledger.events],
         record_level=None if record_level is None else _accountant(record_level),
     )
+
+
+def _plausibility(cell: Cell, epsilon: float, accuracy: float, material: Materialised) -> Plausibility | None:
+    """Return what the claim says of the accuracy, by the class shares of a public benchmark's test records."""
+    if not (METHODS.get(cell.method).single_teacher and cell.facts.public_benchmark):
+        return None
+    counts = material.test_labels.bincount(minlength=cell.facts.classes)
+    bound = probability_bound(epsilon, cell.delta, accuracy, (counts.double() / counts.sum()).tolist())
+    return Plausibility(probability=bound.probability, threshold=bound.threshold, permutations=bound.permutations)
 
 
 def _accountant(figure: Accounted) -> Accountant:

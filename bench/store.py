@@ -4,6 +4,7 @@
     RUN_DIR/records/KEY.json         one record per cell
     RUN_DIR/records/damaged/         records that could not be read, set aside
     RUN_DIR/released/KEY.safetensors what a method released
+    RUN_DIR/released/KEY.png         a sheet of its synthetic images, where it released some
     RUN_DIR/logs/KEY.log             traceback of a failed cell
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
 

@@ -31,9 +31,10 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 class FitSettings:
     """How to train: exactly one of `steps` and `epochs` is set. Rates are those of the optimiser, without hidden scale.
 
-    `schedule`: ``constant``; ``cosine`` to zero; ``staircase``, which multiplies the rate by `decay_factor` every
-    `decay_steps`. `order`: ``shuffle`` draws a new permutation for each epoch and drops no record; ``sequential`` goes
-    through the records as they lie, a short last batch being moved back to full size (the published PATE code).
+    `schedule`: ``constant``; ``cosine`` or ``linear`` to zero; ``staircase``, which multiplies the rate by
+    `decay_factor` every `decay_steps`. `order`: ``shuffle`` draws a new permutation for each epoch and drops no record;
+    ``sequential`` goes through the records as they lie, a short last batch being moved back to full size (the published
+    PATE code).
     `weight_decay` is for all parameters, `dense_decay` an L2 term (half the square) for dense layers but the last.
     `ema` is the decay of an average of the weights that replaces them at the end, warmed up as TensorFlow does:
     min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in pixels.
@@ -48,7 +49,7 @@ class FitSettings:
     nesterov: bool = False
     weight_decay: float = 0.0
     dense_decay: float = 0.0
-    schedule: Literal["constant", "cosine", "staircase"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "staircase"] = "cosine"
     decay_steps: int = 0
     decay_factor: float = 0.1
     order: Literal["shuffle", "sequential"] = "shuffle"
@@ -81,6 +82,8 @@ class FitSettings:
         """Return the learning rate of `step` (from 0) of `total`."""
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1.0 + math.cos(math.pi * step / total))
+        if self.schedule == "linear":
+            return self.lr * (1.0 - step / total)
         if self.schedule == "staircase":
             return self.lr * self.decay_factor ** (step // self.decay_steps)
         return self.lr

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.cache import digest_of
+from bench.privacy.impossible import remark
 from bench.record import Record, Status
 
 COLUMNS = (
@@ -172,6 +173,8 @@ def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: fl
     levels = [r.privacy.record_level.epsilon for r in group if r.privacy is not None and r.privacy.record_level]
     if levels:
         remarks.append(f"record level: epsilon {epsilon_text(max(levels), 'up')}")
+    plausible = [r.privacy.plausibility for r in group if r.privacy is not None]
+    remarks.extend(filter(None, [remark([p.probability for p in plausible if p is not None])]))
     if audited is not None and audited > proven:
         remarks.append("BUG: audited > proven")
     if first.reduced:

@@ -162,6 +162,27 @@ class WhitenImage(nn.Module):
 
 
 @register_model
+def dgd_cnn(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
+    dense: Sequence[int] = (), **_: Any,
+) -> FeatureNet:  # fmt: skip
+    """Build DGD's baseline and teacher: two 3x3 convolutions (64, 128), each with ReLU and a 2x2 pool, Xavier starts.
+
+    DGD, section IV; `dense` adds layers with ReLU before the last, 384 and 192 there for SVHN.
+    """
+    layers: list[nn.Module] = [Normalise()]
+    channels = in_chans
+    for width in (64, 128):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    net = _assemble("dgd_cnn", layers, dense, nn.ReLU, in_chans, img_size, num_classes)
+    for layer in net.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.xavier_uniform_(layer.weight)
+    return net
+
+
+@register_model
 def tanh_cnn_mnist(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
 ) -> FeatureNet:

@@ -1,0 +1,314 @@
+"""Three GANs on private images: what DGD (Fig. 4) sets its data-free generator against. Without any privacy.
+
+**No epsilon may be attached to what comes of these generators.** They are fitted to private images without noise, so
+their weights, their images and every student trained on these tell of the records, whatever is added afterwards. A
+method that uses one declares it with ``ledger.bypass``.
+
+- ``acgan``: Odena, Olah and Shlens, ICML 2017 (arXiv:1610.09585). Real or fake by binary cross-entropy, and the class
+  of real and of made images by cross-entropy; images are made for a label.
+- ``wgan``: Arjovsky, Chintala and Bottou, ICML 2017 (arXiv:1701.07875), and its code (martinarjovsky/WassersteinGAN).
+  A critic with weights in [-0.01, 0.01], RMSProp, five critic steps to one of the generator. Knows no labels.
+- ``infogan``: Chen et al., NeurIPS 2016 (arXiv:1606.03657), and its code (openai/InfoGAN, ``run_mnist_exp.py``). A
+  categorical code and two continuous ones, which the discriminator's second head must find again; their Gaussian has
+  deviation 1 as in the code. Uses no labels: which category becomes which class is chance.
+
+The nets are small DCGANs (Radford et al. 2016) for images of any size from 8x8: two strided convolutions down, two up.
+Pixels come from a sigmoid, in [0, 1], and are mapped to [-1, 1] before the discriminator, by public constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.data_free import check_finite
+from bench.errors import BenchError, UnknownNameError
+from bench.models.layers import Normalise
+from bench.training import as_float, seeded
+
+if TYPE_CHECKING:
+    from bench.console import Stage
+
+Kind = Literal["acgan", "wgan", "infogan"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CONTINUOUS_CODES = 2
+"""InfoGAN, appendix C.1 (MNIST)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GanSettings:
+    """How a GAN is trained; rates and losses are its paper's.
+
+    `epochs` counts passes over the images, `steps` (where given, instead) steps of the generator; a WGAN takes
+    `critic_steps` batches for each of these, the others one. `width` is the number of maps at half the images' size;
+    there are twice as many at a quarter. `noise_size` is None for the paper's: 62 for InfoGAN, 100 for the others.
+    `rate_scale` multiplies the paper's learning rates, for trainings much shorter than its own: a WGAN's 5e-5 moves
+    little in some hundred steps.
+    """
+
+    epochs: float = 25.0
+    steps: int | None = None
+    batch_size: int = 64
+    width: int = 64
+    noise_size: int | None = None
+    critic_steps: int = 5
+    clip: float = 0.01
+    rate_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        if not (math.isfinite(self.epochs) and self.epochs > 0) or (self.steps is not None and self.steps < 1):
+            raise BenchError(f"a GAN needs a positive number of steps or epochs, not {self.steps or self.epochs}.")
+        if self.batch_size < 2:
+            raise BenchError(f"batch normalisation needs a batch_size of at least 2, not {self.batch_size}.")
+        if min(self.width, self.critic_steps, self.noise_size or 1) < 1 or not min(self.clip, self.rate_scale) > 0:
+            raise BenchError("width, critic_steps, noise_size, clip and rate_scale of a GAN must be positive.")
+
+    def total_steps(self, kind: Kind, records: int) -> int:
+        """Return how many steps the generator takes on so many records."""
+        if self.steps is not None:
+            return self.steps
+        batches = self.epochs * math.ceil(records / self.batch_size)
+        return max(1, round(batches / (self.critic_steps if kind == "wgan" else 1)))
+
+
+class GanGenerator(nn.Module):
+    """Noise, a label and continuous codes -> quarter-sized maps -> two transposed convolutions -> pixels by a sigmoid.
+
+    Used as :class:`bench.models.generators.DataFreeGenerator` is. Its input is (n, `noise_size`): `plain` values that
+    mean nothing, then a one-hot label of `classes` (0: none), then `codes` values in [-1, 1].
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], plain: int, classes: int = 0, codes: int = 0, *, width: int = 64
+    ) -> None:
+        """Make images of `shape` (channels, height, width)."""
+        super().__init__()
+        channels, high, wide = shape
+        self.shape, self.plain, self.classes, self.codes = shape, plain, classes, codes
+        self.noise_size = plain + classes + codes
+        self.low = (2 * width, math.ceil(high / 4), math.ceil(wide / 4))
+        self.project = nn.Linear(self.noise_size, math.prod(self.low), bias=False)
+        self.net = nn.Sequential(
+            nn.BatchNorm2d(2 * width), nn.ReLU(),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.ConvTranspose2d(width, channels, 4, 2, 1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Draw inputs (count, noise_size): standard normal values, then uniform labels, then uniform codes.
+
+        InfoGAN's plain values are uniform in [-1, 1], as in its code.
+        """
+        where = generator.device
+        if self.codes:
+            parts = [2 * torch.rand(count, self.plain, generator=generator, device=where) - 1]
+        else:
+            parts = [torch.randn(count, self.plain, generator=generator, device=where)]
+        if self.classes:
+            labels = torch.randint(0, self.classes, (count,), generator=generator, device=where)
+            parts.append(functional.one_hot(labels, self.classes).float())
+        if self.codes:
+            parts.append(2 * torch.rand(count, self.codes, generator=generator, device=where) - 1)
+        return torch.cat(parts, 1).to(device)
+
+    def labels_of(self, noise: Tensor) -> Tensor:
+        """Return the labels (n,) that inputs (n, noise_size) ask for. For InfoGAN: categories, which are no classes."""
+        return noise[:, self.plain : self.plain + self.classes].argmax(1)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Map inputs (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
+        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
+        return images[:, :, : self.shape[1], : self.shape[2]]
+
+
+class _Critic(nn.Module):
+    """Two strided convolutions, a score for real or fake, and what a second head tells (labels, then codes)."""
+
+    def __init__(self, shape: tuple[int, int, int], width: int, told: int, hidden: int) -> None:
+        super().__init__()
+        channels, high, wide = shape
+        self.body = nn.Sequential(
+            Normalise(), nn.Conv2d(channels, width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * width), nn.LeakyReLU(0.2),
+            nn.Flatten(),
+        )  # fmt: skip
+        features = 2 * width * (high // 4) * (wide // 4)
+        self.score = nn.Linear(features, 1)
+        if hidden:
+            self.tell: nn.Module = nn.Sequential(
+                nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, told)
+            )
+        else:
+            self.tell = nn.Linear(features, told) if told else nn.Identity()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(images)
+        return self.score(features).squeeze(1), self.tell(features)
+
+
+def train_gan(
+    kind: Kind,
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    settings: GanSettings,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> GanGenerator:
+    """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
+
+    No epsilon may be attached to anything that comes of it: see the module.
+
+    Args:
+        kind: ``acgan``, ``wgan`` or ``infogan``.
+        images: uint8, or float in [0, 1], (n, channels, height, width), of 8x8 pixels or more.
+        labels: int64 (n,); only ``acgan`` looks at them.
+        classes: Number of classes, and of InfoGAN's categories.
+        settings: How long, and how wide the nets are.
+        generator: Whatever is random comes from it: starts, order of the images, noise.
+        device: Where to train.
+        stage: Advanced by one at each step of the generator, :meth:`GanSettings.total_steps` in all.
+
+    Raises:
+        BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
+            outside 0..classes - 1, or (as :class:`bench.data_free.NotFiniteError`) a loss that is not finite.
+
+    """
+    _check(kind, images, labels, classes)
+    device = torch.device(device)
+    with seeded(generator, device):
+        game = _Game(kind, images.shape[1:], classes, settings, device)
+    batches = _batches(len(images), settings.batch_size, generator)
+
+    def draw() -> tuple[Tensor, Tensor]:
+        index = next(batches)
+        return as_float(images[index.to(images.device)].to(device)), labels[index.to(labels.device)].to(device)
+
+    for step in range(settings.total_steps(kind, len(images))):
+        if kind == "wgan":
+            terms = _wasserstein_step(game, [draw()[0] for _ in range(settings.critic_steps)], settings.clip, generator)
+        else:
+            terms = _entropy_step(game, *draw(), generator)
+        check_finite(terms, step, kind)
+        if stage is not None:
+            stage.advance()
+    return game.generator.eval()
+
+
+def _check(kind: str, images: Tensor, labels: Tensor, classes: int) -> None:
+    if kind not in KINDS:
+        raise UnknownNameError("GAN", kind, KINDS)
+    if images.ndim != 4 or len(images) < 2 or min(images.shape[2:]) < 8:
+        raise BenchError(f"a GAN needs two images of 8x8 pixels or more, not {tuple(images.shape)}.")
+    if labels.shape != images.shape[:1]:
+        raise BenchError(f"a GAN needs a label for each of {len(images)} images, not {tuple(labels.shape)}.")
+    if classes < 2 or int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise BenchError(f"the labels of a GAN's images must be whole numbers below its {classes} classes, 2 or more.")
+
+
+class _Game:
+    """The two nets and their optimisers."""
+
+    def __init__(
+        self, kind: Kind, shape: torch.Size, classes: int, settings: GanSettings, device: torch.device
+    ) -> None:
+        image = (shape[0], shape[1], shape[2])
+        self.kind, self.classes = kind, classes
+        categories = 0 if kind == "wgan" else classes
+        codes = CONTINUOUS_CODES if kind == "infogan" else 0
+        plain = settings.noise_size or (62 if kind == "infogan" else 100)
+        self.generator = GanGenerator(image, plain, categories, codes, width=settings.width)
+        self.critic = _Critic(image, settings.width, categories + codes, 128 if kind == "infogan" else 0)
+        for net in (self.generator, self.critic):
+            net.apply(_start)
+            net.to(device).train()
+        rates = {"acgan": (2e-4, 2e-4), "wgan": (5e-5, 5e-5), "infogan": (1e-3, 2e-4)}[kind]
+        self.optimizers = [
+            _optimizer(kind, net, rate * settings.rate_scale)
+            for net, rate in zip((self.generator, self.critic), rates, strict=True)
+        ]
+
+    def descend(self, which: Literal["generator", "critic"], loss: Tensor) -> None:
+        number = 0 if which == "generator" else 1
+        net, optimizer = (self.generator, self.critic)[number], self.optimizers[number]
+        optimizer.zero_grad(set_to_none=True)
+        # Only this net's gradients: the other's would be computed for nothing.
+        torch.autograd.backward(loss, inputs=list(net.parameters()))
+        optimizer.step()
+
+    def told_of_made(self, told: Tensor, noise: Tensor) -> Tensor:
+        """Return how far the second head is from the label and the codes that an image was made for."""
+        made_for = self.generator.labels_of(noise)
+        loss = functional.cross_entropy(told[:, : self.classes], made_for)
+        if self.generator.codes:
+            # A Gaussian of deviation 1 about what is told; the paper weighs it by 0.1.
+            miss = (told[:, self.classes :] - noise[:, -self.generator.codes :]).square().sum(1)
+            loss = loss + 0.1 * 0.5 * miss.mean()
+        return loss
+
+
+def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Take one step of an ACGAN's or InfoGAN's discriminator and one of its generator, on the same made images."""
+    noise = game.generator.noise(len(real), generator, real.device)
+    made = game.generator(noise)
+    score, told = game.critic(real)
+    terms = {"real": functional.softplus(-score).mean()}
+    if game.kind == "acgan":
+        terms["real class"] = functional.cross_entropy(told, labels)
+    score, told = game.critic(made.detach())
+    terms["fake"] = functional.softplus(score).mean()
+    terms["fake told"] = game.told_of_made(told, noise)
+    game.descend("critic", torch.stack(list(terms.values())).sum())
+    score, told = game.critic(made)
+    terms["generator"] = functional.softplus(-score).mean() + game.told_of_made(told, noise)
+    game.descend("generator", terms["generator"])
+    return terms
+
+
+def _wasserstein_step(game: _Game, reals: list[Tensor], clip: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Take one step of a WGAN's critic on each of `reals` and then one of its generator."""
+    terms: dict[str, Tensor] = {}
+    for real in reals:
+        with torch.no_grad():
+            made = game.generator(game.generator.noise(len(real), generator, real.device))
+        terms["critic"] = game.critic(made)[0].mean() - game.critic(real)[0].mean()
+        game.descend("critic", terms["critic"])
+        with torch.no_grad():
+            for parameter in game.critic.parameters():
+                parameter.clamp_(-clip, clip)
+    noise = game.generator.noise(len(reals[-1]), generator, reals[-1].device)
+    terms["generator"] = -game.critic(game.generator(noise))[0].mean()
+    game.descend("generator", terms["generator"])
+    return terms
+
+
+def _optimizer(kind: Kind, net: nn.Module, rate: float) -> torch.optim.Optimizer:
+    if kind == "wgan":
+        return torch.optim.RMSprop(net.parameters(), rate)
+    return torch.optim.Adam(net.parameters(), rate, (0.5, 0.999), fused=True)
+
+
+def _start(layer: nn.Module) -> None:
+    """Start a layer as DCGAN does."""
+    if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.normal_(layer.weight, 0.0, 0.02)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        nn.init.normal_(layer.weight, 1.0, 0.02)
+
+
+def _batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield the images' numbers in shuffled batches for ever; a single left-over image is no batch."""
+    while True:
+        order = torch.randperm(count, generator=generator, device=generator.device)
+        yield from (batch for batch in torch.split(order, size) if len(batch) > 1)

@@ -1,0 +1,58 @@
+"""A small variational autoencoder (Kingma and Welling, ICLR 2014, arXiv:1312.6114) for images of any size from 4x4."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.errors import BenchError
+from bench.models.generators import DataFreeGenerator
+from bench.models.layers import normalise
+
+
+class VAE(nn.Module):
+    """Two strided convolutions to a normal over codes (n, `latent`); the decoder is a generator of images.
+
+    Like the nets of tangent-normal adversarial regularisation (Yu et al., CVPR 2019, arXiv:1808.06088), which encode
+    and decode by convolutions; the layers are ours. Pixels are taken as Bernoulli, which suits values in [0, 1].
+    """
+
+    def __init__(self, channels: int, height: int, width: int, latent: int = 32, units: int = 64) -> None:
+        """Encode images of (`channels`, `height`, `width`) to `latent` values.
+
+        Raises :class:`BenchError` for a latent size outside 1..1024 or images below 4x4.
+        """
+        super().__init__()
+        if not 1 <= latent <= 1024:
+            raise BenchError(f"the autoencoder takes codes of 1 to 1024 values, not {latent}.")
+        self.latent = latent
+        self.decoder = DataFreeGenerator(channels, height, width, latent, units)
+        body = nn.Sequential(
+            nn.Conv2d(channels, units, 3, stride=2, padding=1), nn.ReLU(),
+            nn.Conv2d(units, units, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        with torch.no_grad():
+            values = body(torch.zeros(1, channels, height, width)).shape[1]
+        self.encoder = nn.Sequential(*body, nn.Linear(values, 2 * latent))
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation (n, latent) of the codes of `images` in [0, 1]."""
+        mean, log_variance = self.encoder(normalise(images)).chunk(2, 1)
+        return mean, (0.5 * log_variance.clamp(-20.0, 20.0)).exp()
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Return the images (n, channels, height, width) in [0, 1] of `codes` (n, latent)."""
+        images: Tensor = self.decoder(codes)
+        return images
+
+    def terms(self, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the two terms of the loss per image, ``reconstruction`` and ``divergence``, both in nats."""
+        mean, deviation = self.encode(images)
+        noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
+        decoded = self.decode(mean + deviation * noise).clamp(1e-6, 1 - 1e-6)
+        count = len(images)
+        return {
+            "reconstruction": functional.binary_cross_entropy(decoded, images, reduction="sum") / count,
+            "divergence": 0.5 * (mean**2 + deviation**2 - 1 - 2 * deviation.log()).sum() / count,
+        }

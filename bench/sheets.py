@@ -1,0 +1,84 @@
+"""Sheets of images: what a method released, at one look, as one PNG."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import torch
+
+GAP = 2
+"""Pixels between images, which are not enlarged."""
+_BACKGROUND = 128
+"""Grey: an image's border shows whether it is black or white."""
+_CELL = 56
+"""How many pixels wide or high an image is to be at least, where no scale is given."""
+
+
+def sheet(
+    images: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    *,
+    columns: int = 10,
+    rows: int = 20,
+    scale: int | None = None,
+) -> bytes:
+    """Return a PNG of the first images, `rows` of `columns`; equal images give equal bytes.
+
+    Args:
+        images: uint8, or float in [0, 1] (what lies outside is cut off, what is no number is black), of shape (n,
+            channels, height, width) with one channel or three.
+        labels: int64 (n,): then each class that occurs has a row of its own, the least first.
+        columns: Images in a row.
+        rows: Rows at most.
+        scale: Whole factor by which pixels are enlarged; by default small images become 56 pixels wide or more.
+
+    Raises:
+        BenchError: For no images, another shape, or as many labels as there are not images.
+
+    """
+    import torch
+    from PIL import Image
+
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise BenchError(f"a sheet takes images (n, 1 or 3, height, width), not {tuple(images.shape)}.")
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise BenchError(f"a sheet of {len(images)} images takes as many labels, not {tuple(labels.shape)}.")
+    if min(columns, rows, 1 if scale is None else scale) < 1:
+        raise BenchError("a sheet has at least one row and one column, and a scale of at least 1.")
+    _, channels, height, width = images.shape
+    factor = scale or max(1, math.ceil(_CELL / max(height, width)))
+    lines = _lines(len(images), labels, columns, rows)
+    high, wide = height * factor + GAP, width * factor + GAP
+    page = torch.full((len(lines) * high + GAP, max(map(len, lines)) * wide + GAP, channels), _BACKGROUND)
+    page = page.to(torch.uint8)
+    for row, line in enumerate(lines):
+        for column, index in enumerate(line):
+            image = _bytes(images[index]).permute(1, 2, 0)
+            image = image.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+            top, left = row * high + GAP, column * wide + GAP
+            page[top : top + height * factor, left : left + width * factor] = image
+    pixels = page.numpy()
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(file, "PNG", optimize=False, compress_level=6)
+    return file.getvalue()
+
+
+def _lines(count: int, labels: torch.Tensor | None, columns: int, rows: int) -> list[list[int]]:
+    """Return the indices of the images of each row."""
+    if labels is None:
+        return [list(range(first, min(first + columns, count))) for first in range(0, count, columns)][:rows]
+    return [(labels == label).nonzero().flatten()[:columns].tolist() for label in sorted(set(labels.tolist()))][:rows]
+
+
+def _bytes(image: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    image = image.detach().cpu()
+    if image.dtype == torch.uint8:
+        return image
+    return (image.float().nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)

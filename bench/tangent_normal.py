@@ -1,0 +1,214 @@
+"""DGD's generative stream: triples of reconstructed images, and a student that is made smooth along them (Eq. 4 to 6).
+
+The paper perturbs an image's code e "along tangent and normal directions of the distribution manifold" and cites
+tangent-normal adversarial regularisation (Yu et al., CVPR 2019, arXiv:1808.06088) without saying how. There, the
+tangent space at an image is the column space of the decoder's Jacobian J, a direction in it is J n for a direction n of
+codes, and directions are found by power iteration. Both of DGD's perturbations are added to the code, so here
+
+- the tangent one is one step of power iteration on J'J from a random start u, ``J'J u``: it lies where the decoder
+  moves the image most, along the manifold;
+- the normal one is the part of the same u that is orthogonal to it: codes that the decoder hardly turns into another
+  image of the manifold, which leave it instead.
+
+Each is given the length `radius`, in units of the prior's deviation. What the paper prints for the length, Laplacian
+noise of scale 2 c / eps1 = 6400 on normalised codes, drowns every image; ``radius="printed"`` draws that.
+
+Everything here sees generated images and released labels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.data_free import Arrays, Guard, Reading
+from bench.errors import BenchError
+from bench.models.autoencoders import VAE
+from bench.models.classifiers import features_and_logits
+from bench.training import as_float, seeded, shifted
+
+if TYPE_CHECKING:
+    from bench.console import Stage
+
+EPS1 = 0.01
+"""DGD, section IV: the epsilon that the paper gives its perturbed codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triples:
+    """Reconstructions of n images: from their code, and from the code moved along the tangent and the normal.
+
+    Each is uint8 (n, channels, height, width).
+    """
+
+    plain: Tensor
+    tangent: Tensor
+    normal: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StudentSettings:
+    """How the student is trained: Adam at `lr`, falling linearly to 0 over `steps` batches of `batch_size`.
+
+    `tangent`, `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5; `ramp` is the share of
+    the steps over which they grow from 0. `shift` moves labelled images by up to so many pixels.
+    """
+
+    steps: int
+    batch_size: int = 128
+    lr: float = 1e-3
+    tangent: float = 1.0
+    normal: float = 1.0
+    entropy: float = 1.0
+    ramp: float = 0.0
+    shift: int = 0
+    reading: Reading = "dafl"
+
+
+def train_vae(
+    vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
+    *, device: torch.device | str = "cpu", stage: Stage | None = None, keep: Callable[[Arrays], object] | None = None,
+) -> VAE:  # fmt: skip
+    """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
+
+    Adam at `lr`, falling linearly to 0; `keep` is as for :class:`bench.data_free.Guard`. Raises
+    :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any more.
+    """
+    vae.to(device).train()
+    optimizer = torch.optim.Adam(vae.parameters(), lr)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    guard = Guard("the autoencoder", {"vae": vae}, keep)
+    for step in range(steps):
+        index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
+        terms = vae.terms(as_float(images[index].to(device)), generator)
+        guard.check(terms, step)
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        falling.step()
+        if stage is not None:
+            stage.advance()
+    return vae.eval()
+
+
+def directions(vae: VAE, codes: Tensor, radius: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return a tangent and a normal perturbation of each of `codes` (n, latent), both of length `radius`."""
+    start = torch.randn(codes.shape, generator=generator, device=generator.device).to(codes.device)
+    # Both products come from one decoder pass each; batch statistics are fixed, so images do not mix.
+    moved = torch.func.jvp(vae.decode, (codes,), (start,))[1]
+    pull = torch.func.vjp(vae.decode, codes)[1]
+    along = functional.normalize(pull(moved)[0], dim=1)
+    across = functional.normalize(start - (start * along).sum(1, keepdim=True) * along, dim=1)
+    return radius * along, radius * across
+
+
+@torch.no_grad()
+def make_triples(
+    vae: VAE,
+    images: Tensor,
+    radius: float | Literal["printed"],
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> Triples:
+    """Return the triples of `images` (n, channels, height, width), Eq. 4; `stage` is advanced once per image.
+
+    Raises :class:`BenchError` for a radius that is not positive.
+    """
+    if radius != "printed" and not radius > 0:
+        raise BenchError(f"the radius of the perturbations must be positive, not {radius}.")
+    vae.to(device).eval()
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for batch in torch.split(images, 250):
+        mean, deviation = vae.encode(as_float(batch.to(device)))
+        noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
+        codes = mean + deviation * noise
+        if radius == "printed":
+            scale = 2 * vae.latent / EPS1
+            one, two = (scale * _laplace(codes, generator) for _ in range(2))
+        else:
+            one, two = directions(vae, codes, radius, generator)
+        found.append(tuple(_bytes(vae.decode(code)) for code in (codes, codes + one, codes + two)))  # type: ignore[arg-type]
+        if stage is not None:
+            stage.advance(len(batch))
+    plain, tangent, normal = zip(*found, strict=True)
+    return Triples(torch.cat(plain), torch.cat(tangent), torch.cat(normal))
+
+
+def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(like.shape, generator=generator, device=generator.device).to(like.device) - 0.5
+    return -uniform.sign() * torch.log1p(-2 * uniform.abs().clamp_max(0.5 - 1e-7))
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (images * 255.0).round().to(torch.uint8).cpu()
+
+
+def train_tangent_normal(
+    student: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    triples: Triples | None,
+    settings: StudentSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+    keep: Callable[[Arrays], object] | None = None,
+) -> nn.Module:
+    """Train `student` in place on labelled `images` (m, ...) and, where given, on `triples`; return it.
+
+    `labels` is int64 (m,) or float (m, classes). Squared distances of features are means over features, and terms means
+    over the batch, so that weights do not depend on sizes. Raises :class:`BenchError` without a labelled image, and
+    :class:`bench.data_free.NotFiniteError` where a term is no number any more.
+    """
+    if len(images) == 0 or len(images) != len(labels):
+        raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
+    student.to(device).train()
+    optimizer = torch.optim.Adam(student.parameters(), settings.lr)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / settings.steps)
+    guard = Guard("the student", {"student": student}, keep)
+    with seeded(generator, device):
+        for step in range(settings.steps):
+            index = torch.randint(len(images), (min(settings.batch_size, len(images)),), generator=generator)
+            batch = as_float(images[index].to(device))
+            if settings.shift:
+                batch = shifted(batch, settings.shift, generator)
+            terms = {"labels": functional.cross_entropy(student(batch), labels[index].to(device))}
+            if triples is not None:
+                grown = min(1.0, step / (settings.ramp * settings.steps)) if settings.ramp else 1.0
+                terms |= {name: grown * term for name, term in _smooth(student, triples, settings, generator, device)}
+            guard.check(terms, step)
+            optimizer.zero_grad(set_to_none=True)
+            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            falling.step()
+            if stage is not None:
+                stage.advance()
+    return student.eval()
+
+
+def _smooth(
+    student: nn.Module, triples: Triples, settings: StudentSettings, generator: torch.Generator,
+    device: torch.device | str,
+) -> list[tuple[str, Tensor]]:  # fmt: skip
+    """Return the terms of Eq. 6 on a random batch of triples, weighed."""
+    count = len(triples.plain)
+    index = torch.randint(count, (min(settings.batch_size, count),), generator=generator)
+    three = torch.cat([as_float(part[index].to(device)) for part in (triples.plain, triples.tangent, triples.normal)])
+    features, logits = features_and_logits(student, three)
+    plain, tangent, normal = features.chunk(3)
+    logs = logits[: len(index)].log_softmax(1)
+    entropy = -(logs.exp() * logs).sum(1).mean()
+    return [
+        ("normal", settings.normal * (plain - normal).square().mean()),
+        ("tangent", settings.tangent * (plain - tangent).square().mean()),
+        # Printed with a sign that would make predictions uniform; the text wants them decided.
+        ("entropy", settings.entropy * (-entropy if settings.reading == "printed" else entropy)),
+    ]

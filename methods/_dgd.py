@@ -1,0 +1,265 @@
+"""What DGD and its variants share: images, teachers, triples and the student of discriminative-generative distillation.
+
+Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
+TIP 2023. Two streams meet in the student: noisy answers of a teacher ensemble on a few images (Eq. 3, 5), and triples
+of many images, reconstructed with and without perturbed codes (Eq. 4, 6). Subclasses say where the images come from and
+how answers are made noisy.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
+from methods._pate import largest_shift, quick_settings, say_missing_classes, teacher_pool, train_ensemble
+from methods._students import make_student
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.data_free import Arrays
+    from bench.models.autoencoders import VAE
+    from bench.privacy.ledger import Ledger
+    from bench.tangent_normal import Triples
+    from bench.training import FitSettings
+
+SHOWN = 100
+"""Synthetic images that are released, for people to look at."""
+
+
+@dataclass(frozen=True)
+class DGDConfig:
+    """Settings of DGD. Defaults are those of the MNIST experiment of the paper."""
+
+    teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10")
+    queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget")
+    teacher: str = setting("dgd_cnn", "DGD, section IV: nets of baseline and teachers")
+    teacher_recipe: Literal["published", "augmented"] = setting("published", "DGD, section IV: Adam, linear decay to 0")
+    teacher_steps: int = setting(3000, "DGD, section IV: iteration rounds of the teachers, read as batches")
+    teacher_batch: int = setting(128, "DGD, section IV")
+    teacher_lr: float = setting(0.05, "DGD, section IV")
+    student: str = setting(
+        "dgd_cnn", "DGD, section IV: simple nets 'the same to the benchmarks'; read as the teachers'"
+    )
+    student_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
+    student_batch: int = setting(128, "DGD, section IV")
+    student_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
+    regularise: float = setting(1.0, "DGD, Eq. 6: its terms have no weights; 0 leaves the generative stream out")
+    vae: bool = setting(True, "DGD, section III-B; without it the student learns from Eq. 5 alone (Fig. 7: PATE)")
+    vae_steps: int = setting(234_500, "DGD, section IV: 500 rounds, read as passes over 60,000 images in 128s")
+    latent: int = setting(32, "DGD, section IV: c")
+    vae_units: int = setting(64, "ours: the paper names no layers")
+    radius: float = setting(1.0, "ours, in deviations of the code's prior; see bench/tangent_normal.py")
+    perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
+    synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        least = {"queries": self.queries, "teachers": self.teachers, "synthetic": self.synthetic}
+        least |= {name: getattr(self, name) for name in ("teacher_steps", "student_steps", "vae_steps", "vae_units")}
+        least |= {"teacher_batch": self.teacher_batch, "student_batch": self.student_batch}
+        for name, number in least.items():
+            if number < 1:
+                raise BenchError(f"{name} must be at least 1, not {number}.")
+        for name in ("teacher_lr", "student_lr", "radius"):
+            if not getattr(self, name) > 0:
+                raise BenchError(f"{name} must be positive, not {getattr(self, name)}.")
+        if not 1 <= self.latent <= 1024:
+            raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
+
+    def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
+        """Return how a teacher of `part` records of data of `facts` is trained."""
+        from bench.training import FitSettings
+
+        if self.teacher_recipe == "augmented":
+            return FitSettings(
+                steps=self.teacher_steps,
+                batch_size=self.teacher_batch,
+                lr=self.teacher_lr,
+                momentum=0.9,
+                schedule="cosine",
+                shift=largest_shift(facts),
+                label_smoothing=0.1,
+            )
+        return FitSettings(
+            steps=self.teacher_steps,
+            batch_size=self.teacher_batch,
+            optimizer="adam",
+            lr=self.teacher_lr,
+            schedule="linear",
+        )
+
+
+def quick_dgd(facts: Facts) -> dict[str, Any]:
+    """Return what ``quick`` changes for data of `facts`: PATE's quick teachers, small nets, fewer images."""
+    shared = quick_settings(facts)
+    names = ("teachers", "teacher", "teacher_recipe", "teacher_steps", "teacher_batch", "teacher_lr", "student")
+    small = min(facts.shape[1:]) < 16
+    return {
+        **{name: shared[name] for name in names},
+        "synthetic": 4000 if small else 10_000,
+        "vae_steps": 200 if small else 300,
+        "vae_units": 32,
+        "student_steps": 800,
+    }
+
+
+def tiny_dgd(facts: Facts) -> dict[str, Any]:
+    """Return what ``tiny`` changes for data of `facts`."""
+    return {
+        **quick_dgd(facts),
+        "teachers": min(10, max(2, facts.private_records // 4)),
+        "teacher_steps": 5,
+        "synthetic": 120,
+        "vae_steps": 3,
+        "vae_units": 8,
+        "student_steps": 5,
+    }
+
+
+class DGDFamily(Method):
+    """Images, noisy answers to a few of them, triples of all of them, a student on both."""
+
+    citation = "Ge et al. 2023"
+    public_data: ClassVar[str] = "none"
+
+    @classmethod
+    def check_facts(cls, config: Any, facts: Facts) -> None:
+        """Raise :class:`BenchError` where the data set has too few records for so many teachers."""
+        if config.teachers > facts.private_records:
+            raise BenchError(
+                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
+                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
+            )
+
+    @classmethod
+    def payable(cls, config: Any, queries: int) -> int:
+        """Return `queries`, cut to the number of images that there are."""
+        return int(min(queries, config.synthetic))
+
+    @abc.abstractmethod
+    def images(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
+        """Return the images that stand in for public ones, uint8 (synthetic, channels, height, width)."""
+
+    @abc.abstractmethod
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
+
+    @classmethod
+    def images_depend(cls, config: Any) -> dict[str, Any]:
+        """Return what the images depend on, besides data set, seed and device, for keys of artefacts."""
+        return {"method": cls.name, "synthetic": config.synthetic}
+
+    def shows(self, config: Any) -> bool:
+        """Whether some of the images are released."""
+        return True
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Make images, ask the teachers about some, train the student on the answers and on all images."""
+        import torch
+
+        facts = private.facts
+        self.check_facts(config, facts)
+        for model in (config.teacher, config.student):  # a wrong name is told before minutes of training
+            make_student(model, facts, context.streams.torch("unused"))
+        say_missing_classes(config, facts, context)
+        images = self.images(config, private, ledger, context)
+        asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
+        queries = images[torch.from_numpy(asked)]
+        answers = self.answer(config, self.votes(config, private, queries, context), ledger)
+        given = answers >= 0
+        if not given.any():
+            raise BenchError("the aggregator answered none of the queries: the student has no label.")
+        labels = torch.from_numpy(answers[given])
+        triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
+        student, options = self.learn(config, queries[torch.from_numpy(given)], labels, triples, facts, context)
+        extras = {"query_answers": labels}
+        if self.shows(config):
+            extras["synthetic_images"] = images[:SHOWN].clone()
+        return Released(student, config.student, options, extras=extras)
+
+    def votes(self, config: Any, private: PrivateData, queries: torch.Tensor, context: Context) -> NDArray[np.int64]:
+        """Return the teachers' votes (queries, classes). Private: for the ledger only."""
+        from bench.ensemble import count_votes
+
+        with teacher_pool(config, context) as pool:
+            teachers = train_ensemble(config, private, context, pool)
+            with context.progress.stage("votes", config.teachers) as stage:
+                return count_votes(teachers.labels(queries, pool, stage), private.facts.classes)
+
+    def triples(self, config: Any, images: torch.Tensor, facts: Facts, context: Context) -> Triples:
+        """Return the reconstructed triples of all images (Eq. 4); an artefact that epsilons share."""
+        import torch
+
+        from bench.models.autoencoders import VAE
+        from bench.tangent_normal import Triples, make_triples, train_vae
+        from bench.training import seeded
+
+        names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "student_lr")
+        depends = {
+            **self.images_depend(config),
+            **{name: getattr(config, name) for name in names},
+            "seed": context.streams.seed,
+            "device": context.device.type,
+        }
+
+        def make() -> dict[str, NDArray[Any]]:
+            with seeded(context.streams.torch("vae/start")):
+                vae: VAE = VAE(*facts.shape, latent=config.latent, units=config.vae_units)
+            order = context.streams.torch("vae/order")
+            with context.progress.stage("autoencoder", config.vae_steps) as stage:
+                train_vae(
+                    vae, images, config.vae_steps, config.student_batch, config.student_lr, order,
+                    device=context.device, stage=stage, keep=self.keeper("vae", depends, context),
+                )  # fmt: skip
+            radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
+            with context.progress.stage("triples", len(images)) as stage:
+                made = make_triples(vae, images, radius, order, device=context.device, stage=stage)
+            return {"plain": made.plain.numpy(), "tangent": made.tangent.numpy(), "normal": made.normal.numpy()}
+
+        found = context.cache.get("triples", depends, make)
+        return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
+
+    def learn(
+        self,
+        config: Any,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        triples: Triples | None,
+        facts: Facts,
+        context: Context,
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:
+        """Return a student trained by Eq. 5 and 6, and its timm options. Sees nothing private."""
+        from bench.tangent_normal import StudentSettings, train_tangent_normal
+
+        student, options = make_student(config.student, facts, context.streams.torch("student/start"))
+        quick = config.teacher_recipe == "augmented"
+        settings = StudentSettings(
+            steps=config.student_steps,
+            batch_size=config.student_batch,
+            lr=config.student_lr,
+            tangent=config.regularise,
+            normal=config.regularise,
+            entropy=config.regularise,
+            shift=largest_shift(facts) if quick else 0,
+        )
+        with context.progress.stage("student", settings.steps) as stage:
+            train_tangent_normal(
+                student, images, labels, triples, settings, context.streams.torch("student/order"),
+                device=context.device, stage=stage, keep=self.keeper("student", self.images_depend(config), context),
+            )  # fmt: skip
+        return student, options
+
+    def keeper(self, what: str, depends: Mapping[str, Any], context: Context) -> Callable[[Arrays], object]:
+        """Return what keeps the last good state of a training that diverges, as a private artefact."""
+        return lambda arrays: context.cache.get("last-good", {"what": what, **depends}, lambda: arrays)

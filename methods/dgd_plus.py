@@ -1,0 +1,84 @@
+"""DGD+: discriminative-generative distillation with Gaussian aggregation, as printed.
+
+Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
+TIP 2023, Fig. 7, which takes the aggregation from Papernot et al., ICLR 2018 (arXiv:1802.08908).
+
+Threat model, what is private, what is public and what is released: as for :mod:`methods.dgd`, whose bypass it shares,
+so that what is proven is infinite here too. What is claimed is the Renyi accounting of GNMax without a look at votes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Budget, Claim, Facts
+from bench.registry import register_method
+from methods.dgd import DGD, DGDPrintedConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class DGDPlusConfig(DGDPrintedConfig):
+    """Settings of DGD with GNMax; `noise_scale` is the standard deviation of its noise here."""
+
+    count: Literal["printed", "formula", "given"] = setting(
+        "formula", "DGD prints no number of queries for Gaussian aggregation; given keeps `queries`"
+    )
+    noise_scale: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN; DGD, Fig. 7 states none")
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        super().__post_init__()
+        if self.count == "printed":
+            raise BenchError("the paper prints no number of queries for dgd-plus: count is formula or given.")
+
+
+@register_method("dgd-plus")
+class DGDPlus(DGD):
+    """DGD with Gaussian noise on the votes."""
+
+    Config = DGDPlusConfig
+    citation = "Ge et al. 2023; Papernot et al. 2018"
+
+    @classmethod
+    def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
+        """Return `config` with the most queries that Renyi accounting says `budget` pays for, judged without votes."""
+        from bench.privacy.accountants import accountant
+        from bench.privacy.calibrate import largest_count
+        from bench.privacy.events import GNMax
+
+        cls.check_facts(config, facts)
+        queries = config.queries
+        if config.count == "formula":
+            queries = largest_count(
+                lambda queries: [GNMax(config.noise_scale, queries)],
+                budget.epsilon,
+                budget.delta,
+                accountant("rdp-classic"),
+            )
+        return dataclasses.replace(config, queries=cls.payable(config, queries))
+
+    @classmethod
+    def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
+        """Return PATE 2018's Renyi figure without votes."""
+        from bench.privacy.accountants import rdp_classic
+        from bench.privacy.claims import DGD_BYPASS
+        from bench.privacy.events import GNMax
+
+        figure = rdp_classic([GNMax(config.noise_scale, config.queries)], delta)
+        assert figure is not None  # it applies to every Gaussian event
+        where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+        return Claim(figure.epsilon, delta, where, f"data-independent; of the label queries alone: {DGD_BYPASS}")
+
+    def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """See :meth:`methods._dgd.DGDFamily.answer`."""
+        return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.noise_scale)
