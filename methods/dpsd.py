@@ -90,8 +90,12 @@ class DPSD(Alternation):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`. Beta is the best one of Fig. 5's ablation, rounded to safety."""
-        # Eq. 3's step stays that of gamma_s 0.1; the student's own rate is Adam's.
+        """See :meth:`bench.interface.Method.presets`.
+
+        Beta is below the paper's for these budgets: with 5e-3 the student stays at 17% on MNIST at a claimed 10. Fig. 5
+        goes down to 1e-5, where gamma_s * beta is lost in Adam's own stability constant (61%).
+        """
+        # The step of Eq. 3 stays gamma_s as printed; only the optimiser's rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}
         return {"quick": {**quick_settings(facts), **ours}, "tiny": {**tiny_settings(facts), **ours}}
 
