@@ -161,6 +161,12 @@ def record_page(record: Record) -> list[Table]:
             ("proven", epsilon_text(p.proven.epsilon, "up"), "yes", "no", "yes", f"{p.proven.name}. {p.proven.note}"),
             ("audited", epsilon_text(p.audited.epsilon if p.audited else None, "down"), "", "", "", ""),
         ]
+        if p.record_level is not None:
+            follows = p.record_level
+            figures.append(
+                ("a training record", epsilon_text(follows.epsilon, "up"), "yes", "no", "yes", f"{follows.name}: what "
+                 "follows for one record, which can change every label")
+            )  # fmt: skip
         figures += [
             (a.name, epsilon_text(a.epsilon), _yes(a.sound), _yes(a.data_dependent), _yes(a.releasable), a.note)
             for a in p.accountants

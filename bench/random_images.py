@@ -25,6 +25,8 @@ def random_images(count: int, shape: tuple[int, int, int], generator: torch.Gene
     if count < 0:
         raise BenchError(f"the number of random images must not be negative, not {count}.")
     channels, height, width = shape
+    if count == 0:
+        return torch.empty(0, *shape, dtype=torch.uint8)
     third = -(-count // 3)
     grey = torch.cat([make(third, height, width, generator) for make in (_blobs, _ridges, _strokes)])
     grey = grey[torch.randperm(len(grey), generator=generator)[:count], None]

@@ -88,6 +88,8 @@ class Privacy(Row):
     """Why data-dependent figures are not listed, where they are not."""
     events: list[dict[str, Any]] = []
     """What the ledger saw, in order: mechanism and parameters, no data."""
+    record_level: Accountant | None = None
+    """What follows for one training record, where the unit is the label of a query."""
 
 
 class Queries(Row):

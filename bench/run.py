@@ -234,6 +234,7 @@ def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
     else:
         withheld = "the data set is not a public benchmark, and data-dependent figures tell of its records"
+    record_level = ledger.record_level(cell.delta)
     return Privacy(
         unit=ledger.unit,
         adjacency=ledger.adjacency,
@@ -245,6 +246,7 @@ def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised
         accountants=[_accountant(figure) for figure in accountants],
         withheld=withheld,
         events=[event.as_dict() for event in ledger.events],
+        record_level=None if record_level is None else _accountant(record_level),
     )
 
 

@@ -170,6 +170,9 @@ def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: fl
         remarks.append("; ".join(first.privacy.bypasses))
     elif proven > claimed:
         remarks.append("proven > claimed")
+    levels = [r.privacy.record_level.epsilon for r in group if r.privacy is not None and r.privacy.record_level]
+    if levels:
+        remarks.append(f"record level: epsilon {epsilon_text(max(levels), 'up')}")
     plausible = [r.privacy.plausibility for r in group if r.privacy is not None]
     remarks.extend(filter(None, [remark([p.probability for p in plausible if p is not None])]))
     if audited is not None and audited > proven:

@@ -33,6 +33,7 @@ __all__ = [
     "Gaussian",
     "LNMax",
     "Laplace",
+    "PrintedTopK",
     "RandomizedResponse",
     "TopKRandomizedResponse",
 ]
@@ -362,3 +363,18 @@ class Bypass(Event):
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return infinity at every order."""
         return np.full(np.atleast_1d(np.asarray(orders)).shape, np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedTopK(Bypass):
+    """DPSD's Eq. (5) to the letter: a mechanism that has no epsilon, with the reason.
+
+    A label inside the set answers by randomised response over all classes, one outside by a class of the set: the
+    answers outside the set have probability 0 for the one and not for the other. Unit: query-label.
+    """
+
+    epsilon: float
+    k: int
+    classes: int
+    answers: int
+    kind: ClassVar[str] = "top-k-randomized-response-as-printed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,12 +22,13 @@ class RandomizedResponse(Event):
     """A label that is kept with probability ``e^epsilon / (e^epsilon + classes - 1)``, else another, evenly.
 
     Sensitivity: the label is anything. Unit: label; adjacency: replace. `count` says how often one label is answered;
-    labels of different records, answered once each, count once.
+    labels of different records, answered once each, count once: `answers` says how many there were.
     """
 
     epsilon: float
     classes: int
     count: int = 1
+    answers: int = field(default=1, kw_only=True)
     unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "randomized-response"
@@ -37,6 +38,7 @@ class RandomizedResponse(Event):
         positive("epsilon of randomised response", self.epsilon)
         whole("the number of classes", self.classes, 2)
         whole("how often a label is answered", self.count)
+        whole("the number of labels answered", self.answers)
 
     @property
     def keep_probability(self) -> float:
@@ -46,6 +48,13 @@ class RandomizedResponse(Event):
     def describe(self) -> str:
         """Return one line for people."""
         return f"randomised response over {self.classes} classes, epsilon {self.epsilon:g}, {self.count} times"
+
+    def for_record(self) -> Event:
+        """Return the event for one record of the data that the answering teacher was trained on.
+
+        The record can change the teacher and so every label that it gives: the answers compose.
+        """
+        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)
 
     def pure_step(self) -> tuple[float, int]:
         """Return epsilon and the count."""
@@ -68,12 +77,14 @@ class TopKRandomizedResponse(Event):
     label is anything. Unit: label; adjacency: replace. A label outside the set answers like the average of those
     inside, so two labels inside are the worst case, and the cost is that of randomised response over k classes. (Over
     all classes for a label inside, it would not be private: an answer outside the set would tell that it was inside.)
+    `answers` labels were answered, `count` times each.
     """
 
     epsilon: float
     k: int
     classes: int
     count: int = 1
+    answers: int = field(default=1, kw_only=True)
     unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
     adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "top-k-randomized-response"
@@ -84,6 +95,7 @@ class TopKRandomizedResponse(Event):
         whole("the number of classes", self.classes, 2)
         whole("k", self.k, 2)
         whole("how often a label is answered", self.count)
+        whole("the number of labels answered", self.answers)
         if self.k > self.classes:
             raise BenchError(f"k is at most the number of classes, {self.classes}, not {self.k}.")
 
@@ -98,6 +110,13 @@ class TopKRandomizedResponse(Event):
             f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
             f"{self.count} times"
         )
+
+    def for_record(self) -> Event:
+        """Return the event for one record of the data that the answering teacher was trained on.
+
+        The record can change the teacher and so every label that it gives: the answers compose.
+        """
+        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)
 
     def pure_step(self) -> tuple[float, int]:
         """Return epsilon and the count."""

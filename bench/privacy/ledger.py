@@ -7,9 +7,10 @@ non-interference test (:mod:`bench.privacy.noninterference`) runs a method twice
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from bench.privacy.events import (
     GNMax,
     Laplace,
     LNMax,
+    PrintedTopK,
     RandomizedResponse,
     TopKRandomizedResponse,
 )
@@ -169,22 +171,58 @@ class Ledger:
     def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.randomized_response` of `labels` (n,), each label once."""
         given = np.asarray(labels, dtype=np.int64)
-        self._charge(RandomizedResponse(epsilon, classes))
+        self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
         if self.severed:
             return self._noise.uniform(given.shape, classes)
         return mechanisms.randomized_response(given, epsilon, classes, self._noise)
 
     def top_k_randomized_response(
-        self, labels: NDArray[Any], candidates: NDArray[Any], *, epsilon: float, classes: int
+        self,
+        labels: NDArray[Any],
+        candidates: NDArray[Any],
+        *,
+        epsilon: float,
+        classes: int,
+        outside: Literal["set", "printed"] = "set",
     ) -> NDArray[np.int64]:
-        """Release :func:`bench.privacy.mechanisms.top_k_randomized_response` of `labels` (n,), each label once."""
+        """Release :func:`bench.privacy.mechanisms.top_k_randomized_response` of `labels` (n,), each label once.
+
+        ``outside="printed"`` runs :func:`bench.privacy.mechanisms.printed_top_k`, and its epsilon is infinite.
+        """
         given, sets = np.asarray(labels, dtype=np.int64), np.asarray(candidates, dtype=np.int64)
-        self._charge(TopKRandomizedResponse(epsilon, sets.shape[1], classes))
+        k = int(sets.shape[1])
+        if outside == "printed":
+            from bench.privacy.claims import DPSD_LABEL_GAP
+
+            # Positional: reason, epsilon, k, classes, answers.
+            self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
+            if self.severed:
+                return self._noise.uniform(given.shape, classes)
+            return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
+        self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
         if self.severed:
-            position = self._noise.uniform(given.shape, sets.shape[1])
+            position = self._noise.uniform(given.shape, k)
             chosen: NDArray[np.int64] = np.take_along_axis(sets, position[:, None], axis=1)[:, 0]
             return chosen
         return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
+
+    @property
+    def _label_unit(self) -> PrivacyUnit:
+        return PrivacyUnit.QUERY_LABEL if self.unit is PrivacyUnit.QUERY_LABEL else PrivacyUnit.LABEL
+
+    def _charge_labels(self, event: RandomizedResponse | TopKRandomizedResponse) -> None:
+        """Charge `event`; labels of further queries join an event of the same mechanism.
+
+        A query's label is its own unit, asked for once: answers to different queries do not compose. Labels of records
+        do, since nothing tells that two calls are about different records.
+        """
+        last = self._events[-1] if self._events else None
+        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, (RandomizedResponse, TopKRandomizedResponse)):
+            joined = dataclasses.replace(event, answers=event.answers + last.answers)
+            if dataclasses.replace(last, answers=joined.answers) == joined:
+                self._events[-1] = joined
+                return
+        self._charge(event)
 
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
@@ -216,6 +254,19 @@ class Ledger:
         counted = train(model, images, labels, run, randomness=np.random.default_rng(words), severed=self.severed)
         if counted != planned:
             raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+    def record_level(self, delta: float) -> Accounted | None:
+        """Return what follows for a training record where the unit is a query's label; None for other units.
+
+        All labels come from teachers that one record can change: they compose.
+        """
+        from bench.privacy.accountants import proven
+
+        if self.unit is not PrivacyUnit.QUERY_LABEL:
+            return None
+        labels = (RandomizedResponse, TopKRandomizedResponse)
+        events = [event.for_record() if isinstance(event, labels) else event for event in self._events]
+        return proven(events, delta)
 
     def private_votes(self) -> tuple[VoteRelease, ...]:
         """Return every batch of votes that was answered, for data-dependent accounting. Private: never released."""

@@ -131,6 +131,22 @@ def top_k_randomized_response(
     return answers
 
 
+def printed_top_k(
+    labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
+) -> NDArray[np.int64]:
+    """Randomised response over all classes for a label in its row of `candidates`, else a uniform candidate.
+
+    DPSD's Eq. (5) as printed, kept for comparison. Shapes as in :func:`top_k_randomized_response`. It is not private:
+    an answer outside the set tells that the label was inside.
+    """
+    _check_labels(candidates, classes)
+    inside = (candidates == labels[:, None]).any(axis=1)
+    kept = randomized_response(labels, epsilon, classes, noise)
+    position = noise.uniform(labels.shape, candidates.shape[1])
+    other: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
+    return np.where(inside, kept, other)
+
+
 def keep_probability(epsilon: float, classes: int) -> float:
     """Return the probability with which randomised response over `classes` answers keeps the true one."""
     # Written with e^-eps so that a large epsilon does not overflow.

@@ -1,0 +1,110 @@
+"""DPSD's annotation: the gradient of Eq. (2), its bounding and its noise (Eq. 3), as functions of predictions.
+
+Only :func:`released_gradients` touches the ledger; everything else is arithmetic on what is passed in.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from bench.privacy.ledger import Ledger
+
+Distillation = Literal["decoupled", "dkd", "plain"]
+"""Which loss Eq. (2) is: see :func:`distillation_loss`."""
+Bounding = Literal["normalise", "clip"]
+Reading = Literal["per-example", "batch-mean"]
+"""How Eq. (3) is read: see :func:`released_gradients`."""
+
+LEAST = 1e-6
+"""Probabilities are kept this far from 0 and 1, where the loss has no gradient."""
+
+
+def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
+    """Return the loss of Eq. (2) of each example (n,), from the probabilities of teacher and student, (n, classes).
+
+    ``decoupled`` is Eq. (2) as printed, whose non-target term divides p_j by 1 - p_j; ``dkd`` divides it by 1 - p_r, as
+    the work that it cites does (Zhao et al., CVPR 2022); ``plain`` is the divergence of Fig. 6's classic distillation.
+    `weight` is lambda.
+    """
+    teacher, student = teacher.clamp(LEAST, 1 - LEAST), student.clamp(LEAST, 1 - LEAST)
+    if kind == "plain":
+        divergence: Tensor = (teacher * (teacher / student).log()).sum(1)
+        return divergence
+    target = teacher.argmax(1, keepdim=True)
+    p, q = teacher.gather(1, target), student.gather(1, target)
+    of_target = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log())[:, 0]
+    rest_p, rest_q = (1 - p, 1 - q) if kind == "dkd" else (1 - teacher, 1 - student)
+    others = torch.ones_like(teacher).scatter(1, target, 0.0)
+    of_others = (others * (teacher / rest_p) * (teacher * rest_q / (student * rest_p)).log()).sum(1)
+    loss: Tensor = of_target + weight * of_others
+    return loss
+
+
+def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
+    """Return the gradient (n, classes) of :func:`distillation_loss` with respect to the student's probabilities.
+
+    Eq. (3) writes it with respect to the student's output, and Section III calls that a prediction: probabilities.
+    """
+    given = student.detach().clamp(LEAST, 1 - LEAST).requires_grad_()
+    with torch.enable_grad():
+        loss = distillation_loss(teacher.detach(), given, kind, weight).sum()
+        gradient: Tensor = torch.autograd.grad(loss, given)[0]
+    return gradient
+
+
+def keep_top(values: Tensor, k: int) -> Tensor:
+    """Return `values` (n, classes) with all but the `k` of the largest magnitude in each row set to zero.
+
+    The paper says the largest elements. A gradient pulls the right class up by being negative there, so largest by
+    value would drop what matters: magnitude is meant.
+    """
+    kept = values.abs().topk(k, dim=1).indices
+    return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
+
+
+def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) -> Tensor:
+    """Return `gradients` (n, classes), in units of `bound`, each of L2 norm at most 1.
+
+    ``normalise`` divides each by its norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
+    Gradients that are not finite become zero: were they passed on, one record could stop the run.
+    """
+    # Double precision, and a margin above its rounding: no norm may exceed 1.
+    gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    if how == "clip":
+        return gradients / (norms.clamp_min(bound) * (1 + 1e-12))
+    return gradients / ((norms + stability) * (1 + 1e-12))
+
+
+def released_gradients(
+    gradients: Tensor, ledger: Ledger, *, beta: float, sigma: float, answers: int, reading: Reading
+) -> Tensor:
+    """Return the noisy gradients of Eq. (3), (n, classes): bounded ones scaled by `beta`, with noise, by the ledger.
+
+    Args:
+        gradients: Sum over the `answers` teachers of bounded gradients in units of beta, (n, classes).
+        ledger: Charged once. One unit of privacy changes one teacher, hence each row by up to 2 in L2.
+        beta: Bound of one gradient.
+        sigma: Noise scale; the noise on the sum has standard deviation sigma * beta per example.
+        answers: Teachers in the sum; what is returned is their mean.
+        reading: ``per-example`` gives each example its own noisy gradient. ``batch-mean`` follows the sum over the
+            batch in Eq. (3): every example gets the same mean gradient, whose noise is the mean of per-example noise.
+
+    The cost is the same in both readings: noise multiplier ``sigma / (2 sqrt(n))`` for the n rows.
+
+    """
+    rows = len(gradients)
+    # In units of beta: nothing depends on it but the scale of the answer.
+    given = gradients.double().numpy()
+    multiplier = sigma / (2 * math.sqrt(rows))
+    if reading == "per-example":
+        noisy = ledger.gaussian(given, sensitivity=2 * math.sqrt(rows), noise_multiplier=multiplier)
+    else:
+        summed = ledger.gaussian(given.sum(0), sensitivity=2 * rows, noise_multiplier=multiplier)
+        noisy = (summed / rows)[None].repeat(rows, axis=0)
+    return torch.from_numpy(noisy * beta / answers).float()

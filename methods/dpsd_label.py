@@ -1,0 +1,114 @@
+"""DPSD, label-sensitive: the teacher's label of each generated image comes out by randomised response.
+
+Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+Algorithm 1 with Eq. (4), (5), (7) and (8).
+
+Threat model: the attacker holds student and generator and wants to know what the teacher said of one synthetic image.
+Private: the teacher's labels of synthetic queries (and the teacher, and the records behind it). Public: the number of
+records. Released: the student, the generator and some of its images.
+
+Annotation: the student's k most probable classes form a set. A label inside it is answered by randomised response over
+the set, one outside by a uniform class of the set. Eq. (5) as printed draws from all classes for a label inside:
+an answer outside the set then tells that the label was inside, and no epsilon holds. ``outside=printed`` runs that, and
+its proven epsilon is infinite.
+
+What is claimed, Theorem 2, is epsilon-LabelDP for the label of a synthetic query, however many there are: unit
+query-label, proven to be the same. It says nothing of a training record, which can change the teacher and so all
+answers; what follows for a record is in every row: all answers compose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Basis, Budget, Claim, Context, Facts, PrivacyUnit, PrivateData
+from bench.registry import register_method
+from methods._dpsd import (
+    CITATION,
+    Alternation,
+    AlternationConfig,
+    positive,
+    quick_settings,
+    tiny_settings,
+    train_teacher,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.privacy.ledger import Ledger
+    from methods._dpsd import Annotate
+
+
+@dataclass(frozen=True)
+class DPSDLabelConfig(AlternationConfig):
+    """Settings of DPSD with label-sensitive annotation."""
+
+    epsilon: float = setting(1.0, "section IV-D, Table IV: epsilon of randomised response; calibrated to the budget")
+    outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k set in both cases; printed: to the letter")
+
+    def __post_init__(self) -> None:
+        AlternationConfig.__post_init__(self)
+        positive("epsilon", self.epsilon)
+
+
+@register_method("dpsd-label")
+class DPSDLabel(Alternation):
+    """Algorithm 1 with randomised response over the student's top classes."""
+
+    Config = DPSDLabelConfig
+    unit = PrivacyUnit.QUERY_LABEL
+    citation = CITATION
+    repaired_by = "dpsd-sound"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`.
+
+        All classes are in the set. With fewer, the student's first guesses decide: a class outside its set is never
+        told, so it stays outside, and the student ends with three classes (24% on MNIST at epsilon 10).
+        """
+        return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
+
+    @classmethod
+    def calibrate(cls, config: DPSDLabelConfig, budget: Budget, facts: Facts) -> DPSDLabelConfig:
+        """Return `config` with the budget as the epsilon of each query's label."""
+        k = config.top_k(facts)
+        if config.outside == "printed" and budget.basis is Basis.PROVEN:
+            from bench.privacy.claims import DPSD_LABEL_GAP
+
+            raise BenchError(f"outside=printed has no finite proven epsilon: {DPSD_LABEL_GAP}. Take outside=set.")
+        return dataclasses.replace(config, k=k, epsilon=budget.epsilon)
+
+    @classmethod
+    def claimed(cls, config: DPSDLabelConfig, facts: Facts, delta: float) -> Claim:
+        """Return Theorem 2."""
+        from bench.privacy.claims import dpsd_label
+
+        return dpsd_label(config.epsilon, delta)
+
+    def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+        """Return Eq. (5) with the one teacher."""
+        import torch
+        from torch.nn import functional
+
+        teacher, k, classes = (
+            train_teacher(config, private, context),
+            config.top_k(private.facts),
+            private.facts.classes,
+        )
+
+        def annotate(images: Tensor, student: Tensor) -> Tensor:
+            labels = teacher(images).argmax(1).cpu().numpy()
+            sets = student.topk(k, dim=1).indices.cpu().numpy()
+            answers = ledger.top_k_randomized_response(
+                labels, sets, epsilon=config.epsilon, classes=classes, outside=config.outside
+            )
+            return functional.one_hot(torch.from_numpy(answers), classes).to(student)
+
+        return annotate

@@ -1,0 +1,119 @@
+"""FedDPSD: as DPSD, with a teacher at each of several clients and noise on the sum of their gradients.
+
+Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
+appendix D, Algorithm 2.
+
+Threat model: the attacker holds student and generator and may know the records of all clients but one; the server that
+sums and adds the noise is trusted. Private: everything that a client holds, and how records lie among clients. Public:
+the numbers of records and of clients. Released: the student, the generator and some of its images. Unit client,
+adjacency replace.
+
+The federation is simulated: a Dirichlet distribution deals each class's records to the clients. Every client's teacher
+gives its normalised gradients, noise of standard deviation sigma * beta is added to the sum, and the sum is divided by
+the number of clients. A client can change its own gradients, each by 2 beta, so the cost is DPSD's, while the signal is
+up to the number of clients larger.
+
+What is claimed is Theorem 1, as for :mod:`methods.dpsd`: the paper prints no other for Algorithm 2. Proven is the
+Gaussian mechanism, for a client and so for each of its records. The gradients keep their k largest entries as in
+Eq. (3), which Algorithm 2 leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Context, Facts, PrivacyUnit, PrivateData
+from bench.registry import register_method
+from methods._dpsd import positive, train_teacher
+from methods.dpsd import DPSD, DPSDConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from bench.privacy.ledger import Ledger
+    from methods._dpsd import Annotate
+
+
+@dataclass(frozen=True)
+class FedDPSDConfig(DPSDConfig):
+    """Settings of FedDPSD."""
+
+    clients: int = setting(5, "section IV-A: m")
+    concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5")
+
+    def __post_init__(self) -> None:
+        DPSDConfig.__post_init__(self)
+        positive("concentration", self.concentration)
+        if self.clients < 1:
+            raise BenchError(f"clients must be at least 1, not {self.clients}.")
+
+
+@register_method("fed-dpsd")
+class FedDPSD(DPSD):
+    """Algorithm 2: several teachers, one noisy sum."""
+
+    Config = FedDPSDConfig
+    unit = PrivacyUnit.CLIENT
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        base = DPSD.presets(facts)
+        return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
+
+    def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
+        """Return Eq. (3) with one teacher for each client."""
+        import torch
+
+        from methods._annotation import bounded, distillation_gradient, keep_top, released_gradients
+
+        if config.clients > len(private):
+            raise BenchError(f"{config.clients} clients need as many private records; there are {len(private)}.")
+        parts = deal(private.labels.numpy(), config.clients, config.concentration, context.streams.numpy("clients"))
+        teachers = [
+            train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
+            for i, part in enumerate(parts)
+        ]
+        k, beta = config.top_k(private.facts), config.bound()
+
+        def annotate(images: Tensor, student: Tensor) -> Tensor:
+            given = torch.zeros_like(student, dtype=torch.float64)
+            for teacher in teachers:
+                gradient = distillation_gradient(
+                    teacher(images).softmax(1), student, config.distillation, config.non_target_weight
+                )
+                given += bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
+            noisy = released_gradients(
+                given.cpu(), ledger, beta=beta, sigma=config.sigma, answers=len(teachers), reading=config.eq3
+            )
+            labels: Tensor = student - config.gamma * noisy.to(student.device)
+            return labels
+
+        return annotate
+
+
+def deal(
+    labels: NDArray[np.int64], clients: int, concentration: float, generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Return the numbers of the records of each client, each class dealt by a Dirichlet distribution; none is empty.
+
+    It looks at labels: it simulates clients that hold different classes, and what it does stays with the clients.
+    """
+    hands: list[list[int]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        shares = generator.dirichlet(np.full(clients, concentration))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+        for hand, rest in zip(hands, np.split(rows, cuts), strict=True):
+            hand.extend(rest.tolist())
+    for hand in hands:
+        if not hand:
+            hand.append(max(hands, key=len).pop())
+    return [np.sort(np.asarray(hand, dtype=np.int64)) for hand in hands]

@@ -1,0 +1,387 @@
+"""DPSD and its variants: what annotation lets out, what it costs, and what stops a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.cache import Cache
+from bench.config import Preset, build_config
+from bench.console import Progress
+from bench.data_free import NotFiniteError
+from bench.errors import BenchError
+from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pair, public_set
+from bench.random_images import random_images
+from bench.registry import METHODS
+from bench.seeds import Streams
+from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
+from methods.dpsd import DPSD, DPSDConfig
+from methods.dpsd_label import DPSDLabel, DPSDLabelConfig
+from methods.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
+from methods.fed_dpsd import FedDPSD, FedDPSDConfig, deal
+
+MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
+FAMILY = ["dpsd", "dpsd-label", "dpsd-t", "fed-dpsd"]
+
+
+def book(unit: PrivacyUnit = PrivacyUnit.RECORD, noise: int = 0, severed: bool = False) -> Ledger:
+    return seeded_ledger(unit, Adjacency.REPLACE, np.random.default_rng(noise), severed=severed)
+
+
+def context(cache: Cache | None = None, seed: int = 0) -> Context:
+    return Context(torch.device("cpu"), Streams(seed), cache or Cache(None, {}), Progress())
+
+
+def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
+    config, _ = build_config(method, Preset.TINY, CHECK_FACTS)
+    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), CHECK_FACTS)
+
+
+def predictions(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    teacher, student = torch.randn(2, rows, 10, generator=generator, dtype=torch.float64) * 3
+    return teacher.softmax(1), student.softmax(1)
+
+
+@pytest.mark.parametrize("kind", ["decoupled", "dkd", "plain"])
+def test_gradient_is_the_slope_of_the_loss(kind: Any) -> None:
+    teacher, student = predictions(4)
+    gradient = distillation_gradient(teacher, student, kind, 8.0)
+    moved = student.clone()
+    moved[:, 3] += 1e-7
+    slope = (distillation_loss(teacher, moved, kind, 8.0) - distillation_loss(teacher, student, kind, 8.0)) / 1e-7
+    torch.testing.assert_close(gradient[:, 3], slope, rtol=1e-3, atol=1e-4)
+
+
+def test_dkd_is_the_divergence_of_target_and_of_the_other_classes() -> None:
+    teacher, student = predictions(1)
+    r = int(teacher.argmax())
+    p, q = teacher[0], student[0]
+    others = [j for j in range(10) if j != r]
+    first = p[r] * (p[r] / q[r]).log() + (1 - p[r]) * ((1 - p[r]) / (1 - q[r])).log()
+    a, b = p[others] / (1 - p[r]), q[others] / (1 - q[r])
+    torch.testing.assert_close(
+        distillation_loss(teacher, student, "dkd", 8.0)[0], first + 8 * (a * (a / b).log()).sum(), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_top_k_keeps_k_entries_of_the_largest_magnitude() -> None:
+    gradient = distillation_gradient(*predictions(), "decoupled", 8.0)
+    kept = keep_top(gradient, 3)
+    assert ((kept != 0).sum(1) == 3).all()
+    assert (kept.abs().amax(1) == gradient.abs().amax(1)).all()
+
+
+@pytest.mark.parametrize("how", ["normalise", "clip"])
+def test_one_gradient_never_exceeds_its_bound(how: Any) -> None:
+    gradient = torch.randn(200, 10, generator=torch.Generator().manual_seed(1)) * torch.logspace(-8, 8, 200)[:, None]
+    gradient[0, 0], gradient[1, 1] = math.nan, math.inf
+    norms = bounded(gradient, how, 5e-3, 1e-4).norm(dim=1)
+    assert norms.max() <= 1
+    assert norms[100:].min() > 0.99, "large gradients use the whole bound"
+    if how == "clip":
+        torch.testing.assert_close(norms[40], gradient[40].double().norm() / 5e-3, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("answers", [1, 5])
+def test_noise_on_each_coordinate_is_sigma_beta(answers: int) -> None:
+    given = torch.zeros(4000, 10)
+    noisy = released_gradients(given, book(), beta=0.02, sigma=3.0, answers=answers, reading="per-example")
+    assert float(noisy.std()) == pytest.approx(3.0 * 0.02 / answers, rel=0.02)
+    assert float(noisy.std(0).min()) > 0.95 * 3.0 * 0.02 / answers, "every class gets noise, not the top k alone"
+
+
+def test_batch_mean_is_one_gradient_with_the_mean_of_the_noise() -> None:
+    given = torch.ones(256, 10)
+    first = [
+        released_gradients(given, book(noise=i), beta=1.0, sigma=3.0, answers=1, reading="batch-mean")
+        for i in range(300)
+    ]
+    assert all(torch.equal(noisy[0], noisy[255]) for noisy in first)
+    means = torch.stack([noisy[0] for noisy in first])
+    assert float(means.mean()) == pytest.approx(1.0, abs=0.02)
+    assert float(means.std()) == pytest.approx(3.0 / 16, rel=0.05)
+
+
+@pytest.mark.parametrize("reading", ["per-example", "batch-mean"])
+def test_printed_setting_costs_what_is_proven_for_it_whatever_beta(reading: Any) -> None:
+    for beta in (1e-3, 5e-3):
+        ledger = book()
+        for _ in range(200):
+            released_gradients(torch.zeros(256, 10), ledger, beta=beta, sigma=100.0, answers=1, reading=reading)
+        assert proven(ledger.events, 1e-5).epsilon == pytest.approx(28.84, abs=0.005)
+
+
+def test_printed_setting_claims_far_less_than_the_budgets_it_is_printed_for() -> None:
+    for epsilon, beta, claimed in ((1.0, 1e-3, 0.0456), (10.0, 5e-3, 0.261)):
+        config = DPSD.calibrate(DPSDConfig(calibrate="printed"), Budget(epsilon, 1e-5), MNIST)
+        assert (config.sigma, config.beta, config.k) == (100.0, beta, 3)
+        assert DPSD.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(claimed, rel=0.01)
+    with pytest.raises(BenchError, match=r"28\.84"):
+        DPSD.calibrate(DPSDConfig(calibrate="printed"), Budget(10.0, 1e-5, Basis.PROVEN), MNIST)
+
+
+def test_at_equal_claim_a_smaller_beta_means_less_noise() -> None:
+    sigmas = [DPSD.calibrate(DPSDConfig(beta=b), Budget(10.0, 1e-5), MNIST).sigma for b in (5e-3, 1e-4)]
+    assert sigmas[0] == pytest.approx(50 * sigmas[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", [DPSD, FedDPSD, DPSDSound])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_proven_basis_spends_the_budget_and_not_more(method: type[Method], epsilon: float) -> None:
+    config, _ = build_config(method, Preset.TINY, CHECK_FACTS)
+    config = method.calibrate(config, Budget(epsilon, 1e-5, Basis.PROVEN), CHECK_FACTS)
+    ledger = book(method.unit)
+    method().train_student(config, private_pair()[0], public_set(), ledger, context())
+    assert 0.999 * epsilon < proven(ledger.events, 1e-5).epsilon <= epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 11])
+@pytest.mark.parametrize("name", FAMILY)
+def test_k_outside_its_range_is_refused_before_anything_is_trained(name: str, k: int) -> None:
+    config, _ = build_config(METHODS.get(name), Preset.TINY, CHECK_FACTS)
+    with pytest.raises(BenchError, match=rf"k must lie in 2\.\.10.*not {k}"):
+        METHODS.get(name).calibrate(dataclasses.replace(config, k=k), Budget(1.0, 1e-5), CHECK_FACTS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("beta", 0.0), ("beta", -1e-3), ("sigma", 0.0), ("sigma", math.nan), ("latent_size", 0), ("latent_size", 5000),
+        ("iterations", 0), ("student_lr", 0.0), ("stability", 0.0), ("amount", 0), ("random_share", 1.0),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_meant_are_refused(field: str, value: float) -> None:
+    with pytest.raises(BenchError, match=field):
+        DPSDConfig(**{field: value})
+
+
+def test_settings_of_the_variants_that_cannot_be_meant_are_refused() -> None:
+    with pytest.raises(BenchError, match="clients"):
+        FedDPSDConfig(clients=0)
+    with pytest.raises(BenchError, match="epsilon"):
+        DPSDLabelConfig(epsilon=0.0)
+    with pytest.raises(BenchError, match="latent_size"):
+        DPSDSoundConfig(latent_size=0)
+    with pytest.raises(BenchError, match="more teachers than records"):
+        DPSDSound.calibrate(DPSDSoundConfig(), Budget(1.0, 1e-5), CHECK_FACTS)
+
+
+def test_paper_k_follows_the_number_of_classes() -> None:
+    found = [DPSDConfig().top_k(dataclasses.replace(MNIST, classes=c)) for c in (2, 3, 8, 10, 100, 1000)]
+    assert found == [2, 3, 3, 3, 50, 300]
+
+
+def test_student_and_generator_come_out_with_images() -> None:
+    released = DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context())
+    images = released.extras["synthetic_images"]
+    assert (images.dtype, images.shape[1:]) == (torch.uint8, (1, 28, 28))
+    assert 0 < len(images) <= 100
+    assert released.generator is not None
+
+
+def test_dpsd_t_releases_no_generator_and_is_refused_on_the_proven_basis() -> None:
+    method = METHODS.get("dpsd-t")
+    ledger = book()
+    released = method().train_student(tiny(method), private_pair()[0], public_set(), ledger, context())
+    assert released.generator is None
+    assert released.extras == {}
+    assert math.isinf(proven(ledger.events, 1e-5).epsilon)
+    assert method.repaired_by == "dpsd-sound"
+
+
+def test_epsilons_share_the_teacher(tmp_path: Path) -> None:
+    first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
+    DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context(first))
+    DPSD().train_student(tiny(DPSD, 1.0), private_pair()[0], public_set(), book(), context(second))
+    assert len(first.made) == 1
+    assert second.made == []
+
+
+def test_amount_bounds_what_is_asked_and_paid_for() -> None:
+    config = tiny(DPSD, iterations=6, amount=20)
+    ledger = book()
+    DPSD().train_student(config, private_pair()[0], public_set(), ledger, context())
+    assert config.asked == len(ledger.events) == 2
+    assert DPSD.claimed(config, CHECK_FACTS, 1e-5).epsilon == pytest.approx(10.0)
+
+
+def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bright(images: torch.Tensor) -> torch.Tensor:
+        return (images.mean((1, 2, 3)) > 0.15).long()
+
+    def annotator(*_: Any) -> Any:
+        return lambda images, student: torch.nn.functional.one_hot(bright(images), 10).float()
+
+    monkeypatch.setattr(DPSD, "annotator", annotator)
+    config = tiny(DPSD, iterations=60, batch=64, student_lr=0.005)
+    released = DPSD().train_student(config, private_pair()[0], public_set(), book(), context())
+    images = random_images(400, (1, 28, 28), torch.Generator().manual_seed(9)).float() / 255
+    right = float((released.student(images).argmax(1) == bright(images)).float().mean())
+    assert right > 0.85, right
+
+
+def test_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state() -> None:
+    cache = Cache(None, {})
+    config = tiny(DPSD, iterations=50, student_lr=1e30, annotation_lr=1e30, optimizer="sgd")
+    with pytest.raises(NotFiniteError, match=r"diverged at iteration \d+: its term '.+'"):
+        DPSD().train_student(config, private_pair()[0], public_set(), book(), context(cache))
+    kept = [name for name in cache.made if name.startswith("last-good")]
+    assert len(kept) == 1
+    arrays = cache._memory[kept[0]]
+    assert {name.split("/")[0] for name in arrays} == {"student", "generator"}
+    assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
+    from bench.config import Grid
+    from bench.plan import expand
+    from bench.run import DataSource, run_cell
+    from bench.store import RunDir
+
+    source = DataSource(Progress())
+    grid = Grid(
+        methods=("dpsd",), datasets=("digits",), epsilons=(10.0,), preset=Preset.TINY,
+        overrides=("iterations=50", "student_lr=1e30", "annotation_lr=1e30", "optimizer=sgd"),
+    )  # fmt: skip
+    (cell,) = expand(grid, source.describe)
+    record = run_cell(cell, RunDir(tmp_path), source, Progress())
+    assert record.failure is not None
+    assert "diverged at iteration" in record.failure.reason
+    assert list((tmp_path / "cache").glob("last-good-*.safetensors"))
+
+
+def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.models.generators import DataFreeGenerator
+
+    forward = DataFreeGenerator.forward
+    monkeypatch.setattr(DataFreeGenerator, "forward", lambda self, noise: forward(self, noise.detach()))
+    with pytest.raises(BenchError, match="no gradient reaches the latent inputs"):
+        DPSD().train_student(tiny(DPSD), private_pair()[0], public_set(), book(), context())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["eq3=batch-mean", "bounding=clip", "distillation=plain", "amount=20", "generator_loss=printed",
+     "train_latents=false", "entropy_loss=false", "optimizer=sgd"],
+)  # fmt: skip
+def test_every_option_of_dpsd_keeps_private_data_behind_the_ledger(path: str) -> None:
+    assert check_method(DPSD, overrides=(path,)).ok
+
+
+def test_other_paths_keep_private_data_behind_the_ledger() -> None:
+    assert check_method(DPSDSound, overrides=("answer=gradient",)).ok
+    assert check_method(DPSDLabel, overrides=("amount=20",)).ok
+
+
+def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> None:
+    config = tiny(DPSDLabel, 2.0)
+    ledger = book(PrivacyUnit.QUERY_LABEL)
+    DPSDLabel().train_student(config, private_pair()[0], public_set(), ledger, context())
+    (event,) = ledger.events
+    assert event.as_dict()["answers"] == config.iterations * config.batch
+    assert proven(ledger.events, 1e-5).epsilon == pytest.approx(2.0, rel=1e-4)
+    follows = ledger.record_level(1e-5)
+    assert follows is not None
+    assert 2.0 * 5 < follows.epsilon <= 2.0 * config.iterations * config.batch
+    assert book().record_level(1e-5) is None
+
+
+def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
+    from bench.config import Grid
+    from bench.listing import record_page
+    from bench.plan import expand
+    from bench.run import DataSource, run_cell
+    from bench.store import RunDir
+    from reports.leaderboard import build_board
+
+    source = DataSource(Progress())
+    grid = Grid(methods=("dpsd-label",), datasets=("digits",), epsilons=(1.0,), preset=Preset.TINY)
+    (cell,) = expand(grid, source.describe)
+    record = run_cell(cell, RunDir(tmp_path), source, Progress())
+    assert record.privacy is not None
+    assert record.privacy.record_level is not None
+    assert record.privacy.record_level.epsilon > record.privacy.proven.epsilon
+    (row,) = build_board([record]).rows
+    assert any(remark.startswith("record level: epsilon") for remark in row.remarks)
+    assert any(line[0] == "a training record" for line in record_page(record)[1][2])
+
+
+def test_eq5_as_printed_has_no_epsilon() -> None:
+    config = tiny(DPSDLabel, 1.0, outside="printed")
+    ledger = book(PrivacyUnit.QUERY_LABEL)
+    DPSDLabel().train_student(config, private_pair()[0], public_set(), ledger, context())
+    figure = proven(ledger.events, 1e-5)
+    assert math.isinf(figure.epsilon)
+    assert "outside the set" in figure.note
+    with pytest.raises(BenchError, match="outside=set"):
+        DPSDLabel.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), CHECK_FACTS)
+
+
+def test_eq5_as_printed_tells_that_a_label_was_inside() -> None:
+    labels, sets = np.full(20_000, 1), np.tile([0, 1, 2], (20_000, 1))
+    ledger = book(PrivacyUnit.QUERY_LABEL)
+    inside = ledger.top_k_randomized_response(labels, sets, epsilon=1.0, classes=10, outside="printed")
+    outside = ledger.top_k_randomized_response(labels * 5, sets, epsilon=1.0, classes=10, outside="printed")
+    assert (inside > 2).mean() == pytest.approx(7 / (math.e + 9), abs=0.01)
+    assert (outside > 2).sum() == 0
+    kept = ledger.top_k_randomized_response(labels, sets, epsilon=1.0, classes=10)
+    assert (kept > 2).sum() == 0
+
+
+def test_every_client_gets_records_and_every_record_one_client() -> None:
+    labels = np.repeat(np.arange(10), 6)
+    for seed in range(20):
+        parts = deal(labels, 20, 0.1, np.random.default_rng(seed))
+        assert min(len(part) for part in parts) >= 1
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(60))
+    counts = np.stack([np.bincount(labels[p], minlength=10) for p in deal(labels, 5, 0.5, np.random.default_rng(0))])
+    assert (counts == 0).any(), "Dirichlet 0.5 leaves some clients without some classes"
+
+
+@pytest.mark.parametrize("answer", ["votes", "gradient"])
+def test_one_teacher_moves_an_answer_by_no_more_than_the_stated_sensitivity(answer: Any) -> None:
+    class Stub:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.values = logits
+
+        def __len__(self) -> int:
+            return len(self.values)
+
+        def logits(self, images: torch.Tensor, stage: Any = None) -> torch.Tensor:
+            return self.values
+
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(4, 50, 10, generator=generator) * 4
+    second = first.clone()
+    second[2] = torch.randn(50, 10, generator=generator) * 4
+    config = tiny(DPSDSound, answer=answer)
+    believed = torch.randn(50, 10, generator=generator).softmax(1)
+    labels = [
+        ask(Stub(logits), torch.zeros(50, 1, 28, 28), believed, config, book(), CHECK_FACTS, context())  # type: ignore[arg-type]
+        for logits in (first, second)
+    ]
+    # The same noise in both: it falls out of the difference.
+    moved = (labels[0] - labels[1]).norm(dim=1) * 4
+    assert float(moved.max()) <= config.sensitivity + 1e-5
+    assert float(moved.max()) > 0.5
+
+
+def test_random_images_are_the_same_for_the_same_seed_and_differ_among_themselves() -> None:
+    for shape in ((1, 28, 28), (3, 32, 24), (1, 8, 8)):
+        images = random_images(50, shape, torch.Generator().manual_seed(3))
+        assert (images.dtype, tuple(images.shape)) == (torch.uint8, (50, *shape))
+        assert torch.equal(images, random_images(50, shape, torch.Generator().manual_seed(3)))
+        assert len({image.numpy().tobytes() for image in images}) > 45
+    assert len(random_images(0, (1, 28, 28), torch.Generator())) == 0
+    with pytest.raises(BenchError, match="negative"):
+        random_images(-1, (1, 28, 28), torch.Generator())
