@@ -87,6 +87,8 @@ class DGDPrintedConfig(DGDConfig):
         for name in ("baseline_steps", "generator_steps", "generator_batch", "generator_units"):
             if getattr(self, name) < 1:
                 raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 <= self.random_share < 1:
+            raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
         if not 1 <= self.generator_noise <= 4096:
             raise BenchError(f"generator_noise must lie between 1 and 4096, not {self.generator_noise}.")
 
@@ -113,18 +115,22 @@ class DGD(DGDFamily):
     def shortened(cls, shared: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """Return the settings `shared` with those of a shorter training of baseline and generator."""
         tiny = shared["vae_steps"] < 10
+        teachers = shared["teachers"] if tiny else max(shared["teachers"], min(500, facts.private_records // 25))
         return {
             **shared,
+            # Twice the teachers: more votes against the same noise.
+            "teachers": teachers,
+            "teacher_batch": min(shared["teacher_batch"], max(4, facts.private_records // teachers * 4 // 5)),
             "count": "formula",
-            "noise_scale": shared["teachers"] * 0.16,
             "least_queries": 4 * facts.classes,
             "baseline_steps": 5 if tiny else min(1800, facts.private_records),
             "generator_steps": 3 if tiny else 200,
             "generator_batch": 20 if tiny else 128,
-            "generator_lr": 1e-3,
+            "generator_lr": 3e-3,
             "generator_decay": 0,
-            "generator_start": "textures",
-            "generator_noise": 32,
+            # The teachers know little of a generator's images, and more of random ones: see docs/reproduction.md.
+            "random_share": 0.75,
+            "regularise": 0.01,
             "generator_units": 8 if tiny else 32,
         }
 
@@ -172,7 +178,17 @@ class DGD(DGDFamily):
     def images_depend(cls, config: DGDPrintedConfig) -> dict[str, Any]:
         """See :meth:`methods._dgd.DGDFamily.images_depend`: epsilons and both aggregations share the images."""
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
-        names += ["images", "synthetic", "baseline_steps", "alpha", "beta", "reading", "teacher", "teacher_recipe"]
+        names += [
+            "images",
+            "synthetic",
+            "random_share",
+            "baseline_steps",
+            "alpha",
+            "beta",
+            "reading",
+            "teacher",
+            "teacher_recipe",
+        ]
         return {name: getattr(config, name) for name in (*names, "teacher_lr", "teacher_batch")}
 
     def shows(self, config: DGDPrintedConfig) -> bool:
@@ -184,7 +200,7 @@ class DGD(DGDFamily):
         import torch
 
         ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))
-        order = context.streams.torch("images")
+        order, textures_order = context.streams.torch("images"), context.streams.torch("textures")
         if config.images == "private":
             return private.images[torch.randperm(len(private), generator=order)[: config.synthetic]]
         depends = {
@@ -196,7 +212,15 @@ class DGD(DGDFamily):
                 return {"images": self.data_free(config, private, context, order, depends).numpy()}
             return {"images": gan_images(config, private, context, order).numpy()}
 
-        return torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
+        made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
+        if not config.random_share:
+            return made
+        from bench.random_images import random_images
+
+        textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
+        # Which places are random is public; the queries and what is shown are drawn from all alike.
+        kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
+        return torch.cat([made[: len(made) - len(textures)], textures])[kept]
 
     def data_free(
         self,
@@ -226,8 +250,6 @@ class DGD(DGDFamily):
             )  # fmt: skip
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
-        if config.generator_start == "textures":
-            net = textured(config, facts, context)
         driving = GeneratorSettings(
             steps=config.generator_steps,
             batch_size=config.generator_batch,
@@ -248,23 +270,6 @@ class DGD(DGDFamily):
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`methods._dgd.DGDFamily.answer`: Eq. 3."""
         return ledger.noisy_max(votes, teachers=config.teachers, gamma=1 / config.noise_scale)
-
-
-def textured(config: DGDPrintedConfig, facts: Facts, context: Context) -> Any:
-    """Return a generator that starts from images of random processes: the decoder of an autoencoder of these."""
-    from bench.models.autoencoders import VAE
-    from bench.random_images import random_images
-    from bench.tangent_normal import train_vae
-    from bench.training import seeded
-
-    order = context.streams.torch("textures")
-    with seeded(order):
-        vae = VAE(*facts.shape, latent=config.generator_noise, units=config.generator_units)
-    steps = 2 * config.generator_steps
-    with context.progress.stage("generator's start", steps) as stage:
-        images = random_images(min(20_000, 100 * steps), facts.shape, order)
-        train_vae(vae, images, steps, config.generator_batch, 2e-3, order, device=context.device, stage=stage)
-    return vae.decoder
 
 
 def gan_images(
