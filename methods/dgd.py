@@ -67,9 +67,7 @@ class DGDPrintedConfig(DGDConfig):
     generator_batch: int = setting(128, "DGD, section IV")
     generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds")
     generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
-    generator_start: Literal["random", "textures"] = setting(
-        "random", "DAFL; textures: ours, see bench/random_images.py"
-    )
+    random_share: float = setting(0.0, "ours: images of random processes among the synthetic; bench/random_images.py")
     generator_noise: int = setting(100, "DAFL's published code, MNIST")
     generator_units: int = setting(128, "DAFL's published code")
     alpha: float = setting(5.0, "DGD, section III-B")

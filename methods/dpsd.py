@@ -87,6 +87,7 @@ class DPSD(Alternation):
     Config = DPSDConfig
     citation = CITATION
     repaired_by = "dpsd-sound"
+    single_teacher = True
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

@@ -61,6 +61,7 @@ class FedDPSD(DPSD):
 
     Config = FedDPSDConfig
     unit = PrivacyUnit.CLIENT
+    single_teacher = False
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
