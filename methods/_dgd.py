@@ -106,8 +106,8 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
     small = min(facts.shape[1:]) < 16
     return {
         **{name: shared[name] for name in names},
-        "synthetic": 4000 if small else 10_000,
-        "vae_steps": 200 if small else 300,
+        "synthetic": 4000 if small else 6000,
+        "vae_steps": 200,
         "vae_units": 32,
         "student_steps": 1500,
         "student_batch": 100,

@@ -113,12 +113,8 @@ class DGD(DGDFamily):
     def shortened(cls, shared: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """Return the settings `shared` with those of a shorter training of baseline and generator."""
         tiny = shared["vae_steps"] < 10
-        teachers = shared["teachers"] if tiny else max(shared["teachers"], min(500, facts.private_records // 25))
         return {
             **shared,
-            # Twice the teachers: more votes against the same noise.
-            "teachers": teachers,
-            "teacher_batch": min(shared["teacher_batch"], max(4, facts.private_records // teachers * 4 // 5)),
             "count": "formula",
             "least_queries": 4 * facts.classes,
             "baseline_steps": 5 if tiny else min(1800, facts.private_records),
