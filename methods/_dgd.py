@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
-from methods._pate import largest_shift, quick_settings, say_missing_classes, teacher_pool, train_ensemble
+from methods._pate import (
+    augmented_settings,
+    largest_shift,
+    quick_settings,
+    say_missing_classes,
+    teacher_pool,
+    train_ensemble,
+)
 from methods._students import make_student
 
 if TYPE_CHECKING:
@@ -81,15 +88,7 @@ class DGDConfig:
         from bench.training import FitSettings
 
         if self.teacher_recipe == "augmented":
-            return FitSettings(
-                steps=self.teacher_steps,
-                batch_size=self.teacher_batch,
-                lr=self.teacher_lr,
-                momentum=0.9,
-                schedule="cosine",
-                shift=largest_shift(facts),
-                label_smoothing=0.1,
-            )
+            return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
         return FitSettings(
             steps=self.teacher_steps,
             batch_size=self.teacher_batch,

@@ -82,15 +82,7 @@ class PATEFamilyConfig:
         from bench.training import FitSettings
 
         if self.teacher_recipe == "augmented":
-            return FitSettings(
-                steps=self.teacher_steps,
-                batch_size=self.teacher_batch,
-                lr=self.teacher_lr,
-                momentum=0.9,
-                schedule="cosine",
-                shift=largest_shift(facts),
-                label_smoothing=0.1,
-            )
+            return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
         return FitSettings(
             steps=self.teacher_steps,
             batch_size=self.teacher_batch,
@@ -103,6 +95,21 @@ class PATEFamilyConfig:
             ema=0.9999,
             dense_decay=0.004,
         )
+
+
+def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
+    """Return our way to train a teacher in few steps: momentum, a cosine to zero, random shifts, smoothed labels."""
+    from bench.training import FitSettings
+
+    return FitSettings(
+        steps=steps,
+        batch_size=batch_size,
+        lr=lr,
+        momentum=0.9,
+        schedule="cosine",
+        shift=largest_shift(facts),
+        label_smoothing=0.1,
+    )
 
 
 def largest_shift(facts: Facts) -> int:

@@ -30,7 +30,7 @@ from bench.errors import BenchError
 from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
 from bench.registry import register_method
 from methods._dpsd import CITATION, positive
-from methods._pate import largest_shift
+from methods._pate import augmented_settings
 from methods._students import make_student
 
 if TYPE_CHECKING:
@@ -89,15 +89,7 @@ class DPSDSoundConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
-        from bench.training import FitSettings
-
-        return FitSettings(
-            steps=self.teacher_steps,
-            batch_size=min(60, max(4, part * 4 // 5)),
-            lr=self.teacher_lr,
-            shift=largest_shift(facts),
-            label_smoothing=0.1,
-        )
+        return augmented_settings(self.teacher_steps, min(60, max(4, part * 4 // 5)), self.teacher_lr, facts)
 
     @property
     def sensitivity(self) -> float:
