@@ -195,6 +195,11 @@ def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"]
         return "–"
     if math.isinf(epsilon):
         return "∞"
+    if epsilon >= 1e5:  # nobody reads the digits of an epsilon that says nothing
+        scale = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
+        exact = round(epsilon / scale, 6)
+        digits = math.ceil(exact) if toward == "up" else math.floor(exact) if toward == "down" else round(exact)
+        return f"{digits * scale:.1e}".replace("e+0", "e").replace("e+", "e")
     # Six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
     hundredths = round(epsilon * 100, 6)
     if toward != "nearest":
