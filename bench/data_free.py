@@ -64,13 +64,17 @@ def generator_terms(
     }
 
 
-def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:
-    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite."""
+def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str, *, kept: bool = False) -> None:
+    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite.
+
+    `kept` says that the caller keeps the state before it, and the message tells so.
+    """
     for name, value in terms.items():
         if not math.isfinite(float(value.detach())):
+            where = " The state before it is among the run's artefacts, as last-good." if kept else ""
             raise NotFiniteError(
                 f"{what} diverged at iteration {iteration}: its term {name!r} is {float(value.detach())}. Lower its "
-                "learning rate. The state before it is kept among the run's artefacts."
+                f"learning rate.{where}"
             )
 
 
@@ -91,7 +95,7 @@ class Guard:
     def check(self, terms: Mapping[str, Tensor], iteration: int) -> None:
         """Call before the step of `iteration`. Raises :class:`NotFiniteError` where one of `terms` is no number."""
         try:
-            check_finite(terms, iteration, self._what)
+            check_finite(terms, iteration, self._what, kept=self._keep is not None and bool(self._good))
         except NotFiniteError:
             if self._keep is not None and self._good:
                 self._keep({name: value.cpu().numpy() for name, value in self._good.items()})

@@ -31,13 +31,11 @@ from bench.data_free import Arrays, Guard, Reading
 from bench.errors import BenchError
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import features_and_logits
+from bench.privacy.claims import DGD_EPS1
 from bench.training import as_float, seeded, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage
-
-EPS1 = 0.01
-"""DGD, section IV: the epsilon that the paper gives its perturbed codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def make_triples(
         noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
         codes = mean + deviation * noise
         if radius == "printed":
-            scale = 2 * vae.latent / EPS1
+            scale = 2 * vae.latent / DGD_EPS1
             one, two = (scale * _laplace(codes, generator) for _ in range(2))
         else:
             one, two = directions(vae, codes, radius, generator)

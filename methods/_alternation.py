@@ -137,11 +137,11 @@ class Alternating:
 
     def _check(self, terms: Mapping[str, Tensor], iteration: int, what: str, depends: Mapping[str, Any]) -> None:
         try:
-            check_finite(terms, iteration, what)
+            check_finite(terms, iteration, what, kept=bool(self._good))
         except NotFiniteError:
             if self._good:
                 arrays = {name: value.cpu().numpy() for name, value in self._good.items()}
-                self.context.cache.get("last-good", {**depends, "iteration": iteration}, lambda: arrays)
+                self.context.cache.get("last-good", depends, lambda: arrays)
             raise
 
 

@@ -9,11 +9,11 @@ how answers are made noisy.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.config import setting
+from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
 from methods._pate import (
@@ -219,7 +219,7 @@ class DGDFamily(Method):
             with context.progress.stage("autoencoder", config.vae_steps) as stage:
                 train_vae(
                     vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
-                    device=context.device, stage=stage, keep=self.keeper("vae", depends, context),
+                    device=context.device, stage=stage, keep=self.keeper("vae", config, context),
                 )  # fmt: skip
             radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
             with context.progress.stage("triples", len(images)) as stage:
@@ -252,14 +252,20 @@ class DGDFamily(Method):
             normal=config.regularise,
             entropy=config.regularise,
             shift=largest_shift(facts) if quick else 0,
+            reading=self.reading(config),
         )
         with context.progress.stage("student", settings.steps) as stage:
             train_tangent_normal(
                 student, images, labels, triples, settings, context.streams.torch("student/order"),
-                device=context.device, stage=stage, keep=self.keeper("student", self.images_depend(config), context),
+                device=context.device, stage=stage, keep=self.keeper("student", config, context),
             )  # fmt: skip
         return student, options
 
-    def keeper(self, what: str, depends: Mapping[str, Any], context: Context) -> Callable[[Arrays], object]:
+    def reading(self, config: Any) -> Literal["dafl", "printed"]:
+        """Return how the sign of Eq. 6's entropy term is read."""
+        return "dafl"
+
+    def keeper(self, what: str, config: Any, context: Context) -> Callable[[Arrays], object]:
         """Return what keeps the last good state of a training that diverges, as a private artefact."""
-        return lambda arrays: context.cache.get("last-good", {"what": what, **depends}, lambda: arrays)
+        depends = {"method": self.name, "what": what, "config": as_dict(config), "seed": context.streams.seed}
+        return lambda arrays: context.cache.get("last-good", depends, lambda: arrays)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Budget, Claim, Context, Facts, PrivateData
-from bench.privacy.claims import DGD_BYPASS
+from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
 from bench.registry import register_method
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 PRINTED = ((1.0, 27), (10.0, 1300))
 """The epsilons of Table I and the queries that section IV-A says they pay for, at noise scale 40."""
-EPS1 = 0.01
 OTHER_IMAGES = {
     "private": "the student's queries and its unlabelled images are private records themselves",
     "acgan": "the images come from an ACGAN that was trained on private images without noise",
@@ -93,7 +92,7 @@ class DGDPrintedConfig(DGDConfig):
     @property
     def eps1(self) -> float:
         """What the paper adds for the perturbed codes: nothing without them."""
-        return EPS1 if self.vae and self.regularise else 0.0
+        return DGD_EPS1 if self.vae and self.regularise else 0.0
 
 
 @register_method("dgd")
@@ -205,7 +204,7 @@ class DGD(DGDFamily):
 
         def make() -> dict[str, NDArray[Any]]:
             if config.images == "data-free":
-                return {"images": self.data_free(config, private, context, order, depends).numpy()}
+                return {"images": self.data_free(config, private, context, order).numpy()}
             return {"images": gan_images(config, private, context, order).numpy()}
 
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
@@ -224,7 +223,6 @@ class DGD(DGDFamily):
         private: PrivateData,
         context: Context,
         order: torch.Generator,
-        depends: Mapping[str, Any],
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.data_free import GeneratorSettings, generate, train_generator
@@ -259,9 +257,13 @@ class DGD(DGDFamily):
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(
                 net, baseline, driving, order, device=context.device, stage=stage,
-                keep=self.keeper("generator", depends, context),
+                keep=self.keeper("generator", config, context),
             )  # fmt: skip
         return generate(net, config.synthetic, order, context.device)
+
+    def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:
+        """See :meth:`methods._dgd.DGDFamily.reading`."""
+        return config.reading
 
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`methods._dgd.DGDFamily.answer`: Eq. 3."""

@@ -251,7 +251,26 @@ def test_a_diverging_generator_leaves_its_last_good_state_among_the_artefacts(tm
     with pytest.raises(NotFiniteError, match=r"the generator diverged at iteration [1-4]: its term"):
         DGD().train_student(config, private, public_set(), book(), context(cache))
     assert any(name.startswith("last-good") for name in cache.made)
+    other = Cache(tmp_path, {})
+    with pytest.raises(NotFiniteError, match="as last-good"):
+        DGD().train_student(config, private, public_set(), book(), context(other, seed=1))
+    assert any(name.startswith("last-good") for name in other.made), "another seed has a state of its own"
     assert not any(name.startswith("synthetic-images") for name in cache.made)
+
+
+def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[StudentSettings] = []
+
+    def spy(student: Any, images: Any, labels: Any, triples: Any, settings: StudentSettings, *_: Any, **__: Any) -> Any:
+        seen.append(settings)
+        return student.eval()
+
+    monkeypatch.setattr("bench.tangent_normal.train_tangent_normal", spy)
+    private, _ = private_pair()
+    for reading in ("dafl", "printed"):
+        config = tiny(DGD, reading=reading, regularise=1.0)
+        DGD().train_student(config, private, public_set(), book(), context())
+    assert [settings.reading for settings in seen] == ["dafl", "printed"]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -24,6 +24,8 @@ DGD_BYPASS = (
     "DGD trains its data-free generator against a classifier that was fitted to all private records without noise; "
     "the label queries are not all that depends on them"
 )
+DGD_EPS1 = 0.01
+"""DGD, section IV: what the paper adds for its perturbed codes; it protects synthetic images, not records."""
 DPSD_LABEL_GAP = (
     "Eq. (5) as printed draws from all classes when the label is in the top-k set and from the set when it is not: an "
     "answer outside the set tells that the label was inside, so no epsilon holds. Drawn from the set in both cases it "
