@@ -11,15 +11,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Basis, Facts
 
-if TYPE_CHECKING:
-    from bench.interface import Method
-
 T = TypeVar("T")
+
+
+class Configured(Protocol):
+    """What a method and an attack have in common: a name, a config dataclass and presets that change it."""
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """Return what ``quick`` and ``tiny`` change in the config for such data."""
 
 
 class Preset(StrEnum):
@@ -100,7 +108,7 @@ def default_delta(private_records: int) -> float:
 
 
 def build_config(
-    method: type[Method], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
 ) -> tuple[Any, list[str]]:
     """Return the config of `method` in `preset` with `overrides`, and what differs from the paper's.
 
@@ -121,7 +129,7 @@ def build_config(
     return config, reduced
 
 
-def parse_overrides(method: type[Method], overrides: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the fields that `overrides` set for `method`, with values of the fields' types.
 
     An override without a method's name applies where the method has the field. Raises :class:`BenchError` on text that
@@ -144,7 +152,7 @@ def parse_overrides(method: type[Method], overrides: Sequence[str]) -> dict[str,
     return values
 
 
-def check_overrides(methods: Sequence[type[Method]], overrides: Sequence[str]) -> None:
+def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
     """Raise :class:`UnknownNameError` on an override that none of `methods` takes."""
     fields = {method.name: {field.name for field in dataclasses.fields(method.Config)} for method in methods}
     for text in overrides:
@@ -156,7 +164,7 @@ def check_overrides(methods: Sequence[type[Method]], overrides: Sequence[str]) -
             raise UnknownNameError(f"option of {owner}" if dot else "option in --set", field, known)
 
 
-def _parse_value(method: type[Method], field: str, text: str) -> Any:
+def _parse_value(method: type[Configured], field: str, text: str) -> Any:
     from typing import get_type_hints
 
     from pydantic import TypeAdapter, ValidationError
@@ -169,7 +177,7 @@ def _parse_value(method: type[Method], field: str, text: str) -> Any:
         raise BenchError(f"--set {method.name}.{field}={text}: {problem}.") from error
 
 
-def field_table(method: type[Method], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
     """Return name, paper value, quick value and source of every field of the method's config, for ``bench show``."""
     paper = as_dict(method.Config())
     quick = presets.get("quick", {})

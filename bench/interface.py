@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bench.console import Progress
     from bench.privacy.ledger import Ledger
     from bench.seeds import Streams
+    from bench.target import Target
 
 
 class PrivacyUnit(StrEnum):
@@ -230,16 +231,105 @@ class Method(abc.ABC):
         """Train a student on what the ledger lets through and return everything that is released."""
 
 
+class Knowledge(StrEnum):
+    """What an attacker has besides the released student."""
+
+    NONE = "none"
+    AUXILIARY = "auxiliary"
+    """Unlabelled images of which none is private."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstructions:
+    """What an inversion attack made: `images` float32 (n, channels, height, width) in [0, 1].
+
+    `labels`, int64 (n,), are the classes that they are meant to show; several images of one class are independent
+    tries. `reached` (n,) is False where the attack found nothing to show: such an image counts as a failure.
+    `observed`, of the same kind as `images`, holds the reconstruction of each answer that the attacker had observed,
+    in their order.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    reached: torch.Tensor | None = None
+    observed: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What a membership attack sees of n candidate records: logits, float64, of the target and of k references.
+
+    References are students of the same pipeline, each trained with some of the candidates. A query is the record itself
+    (always the first) or a variation of it.
+    """
+
+    labels: NDArray[np.int64]
+    """(n,) the candidates' labels."""
+    target: NDArray[np.float64]
+    """(queries, n, classes)"""
+    references: NDArray[np.float64]
+    """(k, queries, n, classes)"""
+    inside: NDArray[np.bool_]
+    """(k, n) whether the reference was trained with the candidate."""
+    population_labels: NDArray[np.int64]
+    """(p,) labels of records that neither the target nor a reference saw."""
+    population_target: NDArray[np.float64]
+    """(p, classes)"""
+    population_references: NDArray[np.float64]
+    """(k, p, classes)"""
+
+
 class Attack(abc.ABC):
-    """An attack on a released student: it returns scores or reconstructions and computes no statistics."""
+    """An attack on a released student. It returns reconstructions or scores, and computes no statistics.
+
+    One file in ``attacks/``, one class, registered under one name: an :class:`InversionAttack` or a
+    :class:`MembershipAttack`. The frozen ``Config`` dataclass has the paper's values as its defaults, each with the
+    place that states it; ``presets`` names what other presets change, as for a method.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    """Raised whenever the same config would give another result: part of every key."""
     Config: ClassVar[type]
     access: ClassVar[Access]
+    knowledge: ClassVar[Knowledge] = Knowledge.NONE
+    citation: ClassVar[str] = ""
+
+    @classmethod
+    @abc.abstractmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """Return what ``quick`` and ``tiny`` change in the config for such data, as field name to value."""
+
+
+class InversionAttack(Attack):
+    """An attack that makes images of what the student was trained on."""
 
     @abc.abstractmethod
     def run(
-        self, config: Any, released: Released, auxiliary: PublicData | None, context: Context
-    ) -> NDArray[np.generic]:
-        """Attack `released` and return one score per candidate or one reconstruction per class."""
+        self,
+        config: Any,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Attack `target` and return images of every class.
+
+        `auxiliary` is what the attacker knows, None where `knowledge` is none. `observed` (m, classes) are confidences
+        that the target gave to images which the attacker did not see; an attack that inverts single answers returns
+        one image for each.
+        """
+
+
+class MembershipAttack(Attack):
+    """An attack that tells records which the pipeline was trained on from others."""
+
+    references: ClassVar[int] = 0
+    """The fewest references that it needs."""
+
+    @abc.abstractmethod
+    def score(self, config: Any, signals: Signals) -> NDArray[np.float64]:
+        """Return a score (n,) for each candidate, larger for likelier members.
+
+        Raises :class:`BenchError` where there are too few references.
+        """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.config import field_table
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Facts, Method
+from bench.interface import Attack, Facts, MembershipAttack, Method
 from bench.record import Plausibility, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
@@ -30,8 +30,8 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
         return "methods", columns, rows, _broken(METHODS.broken)
     if what == "attacks":
-        rows = [(name, ATTACKS.get(name).access.value) for name in ATTACKS.names()]
-        return "attacks", ("attack", "access"), rows, _broken(ATTACKS.broken)
+        rows = [_attack_row(ATTACKS.get(name)) for name in ATTACKS.names()]
+        return "attacks", ("attack", "goal", "access", "knowledge", "citation"), rows, _broken(ATTACKS.broken)
     if what == "datasets":
         from bench.data.datasets import DATASETS
 
@@ -69,6 +69,11 @@ def _broken(broken: dict[str, str]) -> list[str]:
 def _method_row(method: type[Method]) -> tuple[str, ...]:
     proven = f"infinite: {method.bypass}" if method.bypass else "finite"
     return (method.name, method.unit.value, method.adjacency.value, proven, method.public_data, method.citation)
+
+
+def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
+    goal = "membership" if issubclass(attack, MembershipAttack) else "inversion"
+    return (attack.name, goal, attack.access.value, attack.knowledge.value, attack.citation)
 
 
 def _record_row(record: Record) -> tuple[str, ...]:

@@ -1,0 +1,83 @@
+"""A released student as an attacker meets it: no more of it can be touched than the declared access allows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+from bench.interface import Access, Facts, Released
+from bench.training import as_float, predict
+
+_LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GENERATOR: 2, Access.SYNTHETIC: 2}
+
+
+class Target:
+    """The student of `released` behind `access`; images are float in [0, 1] or uint8, (n, channels, height, width).
+
+    Labels need any access, confidences that or more, ``model`` the weights. `queries` counts the images that were
+    asked about; steps with the weights at hand are counted by the attack itself, through :meth:`count`.
+
+    Asking for more than the access allows is a bug of the attack and raises :class:`BenchError`.
+    """
+
+    def __init__(self, released: Released, facts: Facts, access: Access, device: torch.device | str = "cpu") -> None:
+        """Wrap `released`, whose student was trained on data of `facts`."""
+        self.facts, self.access, self.device = facts, access, torch.device(device)
+        self.queries = 0
+        self._released = released
+        # Attacks differentiate with respect to images: gradients of weights would be computed for nothing.
+        self._student = released.student.to(self.device).eval().requires_grad_(False)
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes."""
+        return self.facts.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the images' shape (channels, height, width)."""
+        return self.facts.shape
+
+    def count(self, images: int) -> None:
+        """Say that `images` more images went through the student."""
+        self.queries += images
+
+    @torch.no_grad()
+    def labels(self, images: Tensor) -> Tensor:
+        """Return the class (n,) that the student gives to each image, int64 on the CPU."""
+        return self._ask(images).argmax(1)
+
+    @torch.no_grad()
+    def confidences(self, images: Tensor, rounding: float = 0.0) -> Tensor:
+        """Return the confidences (n, classes), float32 on the CPU, rounded to multiples of `rounding` (0: as they are).
+
+        Rounding is the countermeasure of Fredrikson et al. 2015, section 5.
+        """
+        self._need(Access.CONFIDENCES, "confidences")
+        confidences = self._ask(images).softmax(1)
+        return (confidences / rounding).round() * rounding if rounding else confidences
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the student itself, in evaluation mode, on the device; it takes float images in [0, 1]."""
+        self._need(Access.WEIGHTS, "weights")
+        return self._student
+
+    @property
+    def synthetic(self) -> tuple[Tensor, Tensor | None] | None:
+        """Return the released images, float in [0, 1], and their labels; None where none were released."""
+        if self.access not in (Access.SYNTHETIC, Access.GENERATOR):
+            raise BenchError(f"an attack with access to {self.access} cannot read released images.")
+        images = self._released.extras.get("synthetic_images")
+        if images is None or images.ndim != 4:
+            return None
+        return as_float(images), self._released.extras.get("synthetic_labels")
+
+    def _ask(self, images: Tensor) -> Tensor:
+        self.count(len(images))
+        return predict(self._student, images, device=self.device)
+
+    def _need(self, least: Access, what: str) -> None:
+        if _LEVEL[self.access] < _LEVEL[least]:
+            raise BenchError(f"an attack with access to {self.access} cannot use {what}.")
