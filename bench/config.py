@@ -70,6 +70,23 @@ def as_dict(config: Any) -> dict[str, Any]:
     }
 
 
+def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
+    """Return the config that :func:`as_dict` turned into `values`.
+
+    Raises :class:`BenchError` where they do not fit the config class any more.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    known = {field.name for field in dataclasses.fields(kind.Config)}
+    if set(values) != known:
+        odd = ", ".join(sorted(set(values) ^ known))
+        raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
+    try:
+        return TypeAdapter(kind.Config).validate_python(dict(values))
+    except ValidationError as error:
+        raise BenchError(f"a setting of {kind.name} does not fit any more: {error.errors()[0]['msg']}.") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """What one ``run`` covers: the product of methods, datasets, epsilons and seeds, in one preset."""

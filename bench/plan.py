@@ -14,10 +14,20 @@ from enum import StrEnum
 from typing import Any
 
 from bench.cache import canonical_json
-from bench.config import Grid, NoiseKind, Preset, Reuse, as_dict, build_config, check_overrides, default_delta
+from bench.config import (
+    Grid,
+    NoiseKind,
+    Preset,
+    Reuse,
+    as_dict,
+    build_config,
+    check_overrides,
+    config_from,
+    default_delta,
+)
 from bench.errors import BenchError
 from bench.interface import Basis, Budget, Facts, Method
-from bench.record import SCHEMA_VERSION, Status
+from bench.record import SCHEMA_VERSION, Record, Status
 from bench.registry import METHODS
 from bench.store import RunDir
 
@@ -155,6 +165,41 @@ def cell_key(cell: Cell) -> str:
     budget = "inf" if cell.epsilon is None else f"{cell.epsilon:g}"
     words = f"{cell.facts.dataset}-{cell.method}-eps{budget}-{cell.preset.value}-s{cell.seed}"
     return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
+
+
+def cell_of(record: Record, dataset: Dataset) -> Cell:
+    """Return the cell that `record` came from, so that its pipeline can be run again.
+
+    Raises :class:`BenchError` where the program or the data has changed since: another pipeline would answer.
+    """
+    method = METHODS.get(record.method)
+    again = "Run its cell again with the same command, then attack or audit that."
+    if method.version != record.method_version:
+        raise BenchError(
+            f"{record.key} was made by version {record.method_version} of {record.method}; here is version "
+            f"{method.version}. {again}"
+        )
+    if dataset.revision != record.dataset_revision:
+        raise BenchError(f"{record.key} was made on another revision of {record.dataset}. {again}")
+    cell = _keyed(
+        Cell(
+            method=record.method,
+            dataset=dataset.name,
+            revision=dataset.revision,
+            facts=dataset.facts,
+            epsilon=record.epsilon,
+            delta=record.delta,
+            basis=record.basis,
+            seed=record.seed,
+            preset=Preset(record.preset),
+            noise=NoiseKind(record.noise),
+            config=config_from(method, record.config),
+            reduced=tuple(record.reduced),
+        )
+    )
+    if cell.key != record.key:
+        raise BenchError(f"{record.key} does not follow from its own settings. {again}")
+    return cell
 
 
 def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
@@ -128,14 +129,14 @@ def run_cell(
     import torch
 
     clock = Clock(device=device, threads=torch.get_num_threads())
-    cache = Cache(run_dir.cache_path, _cache_base(cell), progress.say)
+    cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
     try:
         if cell.refused:
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
         context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers)
-        ledger = Ledger(method.unit, method.adjacency, _noise(cell, run_dir, context.streams))
+        ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
         if isinstance(error, OSError) and not isinstance(error, BenchError):
@@ -147,7 +148,7 @@ def run_cell(
     return record
 
 
-def _cache_base(cell: Cell) -> dict[str, object]:
+def cache_base(cell: Cell) -> dict[str, object]:
     """Return what every artefact of the cell depends on: data, split, and the program that trains."""
     facts = cell.facts
     return {
@@ -205,7 +206,8 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
     )
 
 
-def _noise(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
+def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
+    """Return the source of the cell's noise; for data that is not public it is keyed by a secret that stays here."""
     if cell.noise is NoiseKind.SECURE:
         return SecureNoise()
     name = f"noise/{cell.key}"
@@ -284,27 +286,38 @@ def _queries(ledger: Ledger, released: Released, material: Materialised) -> Quer
 
 
 def _failed(cell: Cell, run_dir: RunDir, error: Exception, ledger: Ledger | None, cache: Cache, clock: Clock) -> Record:
-    log = None
     spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
-    if not (cell.facts.public_benchmark or cell.refused):
-        # A message may quote what it was about; of a user's own records nothing may reach the record.
-        log = f"cache/{cell.key}.log"
-        with contextlib.suppress(BenchError):
-            write_atomic(run_dir.path / log, "".join(traceback.format_exception(error)).encode(), mode=0o600)
-        reason = f"{type(error).__name__}; the message may tell of private records and stays in the log"
-        failure = Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent)
-        return _record(cell, clock, cache, status=Status.FAILED, failure=failure)
-    if isinstance(error, BenchError):
-        kind = "refused" if cell.refused else "error"
-        reason = str(error)
-    else:
-        kind, reason = type(error).__name__, f"{type(error).__name__}: {error}"
-        log = f"logs/{cell.key}.log"
-        with contextlib.suppress(BenchError):  # the record that follows matters more than its log
-            text = "".join(traceback.format_exception(error))
-            write_atomic(run_dir.path / log, text.encode())
-    failure = Failure(kind=kind, reason=reason, log=log, spent=spent)
+    failure = failure_of(error, cell.facts.public_benchmark, run_dir, cell.key, spent, refused=bool(cell.refused))
     return _record(cell, clock, cache, status=Status.FAILED, failure=failure)
+
+
+def failure_of(
+    error: Exception,
+    public_benchmark: bool,
+    run_dir: RunDir,
+    key: str,
+    spent: list[dict[str, Any]] | None = None,
+    *,
+    refused: bool = False,
+) -> Failure:
+    """Return `error` as a record's failure, its traceback written to a log.
+
+    Of a user's own data the message stays in a private log: it may quote what it was about.
+    """
+    text = "".join(traceback.format_exception(error)).encode()
+    if not (public_benchmark or refused):
+        log = f"cache/{key}.log"
+        with contextlib.suppress(BenchError):  # the record that follows matters more than its log
+            write_atomic(run_dir.path / log, text, mode=0o600)
+        reason = f"{type(error).__name__}; the message may tell of private records and stays in the log"
+        return Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent or [])
+    if isinstance(error, BenchError):
+        return Failure(kind="refused" if refused else "error", reason=str(error), spent=spent or [])
+    log = f"logs/{key}.log"
+    with contextlib.suppress(BenchError):
+        write_atomic(run_dir.path / log, text)
+    reason = f"{type(error).__name__}: {error}"
+    return Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent or [])
 
 
 def _public_data(method: type[Method], cell: Cell) -> str:

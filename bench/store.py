@@ -5,6 +5,8 @@
     RUN_DIR/records/damaged/         records that could not be read, set aside
     RUN_DIR/released/KEY.safetensors what a method released
     RUN_DIR/released/KEY.png         a sheet of its synthetic images, where it released some
+    RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
+    RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
 
@@ -23,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.errors import BenchError
 from bench.record import SCHEMA_VERSION, Record, parse_record
 
@@ -96,6 +99,8 @@ class RunDir:
         self.path = path
         self.records_path = path / "records"
         self.released_path = path / "released"
+        self.attacks_path = path / "attacks"
+        self.audits_path = path / "audits"
         self.logs_path = path / "logs"
         self.cache_path = path / "cache"
 
@@ -121,7 +126,8 @@ class RunDir:
         Raises :class:`BenchError` where it cannot be written, is no directory, or has another layout version.
         """
         try:
-            for folder in (self.path, self.records_path, self.released_path, self.logs_path):
+            folders = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
+            for folder in (self.path, *folders):
                 folder.mkdir(parents=True, exist_ok=True)
             self.cache_path.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError as error:
@@ -236,6 +242,36 @@ class RunDir:
         for path in sorted(self.records_path.glob("*.json")):
             self._read_into(records, path, set_aside=set_aside)
         return records
+
+    def write_attack(self, record: AttackRecord) -> Path:
+        """Write the record of an attack under its key and return its path."""
+        return self._write_row(self.attacks_path, record)
+
+    def write_audit(self, record: AuditRecord) -> Path:
+        """Write the record of an audit under its key and return its path."""
+        return self._write_row(self.audits_path, record)
+
+    def _write_row(self, folder: Path, record: AttackRecord | AuditRecord) -> Path:
+        path = folder / f"{record.key}.json"
+        write_atomic(path, record.to_json().encode())
+        return path
+
+    def read_attacks(self) -> tuple[list[AttackRecord], list[str]]:
+        """Return the records of attacks, ordered by key, and a line for each that is damaged (it stays in place)."""
+        return self._read_rows(self.attacks_path, AttackRecord)
+
+    def read_audits(self) -> tuple[list[AuditRecord], list[str]]:
+        """Return the records of audits, ordered by key, and a line for each that is damaged (it stays in place)."""
+        return self._read_rows(self.audits_path, AuditRecord)
+
+    def _read_rows(self, folder: Path, kind: type[R]) -> tuple[list[R], list[str]]:
+        found, damaged = [], []
+        for path in sorted(folder.glob("*.json")):
+            try:
+                found.append(parse_row(path.read_text(encoding="utf-8"), kind))
+            except (OSError, UnicodeDecodeError, ValueError) as error:
+                damaged.append(f"{path} is damaged ({str(error).splitlines()[0]}); its attack or audit is to do again")
+        return found, damaged
 
     def _read_into(self, records: Records, path: Path, *, set_aside: bool = True) -> None:
         try:

@@ -1,0 +1,187 @@
+"""Records of attacks and audits: each speaks of one student, by its record's key, and lies beside that record.
+
+An attack's record holds numbers for the student and for its controls; an audit's the counts from which its bound
+follows, so that whoever reads several of them can correct for their number.
+"""
+
+# Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.
+# ruff: noqa: RUF012
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from bench.interface import Adjacency, PrivacyUnit
+from bench.record import Failure, Provenance, Row, Status
+
+
+class Estimated(Row):
+    """A number with its confidence interval, from `n` independent units; ends are None where none can be told."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int
+    confidence: float = 0.95
+
+
+class Scores(Row):
+    """What an attack reached on one target."""
+
+    metrics: dict[str, Estimated]
+    accuracy: float | None = None
+    """Of the target on the test records."""
+    queries: int | None = None
+    """Images that went through the target."""
+
+
+class AttackRecord(Row):
+    """One attack on one student, with its controls; `targets` is by role, `student` first."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    student: str
+    """The key of the student's record."""
+    status: Status
+    attack: str
+    attack_version: int
+    goal: Literal["inversion", "membership", "robustness"]
+    access: str = ""
+    knowledge: str = ""
+    citation: str = ""
+    dataset: str
+    preset: str
+    reduced: list[str] = []
+    config: dict[str, Any]
+    seed: int
+    auxiliary: str = ""
+    """What the attacker knew, in words."""
+    targets: dict[str, Scores] = {}
+    no_power: str = ""
+    """Why the numbers say nothing of the student: the attack does not break the non-private one. Else empty."""
+    evaluators: dict[str, float] = {}
+    """Name to accuracy on records that it was not trained on."""
+    pictures: list[str] = []
+    """Files below the run directory."""
+    details: dict[str, Any] = {}
+    notes: list[str] = []
+    failure: Failure | None = None
+    provenance: Provenance
+
+    def to_json(self) -> str:
+        """Return the record as it is written to its file."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+class Channel(Row):
+    """What one part of the releases told of the coins of one family of canaries, summed over the runs.
+
+    `epsilon` is the bound and `cap` the largest that so many guesses could have given, both for one record and at the
+    audit's confidence, corrected for the number of its channels.
+    """
+
+    name: str
+    family: str
+    canaries: int
+    guesses: int
+    correct: int
+    group: int = 1
+    epsilon: float
+    cap: float
+
+
+class MechanismAudited(Row):
+    """One mechanism of the ledger, drawn from on adjacent inputs: `epsilon` is seen, `exact` is what one draw costs."""
+
+    kind: str
+    parameters: dict[str, Any]
+    draws: int
+    epsilon: float
+    exact: float | None
+    verdict: str
+
+
+class AuditRecord(Row):
+    """One audit of one student's pipeline."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    student: str
+    status: Status
+    method: str
+    dataset: str
+    kind: Literal["one-run", "many-run"] = "one-run"
+    unit: PrivacyUnit
+    """What the canaries are: one record, or one label."""
+    adjacency: Adjacency
+    delta: float
+    confidence: float
+    plan: dict[str, int]
+    runs: int
+    channels: list[Channel] = []
+    epsilon: float | None = None
+    """The largest bound over the channels."""
+    allowed: float | None = None
+    """What the ledger proves of the runs that were audited, for the same unit."""
+    power: list[Channel] = []
+    """The same guesses on the pipeline without noise; empty where that was not run."""
+    mechanisms: list[MechanismAudited] = []
+    accuracy: float | None = None
+    """Mean test accuracy of the audited students: what the canaries cost."""
+    notes: list[str] = []
+    failure: Failure | None = None
+    provenance: Provenance
+
+    @property
+    def violated(self) -> bool:
+        """Whether the audit refutes what is proven, or a mechanism its own epsilon."""
+        refuted = self.epsilon is not None and self.allowed is not None and self.epsilon > self.allowed
+        return refuted or any(found.verdict == "violated" for found in self.mechanisms)
+
+    @property
+    def powerless(self) -> bool:
+        """Whether the same audit finds nothing where no noise is at all."""
+        return bool(self.power) and not any(channel.epsilon > 0 for channel in self.power)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a few words."""
+        if self.failure is not None:
+            return f"failed: {self.failure.reason}"
+        if self.violated:
+            return "VIOLATED: audited > proven"
+        if self.powerless and not self.epsilon:
+            return "no power"
+        return "consistent" if self.allowed is None or math.isfinite(self.allowed) else "nothing is proven"
+
+    def to_json(self) -> str:
+        """Return the record as it is written to its file."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+R = TypeVar("R", AttackRecord, AuditRecord)
+
+
+def parse_row(text: str, kind: type[R]) -> R:
+    """Return the record of this `kind` that `text` holds.
+
+    Raises ValueError, in one line, where `text` is none, or one of a newer schema.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError("no JSON object")
+    if data.get("schema_version") != 1:
+        raise ValueError(f"schema version {data.get('schema_version')!r}, this program reads 1")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"field {where}: {first['msg']}") from error

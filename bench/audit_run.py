@@ -1,0 +1,295 @@
+"""One student's pipeline audited: siblings with canaries, guesses at their coins, a lower bound on epsilon.
+
+The scores come from :mod:`bench.siblings`, the statistics from :mod:`attacks.audit`. What is guessed, and how often, is
+fixed by the options before any sibling exists. Several runs are one audit of the mechanism that consists of them all:
+their canaries, coins and noise are independent, so their counts add up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.cache import Cache, digest_of
+from bench.canaries import Canaries, CanaryPlan, Family, draw_canaries
+from bench.errors import BenchError
+from bench.interface import Context, PrivacyUnit
+from bench.plan import Cell, cell_of
+from bench.provenance import Clock
+from bench.record import Audited, Record, Status
+from bench.registry import METHODS
+from bench.run import DataSource, cache_base, failure_of, noise_of
+from bench.seeds import Streams
+from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
+
+if TYPE_CHECKING:
+    from bench.console import Progress
+    from bench.store import RunDir
+
+AUDIT_VERSION = 1
+"""Raised whenever the same options would give another bound: part of every key."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What an audit does, fixed before it looks. Zeros are replaced by what suits the data set's size.
+
+    `canaries` and `guesses` are for each family and run; half of the guesses say True, half False, the rest abstain.
+    `refute` is the epsilon that the audit must be able to refute; None: any.
+    """
+
+    canaries: int = 0
+    guesses: int = 0
+    runs: int = 1
+    family: Family = Family.OUTLIER
+    copies: int = 4
+    confidence: float = 0.95
+    seed: int = 0
+    power: bool = True
+    draws: int = 1_000_000
+    """On each side, for each mechanism of the ledger; 0 leaves the mechanisms out."""
+    refute: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if not 0.5 <= self.confidence < 1:
+            raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
+        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0:
+            raise BenchError("--runs must be 1 or more, and canaries, guesses and draws not negative.")
+
+    def fitted(self, private_records: int) -> AuditOptions:
+        """Return the options with numbers for so many private records.
+
+        Raises :class:`BenchError` where the guesses cannot reach what `refute` asks for.
+        """
+        canaries = self.canaries or max(2, min(1000, private_records // 10))
+        guesses = self.guesses or max(2, min(100, canaries // 2))
+        if guesses % 2 or guesses > canaries:
+            raise BenchError(
+                f"--guesses must be even and at most the number of canaries ({canaries}), not {guesses}: half of them "
+                "go to each side."
+            )
+        return dataclasses.replace(self, canaries=canaries, guesses=guesses)
+
+    def plan(self, *, images: bool) -> CanaryPlan:
+        """Return the canaries: those of the family and, with `images`, natural ones for released images."""
+        counts: dict[str, int] = {self.family.value: self.canaries}
+        if images and self.family is not Family.NATURAL:
+            counts[Family.NATURAL.value] = max(2, self.canaries // 4)
+        return CanaryPlan(**counts, copies=self.copies, seed=self.seed)
+
+
+def audit_student(
+    record: Record,
+    options: AuditOptions,
+    run_dir: RunDir,
+    source: DataSource,
+    progress: Progress,
+    *,
+    dataset: str | None = None,
+    device: str = "cpu",
+    workers: int = 1,
+) -> AuditRecord:
+    """Audit the pipeline of `record` and return the audit's record, written to `run_dir`; a failure is one too.
+
+    `dataset` is the name that the data set is loaded by, where it is not the record's (a user's folder).
+
+    Raises :class:`BenchError` only where the record cannot be written.
+    """
+    import torch
+
+    clock = Clock(device=device, threads=torch.get_num_threads())
+    parts: dict[str, Any] = {}
+    notes: list[str] = []
+    cache: Cache | None = None
+    try:
+        cell = cell_of(record, source.describe(dataset or record.dataset))
+        options = options.fitted(cell.facts.private_records)
+        cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
+        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers, notes.append)
+        parts = _audit(cell, options, run_dir, source, context)
+        status = Status.DONE
+    except Exception as error:  # noqa: BLE001 (one student's failure must not stop the others)
+        status = Status.FAILED
+        parts["failure"] = failure_of(error, record.public_benchmark, run_dir, audit_key(record, options))
+    method = METHODS.get(record.method)
+    made, found = (len(cache.made), len(cache.found)) if cache else (0, 0)
+    result = AuditRecord.model_validate(
+        {
+            "key": audit_key(record, options),
+            "student": record.key,
+            "status": status,
+            "method": record.method,
+            "dataset": record.dataset,
+            "unit": canary_unit(method.unit),
+            "adjacency": method.adjacency,
+            "delta": record.delta,
+            "confidence": options.confidence,
+            "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
+            "runs": options.runs,
+            "notes": list(dict.fromkeys(notes)),
+            "provenance": clock.stop(made=made, found=found),
+            **parts,
+        }
+    )
+    run_dir.write_audit(result)
+    return result
+
+
+def audit_key(record: Record, options: AuditOptions) -> str:
+    """Return the key of the audit of a student's record with these options."""
+    fitted = options.fitted(record.private_records)
+    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(fitted)])[:12]}"
+
+
+def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
+    """Return what a canary is for methods that protect `unit`: a label, or else a record.
+
+    A record of a client is a change of that client, so its bound holds for the client too. For a method that protects
+    a query's label it speaks of a training record, and of nothing else.
+    """
+    return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
+
+
+def _audit(cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSource, context: Context) -> dict[str, Any]:
+    from attacks.audit import check_power
+
+    method = METHODS.get(cell.method)
+    material = source.material(cell.dataset)
+    canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
+    if options.refute is not None:
+        total = options.runs * options.guesses
+        check_power(options.runs * options.canaries, total, options.refute, cell.delta, options.confidence)
+    mechanisms = _mechanisms(cell, options, run_dir, context)
+    siblings: dict[bool, list[Sibling]] = {False: [], True: []}
+    passes = [False, True] if options.power and method.private and not method.bypass else [False]
+    with context.progress.stage("siblings", len(passes) * options.runs) as stage:
+        for index in range(options.runs):
+            for noiseless in passes:
+                name = f"sibling {index}" + (", without noise" if noiseless else "")
+                with context.progress.stage(name, 1):
+                    noise = functools.partial(noise_of, cell, run_dir)
+                    sibling = train_sibling(cell, canaries, index, material, context, noise, noiseless=noiseless)
+                siblings[noiseless].append(sibling)
+                stage.advance()
+    channels = count_guesses(siblings[False], canaries, options, cell.delta, context)
+    power = count_guesses(siblings[True], canaries, options, cell.delta, context) if siblings[True] else []
+    if not power:
+        context.note("there is no noise to leave out: the audit is its own power run")
+    return {
+        "channels": channels,
+        "epsilon": max(channel.epsilon for channel in channels),
+        "allowed": max(sibling.proven for sibling in siblings[False]),
+        "power": power,
+        "mechanisms": mechanisms,
+        "accuracy": sum(sibling.accuracy for sibling in siblings[False]) / options.runs,
+    }
+
+
+def count_guesses(
+    siblings: Sequence[Sibling], canaries: Canaries, options: AuditOptions, delta: float, context: Context
+) -> list[Channel]:
+    """Return what each channel tells of the coins of `siblings`, with bounds corrected for the number of channels.
+
+    The channels are the student's confidences on the canaries of the options' family and, where every sibling released
+    images, the distance of these to natural canaries.
+    """
+    from attacks.audit import one_run
+
+    counted: list[tuple[str, Family, int, int]] = []
+    scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in siblings]
+    seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in siblings]
+    tables = [("student", options.family, scored)]
+    known = [(s, scores) for s, scores in seen if scores is not None]
+    if len(known) == len(siblings) and canaries.of(Family.NATURAL).size:
+        tables.append(("released images", Family.NATURAL, known))
+    for name, family, rows in tables:
+        numbers = canaries.of(family)
+        guesses = min(options.guesses, len(numbers) // 2 * 2)
+        correct = 0
+        for sibling, scores in rows:
+            ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{sibling.index}")
+            correct += one_run(
+                scores, sibling.coins[numbers], guesses // 2, guesses // 2, delta,
+                confidence=options.confidence, generator=ties,
+            ).correct  # fmt: skip
+        counted.append((name, family, guesses * len(rows), correct))
+    confidence = corrected(options.confidence, len(counted))
+    return [
+        bounded(name, family.value, len(canaries.of(family)) * len(siblings), guesses, correct,
+                canaries.group(family), delta, confidence)
+        for name, family, guesses, correct in counted
+    ]  # fmt: skip
+
+
+def corrected(confidence: float, tests: int) -> float:
+    """Return the confidence of each of `tests` bounds with which all hold together (Bonferroni)."""
+    return 1 - (1 - confidence) / max(tests, 1)
+
+
+def bounded(
+    name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float
+) -> Channel:
+    """Return the channel with its bound for one record at this confidence."""
+    from attacks.audit import one_run_bound
+
+    epsilon, cap = one_run_bound(canaries, guesses, correct, delta, group=group, confidence=confidence)
+    return Channel(
+        name=name, family=family, canaries=canaries, guesses=guesses, correct=correct, group=group,
+        epsilon=epsilon, cap=cap,
+    )  # fmt: skip
+
+
+def _mechanisms(cell: Cell, options: AuditOptions, run_dir: RunDir, context: Context) -> list[MechanismAudited]:
+    """Draw from every distinct mechanism of the record's ledger on adjacent inputs."""
+    return []
+
+
+def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
+    """Return the audited epsilon of one student, or of several that differ in their seeds alone; None without an audit.
+
+    Audits of several seeds that made the same guesses are one audit of all their runs, whose coins are independent:
+    their counts add up. What is left (several channels, audits with other options) is corrected for its number.
+    """
+    pooled: dict[tuple[str, str, str, int], list[int]] = {}
+    done = [
+        a for a in audits
+        if a.status is Status.DONE and (a.unit is unit or (unit is PrivacyUnit.CLIENT and a.unit is PrivacyUnit.RECORD))
+    ]  # fmt: skip
+    if not done:
+        return None
+    for audit in done:
+        options = audit.key.rsplit("--", 1)[-1]
+        for channel in audit.channels:
+            counts = pooled.setdefault((options, channel.name, channel.family, channel.group), [0, 0, 0])
+            for position, number in enumerate((channel.canaries, channel.guesses, channel.correct)):
+                counts[position] += number
+    confidence, delta = min(a.confidence for a in done), min(a.delta for a in done)
+    each = corrected(confidence, len(pooled))
+    channels = [
+        bounded(name, family, canaries, guesses, correct, group, delta, each)
+        for (_, name, family, group), (canaries, guesses, correct) in pooled.items()
+    ]
+    best = max(channels, key=lambda channel: channel.epsilon)
+    seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})"
+    if all(a.powerless for a in done) and best.epsilon == 0:
+        seen += "; no power"
+    return Audited(epsilon=best.epsilon, confidence=confidence, audit=f"{seen}; at most {best.cap:.2f} could be seen")
+
+
+def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:
+    """Return `records` with the audited column filled from the audits that speak of them."""
+    by_student: dict[str, list[AuditRecord]] = {}
+    for audit in audits:
+        by_student.setdefault(audit.student, []).append(audit)
+    filled = []
+    for record in records:
+        if record.privacy is not None and record.key in by_student:
+            audited = audited_of(by_student[record.key], record.privacy.unit)
+            record = record.model_copy(update={"privacy": record.privacy.model_copy(update={"audited": audited})})
+        filled.append(record)
+    return filled

@@ -1,0 +1,203 @@
+"""Canaries: records put into a private set on the toss of a coin, so that an audit or an attack can be scored on it.
+
+A canary has two alternatives. Under *replace* adjacency the coin decides which of them takes a place in the set, and
+the two sets differ in the value of one record; under *add-remove* it decides whether the second is there at all. So the
+coins test the very neighbours that the claim speaks of. For the unit *label* both alternatives are one image under two
+labels.
+
+The families, of which an audit fixes one beforehand:
+
+===========  ==========================================================================================================
+natural      two private records (add-remove: one). What an ordinary record risks.
+mislabelled  one private image under two wrong labels (add-remove: one wrong label).
+duplicated   the same, in several places at once: a group, so that its bound on epsilon is divided by the group's size.
+outlier      a coarse random pattern, unlike any record, under two random labels (add-remove: one).
+===========  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.errors import BenchError
+from bench.interface import Adjacency, PrivacyUnit, PrivateData
+from bench.seeds import Streams
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+class Family(StrEnum):
+    """A kind of canary; see the module."""
+
+    NATURAL = "natural"
+    MISLABELLED = "mislabelled"
+    DUPLICATED = "duplicated"
+    OUTLIER = "outlier"
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryPlan:
+    """How many canaries of each family, in how many places a duplicated one stands, and the seed of all choices.
+
+    Raises :class:`BenchError` for negative numbers and for no canary at all.
+    """
+
+    outlier: int = 0
+    natural: int = 0
+    mislabelled: int = 0
+    duplicated: int = 0
+    copies: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.outlier, self.natural, self.mislabelled, self.duplicated) < 0:
+            raise BenchError("the numbers of canaries must not be negative.")
+        if sum(self.counts().values()) == 0:
+            raise BenchError("no canaries asked for. Try --canaries 500.")
+        if self.copies < 2:
+            raise BenchError(f"a duplicated canary stands in 2 or more places, not {self.copies}.")
+
+    def counts(self) -> dict[Family, int]:
+        """Return the number of canaries of each family, in the order in which they are numbered."""
+        return {family: getattr(self, family.value) for family in Family}
+
+    def places(self) -> int:
+        """Return how many places of the private set the canaries take."""
+        return sum(self.counts().values()) + (self.copies - 1) * self.duplicated
+
+    def streams(self) -> Streams:
+        """Return the random streams of the plan, none of which a method shares."""
+        return Streams(self.seed, "canaries/")
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Drawn canaries. `family` (m,) names each one's; alternative 1 is in the set where its coin fell on True."""
+
+    plan: CanaryPlan
+    adjacency: Adjacency
+    family: NDArray[np.str_]
+    images: torch.Tensor
+    """uint8 (m, 2, channels, height, width)"""
+    labels: torch.Tensor
+    """int64 (m, 2)"""
+    place: NDArray[np.int64]
+    """(places,) positions of the private set that are the canaries'"""
+    owner: NDArray[np.int64]
+    """(places,) which canary stands there"""
+    withdrawn: NDArray[np.int64]
+    """Positions whose records are alternatives of natural canaries elsewhere, and leave their own place."""
+
+    def __len__(self) -> int:
+        return len(self.family)
+
+    def of(self, family: Family) -> NDArray[np.int64]:
+        """Return the numbers of the canaries of `family`."""
+        return np.flatnonzero(self.family == family.value)
+
+    def group(self, family: Family) -> int:
+        """Return how many records of the set one canary of `family` is."""
+        return self.plan.copies if family is Family.DUPLICATED else 1
+
+    def coins(self, seed: int, index: int) -> NDArray[np.bool_]:
+        """Return the fair and independent coins (m,) of the sibling number `index` of a cell with this seed."""
+        return self.plan.streams().numpy(f"coins/{seed}/{index}").random(len(self)) < 0.5
+
+
+def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adjacency: Adjacency) -> Canaries:
+    """Return the canaries of `plan` for `private`; they depend on it and the plan's seed alone.
+
+    Raises :class:`BenchError` where the private set is too small for them: at most half of every class is given up.
+    """
+    import torch
+
+    if unit is PrivacyUnit.LABEL and adjacency is not Adjacency.REPLACE:
+        raise BenchError("a label can only be replaced: the unit label goes with the adjacency replace.")
+    streams, counts = plan.streams(), plan.counts()
+    pairs = plan.natural if adjacency is Adjacency.REPLACE and unit is not PrivacyUnit.LABEL else 0
+    chosen = _choose(private, plan.places() + pairs, streams.numpy("places"))
+    place, withdrawn = chosen[: plan.places()], chosen[plan.places() :]
+    family = np.repeat([f.value for f in counts], list(counts.values()))
+    repeats = np.where(family == Family.DUPLICATED.value, plan.copies, 1)
+    owner = np.repeat(np.arange(len(family)), repeats)
+    first = place[np.flatnonzero(np.diff(owner, prepend=-1))]  # the first place of each canary
+    images = private.images[torch.from_numpy(first)][:, None].repeat(1, 2, 1, 1, 1)
+    true = private.labels[torch.from_numpy(first)].numpy()
+    labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)
+    natural = np.flatnonzero(family == Family.NATURAL.value)
+    labels[natural, 1] = true[natural]
+    if pairs:
+        images[torch.from_numpy(natural), 0] = private.images[torch.from_numpy(withdrawn)]
+        labels[natural, 0] = private.labels[torch.from_numpy(withdrawn)].numpy()
+    outlier = np.flatnonzero(family == Family.OUTLIER.value)
+    patterns = _patterns(len(outlier), private.facts.shape, streams.numpy("patterns"))
+    images[torch.from_numpy(outlier)] = patterns[:, None].repeat(1, 2, 1, 1, 1)
+    return Canaries(plan, adjacency, family, images, torch.from_numpy(labels), place, owner, withdrawn)
+
+
+def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) -> PrivateData:
+    """Return `private` with the alternatives that `coins` (m,) chose in the canaries' places."""
+    import torch
+
+    images, labels = private.images.clone(), private.labels.clone()
+    side = torch.from_numpy(coins[canaries.owner].astype(np.int64))
+    owner, where = torch.from_numpy(canaries.owner), torch.from_numpy(canaries.place)
+    images[where], labels[where] = canaries.images[owner, side], canaries.labels[owner, side]
+    keep = torch.ones(len(private), dtype=torch.bool)
+    keep[torch.from_numpy(canaries.withdrawn)] = False
+    if canaries.adjacency is Adjacency.ADD_REMOVE:
+        keep[where] = side.bool()
+    images, labels = images[keep], labels[keep]
+    return PrivateData(images, labels, dataclasses.replace(private.facts, private_records=len(labels)))
+
+
+def _choose(private: PrivateData, number: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return `number` positions in random order, of no class more than half."""
+    labels = private.labels.numpy()
+    order = generator.permutation(len(labels)).astype(np.int64)
+    # The rank of each position within its class, in that order.
+    by_class = np.argsort(labels[order], kind="stable")
+    sizes = np.bincount(labels, minlength=private.facts.classes)
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[by_class] = np.arange(len(labels)) - starts
+    free = order[rank < sizes[labels[order]] // 2]
+    if number > len(free):
+        raise BenchError(
+            f"too few private records for so many canaries: they take {number} places, and {len(free)} of "
+            f"{len(labels)} can be given up without emptying a class. Lower --canaries."
+        )
+    taken: NDArray[np.int64] = free[:number]
+    return taken
+
+
+def _two_others(
+    true: NDArray[np.int64], classes: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return two labels for each of `true` (n,): different from each other and, where there are classes, from it."""
+    if classes == 2:
+        return 1 - true, true.copy()
+    first = generator.integers(1, classes, len(true))
+    second = generator.integers(1, classes - 1, len(true))
+    second += second >= first
+    return (true + first) % classes, (true + second) % classes
+
+
+def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Generator) -> torch.Tensor:
+    """Return uint8 (count, *shape): black and white blocks, four pixels or more a side, fair coins each."""
+    import torch
+
+    channels, height, width = shape
+    side = max(1, math.ceil(min(height, width) / 7))
+    rows, columns = math.ceil(height / side), math.ceil(width / side)
+    coarse = generator.integers(0, 2, (count, channels, rows, columns)).astype(np.uint8) * 255
+    fine = coarse.repeat(side, axis=2).repeat(side, axis=3)[:, :, :height, :width]
+    return torch.from_numpy(np.ascontiguousarray(fine))

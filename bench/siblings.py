@@ -1,0 +1,260 @@
+"""Siblings: the whole pipeline of a cell run again on its private set with canaries in it.
+
+The student that is scored and released has no canaries: they would cost it accuracy. Audits and membership attacks look
+at siblings instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A sibling is
+an artefact, so attacks and audits of one cell share siblings, and cells that differ in epsilon share their ensembles.
+Private, like every artefact.
+
+A *noiseless* sibling runs the same pipeline with the noise of every mechanism left out. It tells what the experiment
+can see at all: an audit that finds nothing there has no power, and finding nothing in the real sibling says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.cache import Arrays, Cache
+from bench.canaries import Canaries, Family, place
+from bench.config import as_dict
+from bench.interface import Context, PrivacyUnit, Released
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import Noise, SeededNoise
+from bench.registry import METHODS
+from bench.seeds import Streams
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.data.splits import Materialised
+    from bench.plan import Cell
+    from bench.privacy.dp_sgd import DPSGDRun
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """One run of the pipeline: what it released, which coins its canaries had, what its mechanisms cost."""
+
+    index: int
+    coins: NDArray[np.bool_]
+    released: Released
+    proven: float
+    """For one unit of the method; for a method that protects a query's label, for one training record."""
+    accuracy: float
+
+
+class Silence(Noise):
+    """No noise at all: a mechanism answers with what it was given. Only for power runs; its labels stay random."""
+
+    exact = False
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._labels = SeededNoise(generator)
+
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        """Return zeros."""
+        return np.zeros(shape)
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        """Return zeros."""
+        return np.zeros(shape)
+
+    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
+        """Return the positions as they are."""
+        return positions.copy()
+
+    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        """See :meth:`bench.privacy.noise.Noise.uniform`: batches of DP-SGD, answers outside a set."""
+        return self._labels.uniform(shape, count)
+
+
+class NoiselessLedger(Ledger):
+    """A ledger for power runs: it charges for mechanisms as they were configured, and runs them without noise."""
+
+    def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
+        """Train `model` as DP-SGD does, clipping and batches included, without its noise."""
+        super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
+
+
+def train_sibling(
+    cell: Cell,
+    canaries: Canaries,
+    index: int,
+    material: Materialised,
+    context: Context,
+    noise: Callable[[Streams], Noise],
+    *,
+    noiseless: bool = False,
+) -> Sibling:
+    """Return the sibling number `index` of `cell`, from the cache where it is there.
+
+    `context.cache` has the cell's base; `noise` makes the source of noise from the sibling's streams.
+    """
+    coins = canaries.coins(cell.seed, index)
+    which = {
+        "plan": dataclasses.asdict(canaries.plan), "adjacency": canaries.adjacency.value, "index": index,
+        "label": METHODS.get(cell.method).unit is PrivacyUnit.LABEL,
+    }  # fmt: skip
+    depends = {
+        **which,
+        "method": [cell.method, METHODS.get(cell.method).version],
+        "config": as_dict(cell.config),
+        "delta": cell.delta,
+        "noiseless": noiseless,
+        "device": context.device.type,
+    }
+
+    def make() -> Arrays:
+        # The ensembles of the sibling are its own; which cell asks for them does not matter.
+        cache = Cache(context.cache.root, {**context.cache.base, "sibling": which}, context.progress.say)
+        inner = dataclasses.replace(
+            context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache
+        )
+        return _pack(*_train(cell, canaries, coins, material, inner, noise, noiseless))
+
+    arrays = context.cache.get("sibling", depends, make)
+    return _unpack(index, coins, arrays)
+
+
+def _train(
+    cell: Cell,
+    canaries: Canaries,
+    coins: NDArray[np.bool_],
+    material: Materialised,
+    context: Context,
+    noise: Callable[[Streams], Noise],
+    noiseless: bool,
+) -> tuple[Released, float, float]:
+    import torch
+
+    from bench.training import accuracy
+
+    method = METHODS.get(cell.method)
+    private = place(material.private, canaries, coins)
+    if noiseless:
+        ledger: Ledger = NoiselessLedger(method.unit, method.adjacency, Silence(context.streams.numpy("noiseless")))
+    else:
+        ledger = Ledger(method.unit, method.adjacency, noise(context.streams))
+    torch.manual_seed(context.streams.integer("global"))
+    released = method().train_student(cell.config, private, material.public, ledger, context)
+    released.student.eval()
+    if noiseless:
+        cost = math.inf
+    else:
+        level = ledger.record_level(cell.delta)
+        cost = proven(ledger.events, cell.delta).epsilon if level is None else level.epsilon
+    good = accuracy(released.student, material.test_images, material.test_labels, device=context.device)
+    return released, cost, good
+
+
+def _pack(released: Released, cost: float, good: float) -> Arrays:
+    """Return a release as arrays. Whole, as an attacker would have it, but for a generator's weights."""
+    about = json.dumps(
+        {"student": released.student_name, "options": released.student_options, "proven": cost, "accuracy": good}
+    )
+    arrays: Arrays = {"about": np.frombuffer(about.encode(), dtype=np.uint8)}
+    arrays |= {f"student/{k}": v.detach().cpu().numpy() for k, v in released.student.state_dict().items()}
+    arrays |= {f"extra/{k}": v.detach().cpu().numpy() for k, v in released.extras.items()}
+    return arrays
+
+
+def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> Sibling:
+    import torch
+
+    from bench.models.classifiers import build
+
+    about: dict[str, Any] = json.loads(arrays["about"].tobytes())
+
+    def below(prefix: str) -> dict[str, torch.Tensor]:
+        return {k.removeprefix(prefix): torch.from_numpy(v.copy()) for k, v in arrays.items() if k.startswith(prefix)}
+
+    student = build(about["student"], **about["options"])
+    student.load_state_dict(below("student/"))
+    released = Released(student.eval(), about["student"], about["options"], extras=below("extra/"))
+    return Sibling(index, coins, released, float(about["proven"]), float(about["accuracy"]))
+
+
+def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
+    """Return the images and, with a `shift` of pixels, four moved copies of them: (queries, n, c, h, w)."""
+    import torch
+
+    moves = [(0, 0)] + ([(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else [])
+    return torch.stack([images.roll(move, dims=(-2, -1)) for move in moves])
+
+
+def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -> NDArray[np.float64]:
+    """Return the student's logits (queries, n, classes), float64, on images (queries, n, c, h, w)."""
+    from bench.training import predict
+
+    flat = predict(released.student, queries.flatten(0, 1), device=device)
+    shaped: NDArray[np.float64] = flat.view(*queries.shape[:2], -1).double().numpy()
+    return shaped
+
+
+def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return log p_y - log(1 - p_y) of logits (..., n, classes) for labels (n,), without rounding to infinity."""
+    from scipy.special import logsumexp
+
+    mine = np.take_along_axis(logits, labels[:, None] + np.zeros((*logits.shape[:-1], 1), dtype=np.int64), axis=-1)
+    others = logits.copy()
+    np.put_along_axis(others, np.broadcast_to(labels[:, None], mine.shape), -np.inf, axis=-1)
+    result: NDArray[np.float64] = mine[..., 0] - logsumexp(others, axis=-1)
+    return result
+
+
+def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
+    """Return a score (m,) for each canary of `family`, larger where its coin is likelier True, from the student alone.
+
+    Under replace adjacency: how much likelier the student finds the second alternative than the first. Under
+    add-remove: how likely it finds the record, less what it finds of the other canaries of that label; this takes away
+    what the student says of any such image.
+    """
+    from bench.interface import Adjacency
+
+    numbers = canaries.of(family)
+    odds = []
+    for side in (0, 1):
+        images, labels = canaries.images[numbers, side], canaries.labels[numbers, side].numpy()
+        odds.append(log_odds(logits_of(sibling.released, images[None], device)[0], labels))
+    if canaries.adjacency is Adjacency.REPLACE:
+        return odds[1] - odds[0]
+    labels = canaries.labels[numbers, 1].numpy()
+    score = odds[1].copy()
+    for label in np.unique(labels):
+        alike = labels == label
+        total, count = odds[1][alike].sum(), int(alike.sum())
+        if count > 1:
+            score[alike] -= (total - odds[1][alike]) / (count - 1)
+    return score
+
+
+def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
+    """Return a score (m,) as :func:`coin_scores` does, from the released images alone; None where none were released.
+
+    It is the distance of the nearest released image to the first alternative less that to the second.
+    """
+    import torch
+
+    from bench.interface import Adjacency
+    from bench.training import as_float
+
+    shape = canaries.images.shape[2:]
+    found = [t for t in sibling.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
+    if not found:
+        return None
+    released = torch.cat([as_float(t) for t in found]).flatten(1)
+    numbers = torch.from_numpy(canaries.of(family))
+    distance = [
+        torch.cdist(as_float(canaries.images[numbers, side]).flatten(1), released).amin(1).double().numpy()
+        for side in (0, 1)
+    ]
+    result: NDArray[np.float64] = distance[0] - distance[1] if canaries.adjacency is Adjacency.REPLACE else -distance[1]
+    return result
