@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.audited import bounded, corrected
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, Family, draw_canaries
 from bench.errors import BenchError
 from bench.interface import Context, PrivacyUnit
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
-from bench.record import Audited, Record, Status
+from bench.record import Record, Status
 from bench.registry import METHODS
 from bench.run import DataSource, cache_base, failure_of, noise_of
 from bench.seeds import Streams
@@ -226,70 +227,6 @@ def count_guesses(
     ]  # fmt: skip
 
 
-def corrected(confidence: float, tests: int) -> float:
-    """Return the confidence of each of `tests` bounds with which all hold together (Bonferroni)."""
-    return 1 - (1 - confidence) / max(tests, 1)
-
-
-def bounded(
-    name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float
-) -> Channel:
-    """Return the channel with its bound for one record at this confidence."""
-    from attacks.audit import one_run_bound
-
-    epsilon, cap = one_run_bound(canaries, guesses, correct, delta, group=group, confidence=confidence)
-    return Channel(
-        name=name, family=family, canaries=canaries, guesses=guesses, correct=correct, group=group,
-        epsilon=epsilon, cap=cap,
-    )  # fmt: skip
-
-
 def _mechanisms(cell: Cell, options: AuditOptions, run_dir: RunDir, context: Context) -> list[MechanismAudited]:
     """Draw from every distinct mechanism of the record's ledger on adjacent inputs."""
     return []
-
-
-def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
-    """Return the audited epsilon of one student, or of several that differ in their seeds alone; None without an audit.
-
-    Audits of several seeds that made the same guesses are one audit of all their runs, whose coins are independent:
-    their counts add up. What is left (several channels, audits with other options) is corrected for its number.
-    """
-    pooled: dict[tuple[str, str, str, int], list[int]] = {}
-    done = [
-        a for a in audits
-        if a.status is Status.DONE and (a.unit is unit or (unit is PrivacyUnit.CLIENT and a.unit is PrivacyUnit.RECORD))
-    ]  # fmt: skip
-    if not done:
-        return None
-    for audit in done:
-        options = audit.key.rsplit("--", 1)[-1]
-        for channel in audit.channels:
-            counts = pooled.setdefault((options, channel.name, channel.family, channel.group), [0, 0, 0])
-            for position, number in enumerate((channel.canaries, channel.guesses, channel.correct)):
-                counts[position] += number
-    confidence, delta = min(a.confidence for a in done), min(a.delta for a in done)
-    each = corrected(confidence, len(pooled))
-    channels = [
-        bounded(name, family, canaries, guesses, correct, group, delta, each)
-        for (_, name, family, group), (canaries, guesses, correct) in pooled.items()
-    ]
-    best = max(channels, key=lambda channel: channel.epsilon)
-    seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})"
-    if all(a.powerless for a in done) and best.epsilon == 0:
-        seen += "; no power"
-    return Audited(epsilon=best.epsilon, confidence=confidence, audit=f"{seen}; at most {best.cap:.2f} could be seen")
-
-
-def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:
-    """Return `records` with the audited column filled from the audits that speak of them."""
-    by_student: dict[str, list[AuditRecord]] = {}
-    for audit in audits:
-        by_student.setdefault(audit.student, []).append(audit)
-    filled = []
-    for record in records:
-        if record.privacy is not None and record.key in by_student:
-            audited = audited_of(by_student[record.key], record.privacy.unit)
-            record = record.model_copy(update={"privacy": record.privacy.model_copy(update={"audited": audited})})
-        filled.append(record)
-    return filled

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, cli_data, cli_epsilon
+from bench import __version__, cli_attack, cli_data, cli_epsilon
 from bench.config import Grid, NoiseKind, Preset, Reuse
+from bench.console import print_table
 from bench.errors import BenchError
 from bench.interface import Basis
 
@@ -33,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_epsilon.app, name="epsilon")
+app.command("audit")(cli_attack.audit)
 
 Methods = Annotated[str, typer.Option("--methods", "-m", help="Methods, with commas between them.")]
 Datasets = Annotated[str, typer.Option("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
@@ -85,7 +85,7 @@ def run(
     from bench.launch import Outcome, run_inline
     from bench.plan import expand, to_run
     from bench.run import DataSource, prepare_device
-    from bench.store import RunDir
+    from bench.store import RunDir, available_cores
 
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet or json_))
@@ -105,7 +105,7 @@ def run(
         if todo:  # torch takes seconds to import: not where nothing is left to train
             where = prepare_device(device, threads)
             say = functools.partial(_say_end, progress)
-            crew = workers or _cores()
+            crew = workers or available_cores()
             outcome = run_inline(todo, run_dir, source, progress, device=where, workers=crew, done=say)
         records = [r for cell in cells if (r := run_dir.read_record(cell.key)) is not None]
     _print_board(records, json_=json_)
@@ -115,12 +115,6 @@ def run(
         raise typer.Exit(128 + outcome.stopped)
     if any(record.failure for record in records):
         raise typer.Exit(1)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # the cores that this process may use; not known on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _say_end(progress: Any, record: Record) -> None:
@@ -165,7 +159,7 @@ def plan(
     if json_:
         _print_json({"cells": rows})
         return
-    _print_table(
+    print_table(
         f"{len(cells)} cells, preset {preset.value}",
         ("state", "cell", "claimed", "setting", "why not"),
         [(r["state"], r["title"], r["claimed"], r["setting"], r["refused"]) for r in rows],
@@ -204,7 +198,7 @@ def list_(
     if json_:
         _print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
         return
-    _print_table(title, columns, rows)
+    print_table(title, columns, rows)
     for note in notes:
         print(note)
 
@@ -225,14 +219,14 @@ def show(
             _print_json({"method": title, "text": text, "settings": [dict(zip(columns, r, strict=True)) for r in rows]})
             return
         print(text)
-        _print_table(title, columns, rows)
+        print_table(title, columns, rows)
         return
     record = find_record(out, what)
     if json_:
         print(record.to_json(), end="")
         return
     for title, columns, rows in record_page(record):
-        _print_table(title, columns, rows)
+        print_table(title, columns, rows)
 
 
 @app.command()
@@ -252,7 +246,7 @@ def check(
         _print_json({"checks": [{"method": r.method, "verdict": r.verdict.value, "reason": r.reason} for r in results]})
     else:
         rows = [(r.method, r.verdict.value, r.reason) for r in results]
-        _print_table("non-interference", ("method", "verdict", "reason"), rows)
+        print_table("non-interference", ("method", "verdict", "reason"), rows)
     for where, why in METHODS.broken.items():
         print(f"not checked, plug-in failed to import: {where}: {why}", file=sys.stderr)
     if not all(result.ok for result in results):
@@ -336,20 +330,6 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 
 
-def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from bench.console import make_console
-
-    table = Table(title=title, title_justify="left", show_lines=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(text)) for text in row))
-    make_console().print(table)
-
-
 def _print_board(records: list[Record], *, json_: bool) -> None:
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
@@ -362,7 +342,7 @@ def _print_board(records: list[Record], *, json_: bool) -> None:
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
         # Two columns are for the files: on a screen they would fold every other one.
         shown = [i for i, name in enumerate(COLUMNS) if name not in ("public data",)]
-        _print_table(
+        print_table(
             title,
             tuple(COLUMNS[i] for i in shown),
             [tuple(cells_of(row)[i] for i in shown) for row in rows],

@@ -95,7 +95,7 @@ def expand(grid: Grid, describe: Callable[[str], Dataset]) -> list[Cell]:
             planned = [
                 _calibrated(method, config, reduced, dataset, epsilon, grid) for epsilon in _epsilons(method, grid)
             ]
-            cells.extend(_keyed(replace(cell, seed=seed)) for seed in grid.seeds for cell in planned)
+            cells.extend(keyed(replace(cell, seed=seed)) for seed in grid.seeds for cell in planned)
     return cells
 
 
@@ -136,7 +136,8 @@ def _calibrated(
     )
 
 
-def _keyed(cell: Cell) -> Cell:
+def keyed(cell: Cell) -> Cell:
+    """Return `cell` with its key."""
     return replace(cell, key=cell_key(cell))
 
 
@@ -181,7 +182,7 @@ def cell_of(record: Record, dataset: Dataset) -> Cell:
         )
     if dataset.revision != record.dataset_revision:
         raise BenchError(f"{record.key} was made on another revision of {record.dataset}. {again}")
-    cell = _keyed(
+    cell = keyed(
         Cell(
             method=record.method,
             dataset=dataset.name,

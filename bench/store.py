@@ -84,6 +84,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not known on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass(slots=True)
 class Records:
     """The records of a directory: those that could be read, and a line for each that was damaged and set aside."""

@@ -1,0 +1,108 @@
+"""Which records an attack's evaluation uses, and for what: no record has two roles that would flatter a number.
+
+Members are what the student was trained on. Where a data set has a public part, half of it is what the attacker knows,
+without labels, and half trains the evaluators; the attacker's half, with its labels, trains the counterfactual target.
+Non-members to compare with are test records. Where there is no public part, as for faces, what the attacker knows is
+another data set of the same shape (the other people), which the counterfactual target is trained on too; the evaluators
+are trained on the test records, and their accuracy is stated on the members, which they never saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.data.ranks import ranks
+from bench.errors import BenchError
+from bench.interface import PublicData
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.data.splits import Materialised
+    from bench.run import DataSource
+
+    Labelled = tuple[torch.Tensor, torch.Tensor]
+
+OTHER_PEOPLE = {"att-faces-a": "att-faces-b", "att-faces-b": "att-faces-a"}
+"""What an attacker on a set of people knows unless --auxiliary says otherwise: other people."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttackData:
+    """The records of one evaluation: images uint8 (n, channels, height, width) with labels (n,)."""
+
+    material: Materialised
+    auxiliary: PublicData | None
+    disjoint: Labelled | None
+    """What the counterfactual target is trained on."""
+    evaluators: Labelled
+    held_out: Labelled
+    """On which the evaluators' accuracy is stated."""
+
+    @property
+    def members(self) -> Labelled:
+        """The records that the student was trained on."""
+        return self.material.private.images, self.material.private.labels
+
+    @property
+    def nonmembers(self) -> Labelled:
+        """Records of the same distribution that no student saw."""
+        return self.material.test_images, self.material.test_labels
+
+
+def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> AttackData:
+    """Return the records of an evaluation of attacks on students of the data set `name`.
+
+    `auxiliary` names the data set that the attacker knows instead of half of the public part.
+
+    Raises :class:`BenchError` where its images have another shape, where a part shares an image with the private
+    records, or where nothing is left to train evaluators on.
+    """
+    import torch
+    from attacks.evaluators import check_disjoint, overlap
+
+    material = source.material(name)
+    facts = material.private.facts
+    known: PublicData | None = None
+    disjoint: Labelled | None = None
+    other = auxiliary or OTHER_PEOPLE.get(name)
+    if len(material.public):
+        new = ~overlap(material.public.images, material.private.images)  # some sets hold an image twice
+        theirs = torch.zeros(len(new), dtype=torch.bool)
+        theirs[torch.from_numpy(ranks(name, len(new), "attack")[: len(new) // 2].copy())] = True
+        images, labels = material.public.images, material.public_labels
+        disjoint = (images[theirs & new], labels[theirs & new])
+        known = PublicData(disjoint[0], f"{len(disjoint[0])} {_origin(material.public.source)}")
+        ours = ~theirs & new & ~overlap(images, disjoint[0])
+        evaluators, held_out = (images[ours], labels[ours]), (material.test_images, material.test_labels)
+    else:
+        evaluators = (material.test_images, material.test_labels)
+        held_out = (material.private.images, material.private.labels)
+    if other is not None:
+        theirs_too = source.material(other)
+        if theirs_too.private.facts.shape != facts.shape:
+            raise BenchError(
+                f"the auxiliary data {other} has images of shape {theirs_too.private.facts.shape}, {name} of "
+                f"{facts.shape}. Use a set of the same shape with --auxiliary."
+            )
+        known = PublicData(theirs_too.private.images, f"{len(theirs_too.private)} records of {other}, without labels")
+        if disjoint is None and theirs_too.private.facts.classes == facts.classes:
+            disjoint = (theirs_too.private.images, theirs_too.private.labels)
+    if not len(evaluators[0]):
+        raise BenchError(f"{name} leaves no record to train evaluators on: it has neither public nor test records.")
+    members = material.private.images
+    for what, images in (
+        ("the auxiliary data", known.images if known else None),
+        ("the evaluators' data", evaluators[0]),
+    ):
+        if images is not None:
+            check_disjoint(what, images, "the private records", members)
+    if known is not None:
+        check_disjoint("the auxiliary data", known.images, "the evaluators' data", evaluators[0])
+    return AttackData(material, known, disjoint, evaluators, held_out)
+
+
+def _origin(source: str) -> str:
+    """Return where public images come from, without their number."""
+    return source.split(" ", 1)[1] if source.split(" ", 1)[0].isdigit() else source

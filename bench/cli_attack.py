@@ -1,0 +1,208 @@
+"""``bench attack`` and ``bench audit``: what is done to the students of a run directory. Parsing and printing only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.canaries import Family
+from bench.config import Reuse
+from bench.console import print_table
+from bench.errors import BenchError, UnknownNameError
+
+if TYPE_CHECKING:
+    from bench.attack_record import AuditRecord
+    from bench.console import Progress
+    from bench.record import Record
+    from bench.run import DataSource
+    from bench.store import RunDir
+
+Keys = Annotated[
+    list[str] | None, typer.Argument(help="Keys of records, or their beginnings; none: every student of the directory.")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory, as given to `bench run`.")]
+Methods = Annotated[str, typer.Option("--methods", "-m", help="Only students of these methods, with commas.")]
+Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, where the students were trained on a folder.")]
+ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Workers = Annotated[int, typer.Option("--workers", help="Processes for teachers; 0: one per core.", min=0)]
+Threads = Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def audit(
+    keys: Keys = None,
+    out: Out = Path("runs"),
+    methods: Methods = "",
+    family: Annotated[Family, typer.Option("--family", help="Which canaries the student is asked about.")] = (
+        Family.OUTLIER
+    ),
+    canaries: Annotated[int, typer.Option("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
+    guesses: Annotated[int, typer.Option("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
+    runs: Annotated[int, typer.Option("--runs", help="Siblings to train and to guess on.")] = 1,
+    copies: Annotated[int, typer.Option("--copies", help="Places of a duplicated canary.")] = 4,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the lower bound.")] = 0.95,
+    refute: Annotated[float | None, typer.Option("--refute", help="Fail where this epsilon is out of reach.")] = None,
+    power: Annotated[bool, typer.Option("--power/--no-power", help="Run each pipeline without its noise too.")] = True,
+    draws: Annotated[int, typer.Option("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000,
+    seed: Annotated[int, typer.Option("--seed", help="Of canaries and coins.")] = 0,
+    data: Data = None,
+    reuse: ReuseOption = Reuse.DONE,
+    device: Device = "auto",
+    workers: Workers = 0,
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Audit the pipelines behind the students of a run directory: a lower bound on each one's epsilon.
+
+    Each pipeline is run again with canaries in its private set, and the coins that chose them are guessed from what it
+    releases. Fails (status 1) where a bound is above what is proven.
+    """
+    from bench.audit_run import AuditOptions, audit_key, audit_student
+
+    options = AuditOptions(
+        canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
+        power=power, draws=draws, refute=refute,
+    )  # fmt: skip
+    results: list[AuditRecord] = []
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+        found = next((a for a in run_dir.read_audits()[0] if a.key == audit_key(record, options)), None)
+        if found is not None and _kept(found.failure is not None, reuse):
+            results.append(found)
+            return
+        result = audit_student(record, options, run_dir, source, progress, dataset=data, device=where, workers=crew)
+        progress.say(f"{record.key}: {result.verdict}")
+        results.append(result)
+
+    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
+    if json_:
+        print(json.dumps({"audits": [result.model_dump(mode="json") for result in results]}, indent=1))
+    else:
+        print_audits(results, out)
+    if stopped is not None:
+        print("stopped. Give the same command again to go on.", file=sys.stderr)
+        raise typer.Exit(128 + stopped)
+    if any(result.violated or result.failure for result in results):
+        raise typer.Exit(1)
+
+
+def _kept(failed: bool, reuse: Reuse) -> bool:
+    return reuse is Reuse.ALL or (reuse is Reuse.DONE and not failed)
+
+
+def _each_student(
+    keys: Sequence[str] | None,
+    out: Path,
+    methods: str,
+    do: Callable[[Record, RunDir, DataSource, Progress, str, int], None],
+    device: str,
+    workers: int,
+    threads: int,
+    quiet: bool,
+) -> int | None:
+    """Call `do` for each chosen student, the directory locked; return the number of the signal that stopped it."""
+    from bench.console import open_progress
+    from bench.launch import Stopped, stopping_signals
+    from bench.run import DataSource, prepare_device
+    from bench.store import RunDir, available_cores
+
+    run_dir = RunDir(out)
+    students = choose_students(run_dir, keys, methods)
+    run_dir.create()
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(open_progress(quiet=quiet))
+        stack.enter_context(run_dir.locked())
+        source = DataSource(progress)
+        where = prepare_device(device, threads)
+        try:
+            with stopping_signals(), progress.stage("students", len(students)) as stage:
+                for record in students:
+                    with progress.stage(record.key, 1):
+                        do(record, run_dir, source, progress, where, workers or available_cores())
+                    stage.advance()
+        except Stopped as stop:
+            return stop.number
+    return None
+
+
+def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
+    """Return the finished records of `run_dir` whose keys begin with one of `keys` and whose method is asked for.
+
+    Raises :class:`BenchError` where there is none, :class:`UnknownNameError` for a key or method that fits none.
+    """
+    from bench.record import Status
+
+    read = run_dir.read_records()
+    for line in read.damaged:
+        print(f"warning: {line}", file=sys.stderr)
+    done = [record for record in read.found if record.status is Status.DONE]
+    if not done:
+        raise BenchError(
+            f"no finished student in {run_dir.path}. `python -m bench run --out {run_dir.path}` makes one."
+        )
+    for key in keys or ():
+        if not any(record.key.startswith(key) for record in done):
+            raise UnknownNameError("record", key, [record.key for record in done])
+    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    for name in wanted:
+        if not any(record.method == name for record in done):
+            raise UnknownNameError("method among the students", name, {record.method for record in done})
+    return [
+        record
+        for record in done
+        if (not keys or any(record.key.startswith(key) for key in keys)) and (not wanted or record.method in wanted)
+    ]
+
+
+def print_audits(results: Sequence[AuditRecord], out: Path) -> None:
+    """Print audits as a table, and a line for each mechanism that is violated."""
+    from bench.store import RunDir
+    from reports.leaderboard import epsilon_text
+
+    claimed = {r.key: r.privacy.claimed.epsilon for r in RunDir(out).read_records().found if r.privacy is not None}
+    rows: list[tuple[str, ...]] = []
+    for a in results:
+        guesses = "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels)
+        cap = max((c.cap for c in a.channels), default=None)
+        power = max((c.epsilon for c in a.power), default=None)
+        rows.append(
+            (
+                a.student,
+                epsilon_text(claimed.get(a.student)),
+                epsilon_text(a.allowed, "up"),
+                epsilon_text(a.epsilon, "down"),
+                epsilon_text(cap, "down"),
+                epsilon_text(power, "down"),
+                guesses,
+                _mechanisms(a),
+                "" if a.accuracy is None else f"{100 * a.accuracy:.2f}",
+                a.verdict,
+            )
+        )
+    columns = (
+        "student", "claimed", "proven", "audited", "cap", "no noise", "right guesses", "mechanisms", "accuracy",
+        "verdict",
+    )  # fmt: skip
+    print_table(f"audits at {100 * results[0].confidence:g}% confidence" if results else "audits", columns, rows)
+    for a in results:
+        for m in a.mechanisms:
+            if m.verdict == "violated":
+                told = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
+                print(f"violated: {m.kind} ({told}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
+
+
+def _mechanisms(audit: AuditRecord) -> str:
+    if not audit.mechanisms:
+        return "–"
+    bad = sum(m.verdict == "violated" for m in audit.mechanisms)
+    looked = sum(m.verdict in ("violated", "consistent") for m in audit.mechanisms)
+    return f"{bad} VIOLATED" if bad else f"{looked} of {len(audit.mechanisms)} consistent"

@@ -1,0 +1,187 @@
+"""What an attack on a student is measured against: the same net, trained otherwise or not at all.
+
+==============  =======================================================================================================
+non-private     trained on all private records without noise. An attack that does not break it says nothing of others.
+matched         the same, stopped as soon as it is as accurate as the student: what low accuracy alone hides.
+counterfactual  trained on disjoint records of the same classes (or, where a class is a person, on other people): what
+                an attacker learns although nobody's record was in the training set.
+prior           not trained at all: what the attack makes up by itself.
+==============  =======================================================================================================
+
+All are artefacts, shared by every student of the same net on the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import Context, Facts, Released
+from bench.seeds import Streams
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.cache import Arrays
+    from bench.data.splits import Materialised
+    from bench.training import FitSettings
+
+CHUNK_STEPS = 10
+"""After how many steps a matched control is tested."""
+
+
+class Role(StrEnum):
+    """The student and its controls; see the module."""
+
+    STUDENT = "student"
+    NON_PRIVATE = "non-private"
+    MATCHED = "matched"
+    COUNTERFACTUAL = "counterfactual"
+    PRIOR = "prior"
+
+
+def make_control(
+    role: Role,
+    student: Released,
+    accuracy: float,
+    material: Materialised,
+    disjoint: tuple[torch.Tensor, torch.Tensor] | None,
+    preset: str,
+    seed: int,
+    context: Context,
+) -> Released | None:
+    """Return the control `role` of a `student` that has this test `accuracy`; None where it cannot be had.
+
+    `disjoint` are the images and labels of the counterfactual target, None where there are none.
+    """
+    facts = material.private.facts
+    depends: dict[str, Any] = {
+        "role": role.value, "net": student.student_name, "options": student.student_options, "preset": preset,
+        "seed": seed, "device": context.device.type,
+    }  # fmt: skip
+    streams = Streams(seed, f"control/{role.value}/")
+    settings = recipe(facts, preset)
+    if role is Role.NON_PRIVATE:
+        make = _trained(student, material.private.images, material.private.labels, settings, streams, context)
+    elif role is Role.MATCHED:
+        depends["accuracy"] = round(accuracy, 4)
+        make = _matched(student, material, settings, accuracy, streams, context)
+    elif role is Role.COUNTERFACTUAL:
+        if disjoint is None:
+            return None
+        depends["disjoint"] = _digest(*disjoint)
+        make = _trained(student, *disjoint, recipe(facts, preset, len(disjoint[0])), streams, context)
+    else:
+        make = _untrained(student, streams)
+    state = context.cache.get("control", depends, lambda: _arrays(make()))
+    return _released(student, state)
+
+
+def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
+    """Return how a control is trained: as the baseline without privacy is, in this preset, on so many records."""
+    import dataclasses
+
+    from bench.training import FitSettings
+    from methods.nonprivate import NonPrivate
+
+    facts = facts if records is None else dataclasses.replace(facts, private_records=records)
+    config = NonPrivate.Config(**NonPrivate.presets(facts).get(preset, {}))
+    return FitSettings(
+        epochs=config.epochs, batch_size=min(config.batch_size, max(1, facts.private_records // 4)), lr=config.lr,
+        momentum=config.momentum,
+    )  # fmt: skip
+
+
+def fresh(student: Released, streams: Streams) -> torch.nn.Module:
+    """Return a new net of the student's architecture with weights from `streams`."""
+    from bench.models.classifiers import build
+    from bench.training import seeded
+
+    with seeded(streams.torch("start")):
+        return build(student.student_name, **student.student_options)
+
+
+def _untrained(student: Released, streams: Streams) -> Callable[[], torch.nn.Module]:
+    return lambda: fresh(student, streams)
+
+
+def _trained(
+    student: Released,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: FitSettings,
+    streams: Streams,
+    context: Context,
+) -> Callable[[], torch.nn.Module]:
+    def make() -> torch.nn.Module:
+        from bench.training import fit
+
+        with context.progress.stage("control", settings.total_steps(len(images))) as stage:
+            order = streams.torch("order")
+            return fit(fresh(student, streams), images, labels, settings, order, device=context.device, stage=stage)
+
+    return make
+
+
+def _matched(
+    student: Released,
+    material: Materialised,
+    settings: FitSettings,
+    accuracy: float,
+    streams: Streams,
+    context: Context,
+) -> Callable[[], torch.nn.Module]:
+    def make() -> torch.nn.Module:
+        import dataclasses
+
+        from bench.training import accuracy as measure
+        from bench.training import fit
+
+        net = fresh(student, streams)
+        total, order = settings.total_steps(len(material.private)), streams.torch("order")
+        # A rate small enough that accuracy climbs in steps and does not jump over the student's.
+        piece = dataclasses.replace(settings, steps=CHUNK_STEPS, lr=settings.lr / 5)
+        with context.progress.stage("matched control", total // CHUNK_STEPS) as stage:
+            for _ in range(total // CHUNK_STEPS):
+                if measure(net, material.test_images, material.test_labels, device=context.device) >= accuracy:
+                    break
+                fit(net, material.private.images, material.private.labels, piece, order, device=context.device)
+                stage.advance()
+        return net
+
+    return make
+
+
+def _arrays(net: torch.nn.Module) -> Arrays:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
+
+
+def _released(student: Released, state: Arrays) -> Released:
+    import torch
+
+    from bench.models.classifiers import build
+
+    net = build(student.student_name, **student.student_options)
+    net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+    return Released(net.eval(), student.student_name, student.student_options)
+
+
+def _digest(*tensors: torch.Tensor) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:20]
+
+
+def weights_digest(released: Released) -> str:
+    """Return a digest of a student's net and weights, for keys of what was made from it."""
+    import hashlib
+
+    digest = hashlib.sha256(f"{released.student_name}{released.student_options}".encode())
+    for name, tensor in sorted(released.student.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:20]

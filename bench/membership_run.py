@@ -1,0 +1,173 @@
+"""Membership attacks on a student's pipeline: siblings as targets and as references, canaries as candidates.
+
+Every sibling is the target once, with the others as its references, so a few of them give many scores; intervals are
+drawn over targets and candidates. The same attack on a pipeline without privacy, with the same canaries and coins, is
+what the student's figures are measured against.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.cache import Cache
+from bench.canaries import Canaries, CanaryPlan, draw_canaries
+from bench.config import Preset, build_config
+from bench.console import Progress
+from bench.interface import Adjacency, Basis, Context, Signals
+from bench.plan import Cell, keyed
+from bench.registry import METHODS
+from bench.run import noise_of
+from bench.seeds import Streams
+from bench.siblings import Sibling, logits_of, queries_of, train_sibling
+from bench.store import RunDir
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.data.splits import Materialised
+
+POPULATION = 1_000
+"""How many records that nobody trained on an attack may compare with, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The records that an attack is asked about: one or both alternatives of every canary."""
+
+    images: torch.Tensor
+    """uint8 (n, channels, height, width)"""
+    labels: NDArray[np.int64]
+    canary: NDArray[np.int64]
+    """(n,) which canary each belongs to"""
+    side: NDArray[np.bool_]
+    """(n,) which alternative it is"""
+    family: NDArray[np.str_]
+
+    def inside(self, sibling: Sibling) -> NDArray[np.bool_]:
+        """Return (n,) whether the sibling was trained with each candidate."""
+        inside: NDArray[np.bool_] = sibling.coins[self.canary] == self.side
+        return inside
+
+
+def candidates_of(canaries: Canaries) -> Candidates:
+    """Return the candidates: both alternatives under replace adjacency, the second alone under add-remove."""
+    import torch
+
+    sides = (0, 1) if canaries.adjacency is Adjacency.REPLACE else (1,)
+    count = len(canaries)
+    return Candidates(
+        images=torch.cat([canaries.images[:, side] for side in sides]),
+        labels=np.concatenate([canaries.labels[:, side].numpy() for side in sides]),
+        canary=np.tile(np.arange(count), len(sides)),
+        side=np.repeat(np.array([bool(side) for side in sides]), count),
+        family=np.tile(canaries.family, len(sides)),
+    )
+
+
+def membership_plan(private_records: int, seed: int) -> CanaryPlan:
+    """Return the canaries of membership attacks on so many records: at most a twentieth of them has another's place."""
+    unit = max(2, min(200, private_records // 60))
+    return CanaryPlan(outlier=unit, natural=5 * unit, mislabelled=unit, duplicated=max(1, unit // 8), seed=seed)
+
+
+def baseline_cell(cell: Cell, student: str) -> Cell:
+    """Return the cell of the baseline without privacy that trains the same net on the same data, seed and preset."""
+    method = METHODS.get("nonprivate")
+    config, reduced = build_config(method, Preset(cell.preset), cell.facts, [f"nonprivate.student={student}"])
+    return keyed(
+        dataclasses.replace(
+            cell, method="nonprivate", epsilon=None, basis=Basis.CLAIMED, config=config, reduced=tuple(reduced),
+            refused="", key="",
+        )
+    )  # fmt: skip
+
+
+def train_siblings(
+    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
+) -> list[Sibling]:
+    """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
+    from bench.ensemble import worker_pool
+
+    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
+    importable = not METHODS.get(cell.method).__module__.startswith("bench_plugin_")
+    workers = min(context.workers, count) if importable else 1
+    with (
+        context.progress.stage(f"siblings of {cell.method}", count) as stage,
+        worker_pool(workers, context.device.type) as pool,
+    ):
+        if pool is None:
+            siblings = []
+            for index in range(count):
+                siblings.append(job(context.device, context.progress, context.workers, index))
+                stage.advance()
+            return siblings
+        return _side_by_side(pool, functools.partial(job, context.device, Progress(), 1), count, stage.advance)
+
+
+def _side_by_side(pool: ProcessPoolExecutor, job: Any, count: int, advance: Any) -> list[Sibling]:
+    from concurrent.futures import as_completed
+
+    futures = {pool.submit(job, index): index for index in range(count)}
+    done: dict[int, Sibling] = {}
+    for future in as_completed(futures):
+        done[futures[future]] = future.result()
+        advance()
+    return [done[index] for index in range(count)]
+
+
+def _train_one(
+    cell: Cell,
+    canaries: Canaries,
+    root: Any,
+    base: dict[str, Any],
+    run_dir: RunDir,
+    material: Materialised,
+    device: torch.device,
+    progress: Progress,
+    workers: int,
+    index: int,
+) -> Sibling:
+    context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
+    return train_sibling(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))
+
+
+def signals_of(
+    siblings: Sequence[Sibling], candidates: Candidates, material: Materialised, shift: int, device: torch.device
+) -> list[Signals]:
+    """Return what an attack sees when each of `siblings` is the target and the others are its references."""
+    queries = queries_of(candidates.images, shift)
+    logits = np.stack([logits_of(s.released, queries, device) for s in siblings])
+    inside = np.stack([candidates.inside(s) for s in siblings])
+    images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
+    population = np.stack([logits_of(s.released, images[None], device)[0] for s in siblings])
+    others = [np.array([k for k in range(len(siblings)) if k != target], dtype=int) for target in range(len(siblings))]
+    return [
+        Signals(
+            labels=candidates.labels,
+            target=logits[target],
+            references=logits[rest],
+            inside=inside[rest],
+            population_labels=labels,
+            population_target=population[target],
+            population_references=population[rest],
+        )
+        for target, rest in enumerate(others)
+    ]
+
+
+def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
+    """Return the canaries of membership attacks on `cell` and the candidates that they give."""
+    from bench.audit_run import canary_unit
+
+    method = METHODS.get(cell.method)
+    plan = membership_plan(cell.facts.private_records, seed)
+    canaries = draw_canaries(material.private, plan, canary_unit(method.unit), method.adjacency)
+    return canaries, candidates_of(canaries)
