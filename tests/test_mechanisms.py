@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from audit_tools import CONFIDENCE, lower_bound
+from audit_tools import CONFIDENCE, HalfNoise, lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,20 +21,6 @@ DRAWS = 1_000_000
 DELTA = 0.01
 Bound = tuple[float, float]
 """The epsilon that an audit refutes, and the one that is stated."""
-
-
-class HalfNoise(SeededNoise):
-    """A faulty source: half the noise that was asked for."""
-
-    def laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
-        return super().laplace(shape, scale / 2)
-
-    def gaussian(self, shape: tuple[int, ...], std: float) -> np.ndarray:
-        return super().gaussian(shape, std / 2)
-
-    def keep_or_other(self, positions: np.ndarray, count: int, keep: float) -> np.ndarray:
-        odds = keep / (1 - keep) * (count - 1)  # e^eps, squared as half the noise of a Laplace draw would do
-        return super().keep_or_other(positions, count, odds**2 / (odds**2 + count - 1))
 
 
 def sources(kind: type[SeededNoise]) -> tuple[Noise, Noise]:

@@ -1,0 +1,155 @@
+"""Audits from a single training run: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846), re-exported by `bounds`.
+
+Each of m canaries was put into the training data by a fair coin of its own, everything else being fixed. The auditor
+guesses r of the coins, abstains on the others, and is right v times. Under (epsilon, delta)-DP, v is hardly larger than
+the number of heads of r coins that fall right with probability ``e^epsilon / (1 + e^epsilon)`` (theorem 5.2). Which
+coins are guessed must not depend on them; how many, must be fixed beforehand.
+
+With coins that put a record in or leave it out, the bound is on the epsilon of add-remove neighbours; with coins that
+choose between two values fixed beforehand, on that of replacement.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from bench.errors import BenchError
+from bench.privacy.audit_checks import check_audit_delta, check_confidence, check_counts
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the chance of so many right guesses, or more, under (epsilon, delta)-DP.
+
+    Args:
+        canaries: Canaries with a coin of their own, m.
+        guesses: Coins that were guessed, r <= m.
+        correct: Right guesses, v <= r.
+        epsilon: At least 0.
+        delta: In [0, 1).
+
+    Raises:
+        BenchError: On counts that cannot be, a negative epsilon or a delta out of range.
+
+    """
+    _check(canaries, guesses, correct)
+    check_audit_delta(delta)
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise BenchError(f"epsilon must be a finite number of at least 0, not {epsilon}.")
+    return _p_value(canaries, guesses, correct, epsilon, delta)
+
+
+def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    if correct == 0:
+        return 1.0
+    wrong = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
+    # bdtrc is P[Bin > k].
+    beta = float(special.bdtrc(correct - 1, guesses, 1 - wrong))
+    if delta == 0 or beta >= 1:
+        return min(beta, 1.0)
+    if wrong == 0:
+        return 1.0
+    below = np.arange(correct - 1, -1, -1, dtype=np.float64)
+    log_mass = (
+        special.gammaln(guesses + 1)
+        - special.gammaln(below + 1)
+        - special.gammaln(guesses - below + 1)
+        + below * math.log1p(-wrong)
+        + (guesses - below) * math.log(wrong)
+    )
+    # The most that delta can move: the largest mean mass of a stretch of counts that ends right below `correct`.
+    alpha = float((np.cumsum(np.exp(log_mass)) / np.arange(1, correct + 1)).max())
+    return min(beta + 2 * canaries * delta * alpha, 1.0)
+
+
+def one_run_epsilon(
+    canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, group: int = 1
+) -> float:
+    """Return the largest epsilon that so many right guesses refute; 0 where not even epsilon 0 is refuted.
+
+    With canaries that stand `group` times in the data, (epsilon, delta)-DP of one record says of a canary that it is
+    (group epsilon, delta (1 + e^epsilon + ... + e^((group - 1) epsilon)))-DP. That is what is tested, so the bound is
+    on the epsilon of a single record. Dividing the epsilon of the canaries by `group` at an unchanged delta would claim
+    too much.
+
+    Args:
+        canaries: Canaries with a coin of their own, m.
+        guesses: Coins that were guessed, fixed beforehand, r <= m.
+        correct: Right guesses, v <= r.
+        delta: In [0, 1).
+        confidence: In (0, 1).
+        group: How many times each canary stands in the data.
+
+    Raises:
+        BenchError: On counts that cannot be, or a delta or confidence out of range.
+
+    """
+    _check(canaries, guesses, correct, group)
+    check_audit_delta(delta)
+    error = 1 - check_confidence(confidence)
+
+    def p_value(epsilon: float) -> float:
+        moved = delta * _group_factor(epsilon, group)
+        return 1.0 if moved >= 1 else _p_value(canaries, guesses, correct, group * epsilon, moved)
+
+    if p_value(0.0) >= error:
+        return 0.0
+    # Without delta, v right guesses refute just what Clopper and Pearson's one-sided bound does: a closed form, and an
+    # upper bound for any delta.
+    least = float(special.betaincinv(correct, guesses - correct + 1, error))
+    high = max((math.log(least) - math.log1p(-least)) / group, 0.0)
+    if delta == 0:
+        return high
+    low = 0.0
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        low, high = (middle, high) if p_value(middle) < error else (low, middle)
+    return low
+
+
+def _group_factor(epsilon: float, group: int) -> float:
+    if (group - 1) * epsilon > 700:
+        return math.inf
+    return sum(math.exp(number * epsilon) for number in range(group))
+
+
+def one_run_cap(canaries: int, guesses: int, delta: float, confidence: float = 0.95, group: int = 1) -> float:
+    """Return the largest epsilon that so many guesses can certify: that of all guesses being right."""
+    return one_run_epsilon(canaries, guesses, guesses, delta, confidence, group)
+
+
+def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: float = 0.95, group: int = 1) -> int | None:
+    """Return the fewest guesses, all right, that certify `epsilon`; None where all `canaries` are too few.
+
+    Raises :class:`BenchError` on an epsilon that is not positive and finite, or what :func:`one_run_epsilon` refuses.
+    """
+    _check(canaries, canaries, canaries, group)
+    check_audit_delta(delta)
+    error = 1 - check_confidence(confidence)
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise BenchError(f"epsilon must be a positive finite number, not {epsilon}.")
+    moved = delta * _group_factor(epsilon, group)
+    if moved >= 1:
+        return None
+
+    def enough(guesses: int) -> bool:
+        return _p_value(canaries, guesses, guesses, group * epsilon, moved) < error
+
+    if not enough(canaries):
+        return None
+    low, high = 0, canaries  # Where more guesses are all right, less of the p-value is left: bisection.
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _check(canaries: int, guesses: int, correct: int, group: int = 1) -> None:
+    check_counts("guesses", guesses, "canaries", canaries)
+    if guesses < 1:
+        raise BenchError("an audit needs at least one guess.")
+    check_counts("right guesses", correct, "guesses", guesses)
+    if isinstance(group, bool) or not isinstance(group, (int, np.integer)) or group < 1:
+        raise BenchError(f"a canary stands a whole number of times, at least once, in the data, not {group!r}.")
