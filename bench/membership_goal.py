@@ -1,0 +1,135 @@
+"""A membership attack on a pipeline, judged: ROC by family of canaries, beside the pipeline without privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.attack_record import Estimated, Scores
+from bench.cache import Cache
+from bench.canaries import Family
+from bench.controls import Role
+from bench.membership_run import (
+    Candidates,
+    baseline_cell,
+    draw_membership,
+    signals_of,
+    train_siblings,
+)
+from bench.run import cache_base
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.attack_run import Workplace
+    from bench.interface import Context, MembershipAttack, Signals
+    from bench.plan import Cell
+    from bench.record import Record
+    from bench.roc import MembershipMetrics
+    from bench.siblings import Sibling
+
+RATES = (0.001, 0.01)
+"""False-positive rates at which the true-positive rate is stated."""
+
+Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
+"""Family to scores, truth and number of the target, over all targets."""
+
+
+def membership(
+    record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
+    from reports.pictures import roc_figure
+
+    material = place.source.material(cell.dataset)
+    canaries, candidates = draw_membership(cell, material, place.options.seed)
+    count = max(place.options.sibling_count(), 2)
+    shift = 1 if min(cell.facts.shape[1:]) >= 16 else 0
+    scored: dict[Role, Scored] = {}
+    targets: dict[str, Scores] = {}
+    assert record.student is not None
+    base = baseline_cell(cell, record.student.name)
+    for role, which in ((Role.STUDENT, cell), (Role.NON_PRIVATE, base)):
+        inner = context if which is cell else _with_base(context, which)
+        siblings = train_siblings(which, canaries, count, material, inner, place.run_dir)
+        with context.progress.stage(f"{attack.name} on {role}", len(siblings)) as stage:
+            signals = signals_of(siblings, candidates, material, shift, context.device)
+            scored[role] = _score(attack, config, signals, siblings, candidates, stage.advance)
+        accuracy = float(np.mean([s.accuracy for s in siblings]))
+        metrics = {f"{family} {name}": value for family, rows in scored[role].items()
+                   for name, value in _metrics(*rows, seed=place.options.seed).items()}  # fmt: skip
+        targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
+    headline = _headline(targets[Role.NON_PRIVATE.value])
+    picture = f"attacks/{key}.png"
+    proven = record.privacy.proven.epsilon if record.privacy else math.inf
+    curves = {f"{role}, {headline}": scored[role][headline][:2] for role in scored}
+    roc_figure(place.run_dir.path / picture, curves, proven, cell.delta)
+    auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
+    powerless = auc.low is None or auc.low <= 0.5
+    context.note(
+        f"{count} siblings, each the target once with the others as references; headline family: {headline}, which the "
+        "pipeline without privacy gives away most"
+    )
+    return {
+        "targets": targets,
+        "no_power": f"on the pipeline without privacy the AUC may be {auc.low:.3f}" if powerless else "",
+        "pictures": [picture],
+        "details": {"headline": headline, "siblings": count, "canaries": dict(canaries.plan.counts())},
+    }
+
+
+def _with_base(context: Context, cell: Cell) -> Context:
+    import dataclasses
+
+    cache = Cache(context.cache.root, cache_base(cell), context.progress.say)
+    return dataclasses.replace(context, cache=cache)
+
+
+def _score(
+    attack: MembershipAttack,
+    config: Any,
+    signals: Sequence[Signals],
+    siblings: Sequence[Sibling],
+    candidates: Candidates,
+    advance: Any,
+) -> Scored:
+    every: list[NDArray[np.float64]] = []
+    for seen in signals:
+        every.append(np.asarray(attack.score(config, seen), dtype=np.float64))
+        advance()
+    truth = [candidates.inside(sibling) for sibling in siblings]
+    found: Scored = {}
+    for family in Family:
+        mine = candidates.family == family.value
+        if mine.any():
+            found[family.value] = (
+                np.concatenate([scores[mine] for scores in every]),
+                np.concatenate([inside[mine] for inside in truth]),
+                np.repeat(np.arange(len(siblings)), int(mine.sum())),
+            )
+    return found
+
+
+def _metrics(
+    scores: NDArray[np.float64], truth: NDArray[np.bool_], target: NDArray[np.int64], *, seed: int
+) -> dict[str, Estimated]:
+    from bench.roc import membership_metrics
+
+    found: MembershipMetrics = membership_metrics(scores, truth, target, RATES, seed=seed)
+    count = len(scores)
+    metrics = {"auc": Estimated(value=found.auc.value, low=found.auc.low, high=found.auc.high, n=count)}
+    for rate in found.tpr:
+        if rate.resolved:
+            metrics[f"tpr@{rate.fpr:g}"] = Estimated(
+                value=rate.tpr.value, low=rate.tpr.low, high=rate.tpr.high, n=count
+            )
+    return metrics
+
+
+def _headline(baseline: Scores) -> str:
+    """Return the family that the pipeline without privacy gives away most: fixed without a look at the student."""
+    areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
+    return max(areas, key=lambda family: areas[family])
