@@ -176,13 +176,17 @@ def _goal(name: str) -> str:
 def _run(
     record: Record, cell: Cell, name: str, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
-    from bench import attack_goals
+    attack: Attack | None = None if name == ROBUSTNESS else ATTACKS.get(name)()
+    if attack is None:
+        from bench.robustness_goal import robustness
 
-    if name == ROBUSTNESS:
-        return attack_goals.robustness(record, cell, config, key, place, context)
-    attack: Attack = ATTACKS.get(name)()
+        return robustness(record, cell, config, key, place, context)
     if isinstance(attack, InversionAttack):
-        return attack_goals.inversion(record, cell, attack, config, key, place, context)
+        from bench.inversion_goal import inversion
+
+        return inversion(record, cell, attack, config, key, place, context)
     if isinstance(attack, MembershipAttack):
-        return attack_goals.membership(record, cell, attack, config, key, place, context)
+        from bench.membership_goal import membership
+
+        return membership(record, cell, attack, config, key, place, context)
     raise BenchError(f"{name} is neither an inversion nor a membership attack: derive it from one of these.")

@@ -32,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_epsilon.app, name="epsilon")
+app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 
 Methods = Annotated[str, typer.Option("--methods", "-m", help="Methods, with commas between them.")]

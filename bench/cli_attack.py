@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.canaries import Family
-from bench.config import Reuse
+from bench.config import Preset, Reuse
 from bench.console import print_table
 from bench.errors import BenchError, UnknownNameError
 
 if TYPE_CHECKING:
-    from bench.attack_record import AuditRecord
+    from bench.attack_record import AttackRecord, AuditRecord
     from bench.console import Progress
     from bench.record import Record
     from bench.run import DataSource
@@ -206,3 +206,98 @@ def _mechanisms(audit: AuditRecord) -> str:
     bad = sum(m.verdict == "violated" for m in audit.mechanisms)
     looked = sum(m.verdict in ("violated", "consistent") for m in audit.mechanisms)
     return f"{bad} VIOLATED" if bad else f"{looked} of {len(audit.mechanisms)} consistent"
+
+
+def attack(
+    keys: Keys = None,
+    out: Out = Path("runs"),
+    attacks: Annotated[
+        str, typer.Option("--attacks", "-a", help="Attacks, with commas; quick, or all. `bench ls attacks` lists them.")
+    ] = "quick",
+    methods: Methods = "",
+    preset: Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")] = (
+        Preset.QUICK
+    ),
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")
+    ] = None,
+    auxiliary: Annotated[
+        str | None, typer.Option("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
+    ] = None,
+    siblings: Annotated[
+        int, typer.Option("--siblings", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the attacks.")] = 0,
+    data: Data = None,
+    reuse: ReuseOption = Reuse.DONE,
+    device: Device = "auto",
+    workers: Workers = 0,
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Attack the students of a run directory, beside their controls: inversion, membership, robustness.
+
+    Every figure stands beside what it is for the same net without privacy, for one that was trained on other records,
+    and for one that was not trained. A cell whose attack does not break the net without privacy says `no power`.
+    """
+    from bench.attack_run import (
+        AttackOptions,
+        Workplace,
+        attack_key,
+        attack_names,
+        attack_student,
+        configurable,
+        configured,
+    )
+    from bench.config import check_overrides
+    from bench.plan import cell_of
+
+    names = attack_names(attacks)
+    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings)
+    check_overrides([configurable(name) for name in names], options.overrides)
+    results: list[AttackRecord] = []
+    places: list[Workplace] = []
+
+    def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+        if not places:
+            places.append(Workplace(run_dir, source, progress, options, where, crew, data))
+        cell = cell_of(record, source.describe(data or record.dataset))
+        known = {found.key: found for found in run_dir.read_attacks()[0]}
+        with progress.stage("attacks", len(names)) as stage:
+            for name in names:
+                key = attack_key(record, name, configured(name, record, cell, options)[0], options)
+                found = known.get(key)
+                if found is None or not _kept(found.failure is not None, reuse):
+                    with progress.stage(name, 1):
+                        found = attack_student(record, name, places[0])
+                    if found.failure is not None:
+                        progress.say(f"{found.key} FAILED: {found.failure.reason}")
+                results.append(found)
+                stage.advance()
+
+    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
+    if json_:
+        print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))
+    else:
+        print_attacks(results, out)
+    if stopped is not None:
+        print("stopped. Give the same command again to go on.", file=sys.stderr)
+        raise typer.Exit(128 + stopped)
+    if any(result.failure for result in results):
+        raise typer.Exit(1)
+
+
+def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
+    """Print attacks as one table for each goal, the pictures' places, and why a cell has no power."""
+    from bench.store import RunDir
+    from reports.attacks import tables
+
+    for title, columns, rows in tables(RunDir(out).read_records().found, results):
+        print_table(title, columns, rows)
+    pictures = [picture for result in results for picture in result.pictures]
+    if pictures:
+        print(f"{len(pictures)} pictures in {out / 'attacks'}")
+    for result in results:
+        if result.failure is not None:
+            print(f"failed: {result.key}: {result.failure.reason}")

@@ -70,7 +70,7 @@ def make_control(
     elif role is Role.COUNTERFACTUAL:
         if disjoint is None:
             return None
-        depends["disjoint"] = _digest(*disjoint)
+        depends["disjoint"] = content_digest(*disjoint)
         make = _trained(student, *disjoint, recipe(facts, preset, len(disjoint[0])), streams, context)
     else:
         make = _untrained(student, streams)
@@ -167,7 +167,8 @@ def _released(student: Released, state: Arrays) -> Released:
     return Released(net.eval(), student.student_name, student.student_options)
 
 
-def _digest(*tensors: torch.Tensor) -> str:
+def content_digest(*tensors: torch.Tensor) -> str:
+    """Return a digest of public images, or of what was released, for keys of what was made from them."""
     import hashlib
 
     digest = hashlib.sha256()

@@ -1,0 +1,232 @@
+"""An inversion attack on a student and its controls, judged by the evaluators and drawn beside the nearest records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bench.attack_record import Estimated, Scores
+from bench.config import as_dict
+from bench.controls import Role, make_control, weights_digest
+from bench.data.ranks import ranks
+from bench.errors import BenchError
+from bench.interface import Access, Facts, Knowledge, Reconstructions, Released
+from bench.seeds import Streams
+
+if TYPE_CHECKING:
+    import torch
+    from attacks.evaluators import Committee
+    from attacks.inversion_scores import InversionScores, Observed, Scored
+
+    from bench.attack_data import AttackData
+    from bench.attack_run import Workplace
+    from bench.cache import Arrays
+    from bench.estimates import Estimate
+    from bench.interface import Context, InversionAttack
+    from bench.plan import Cell
+    from bench.record import Record
+
+OBSERVED = 100
+"""How many answers to members, and how many to non-members, an attacker observed."""
+
+
+def inversion(
+    record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
+) -> dict[str, Any]:
+    """Return the parts of the record of `attack` on the student of `record`."""
+    from attacks.evaluators import digests, train_committee
+    from attacks.inversion_scores import margin, score, summarise
+    from reports.pictures import attack_picture
+
+    from bench.training import accuracy
+
+    assert record.student is not None
+    data = place.data_of(cell.dataset)
+    facts = data.material.private.facts
+    forbidden = {"the private records": digests(data.members[0])}
+    if data.auxiliary is not None:
+        forbidden["the auxiliary data"] = digests(data.auxiliary.images)
+    committee = train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out)
+    student = load_student(record, facts, place)
+    if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
+        raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
+    observed = _observed(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    scored: dict[Role, Scored] = {}
+    made: dict[Role, Reconstructions] = {}
+    targets: dict[str, Scores] = {}
+    with context.progress.stage(f"{attack.name}: targets", len(Role)) as stage:
+        for role in Role:
+            released = student if role is Role.STUDENT else make_control(
+                role, student, record.utility.accuracy if record.utility else 0.0, data.material, data.disjoint,
+                place.options.preset.value, place.options.seed, context,
+            )  # fmt: skip
+            if released is not None:
+                with context.progress.stage(role.value, 1):
+                    made[role], queries = _reconstruct(attack, config, released, data, observed, facts, context)
+                scored[role] = score(made[role], committee, data.members, data.nonmembers, observed)
+                good = accuracy(
+                    released.student, data.material.test_images, data.material.test_labels, device=context.device
+                )
+                metrics = _metrics(summarise([scored[role]], committee))
+                targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
+            stage.advance()
+    for control in (Role.COUNTERFACTUAL, Role.PRIOR, Role.NON_PRIVATE, Role.MATCHED):
+        if control in scored:
+            name = f"committee top-1 above {control}"
+            targets[Role.STUDENT].metrics[name] = _estimated(margin([scored[Role.STUDENT]], [scored[control]]))
+    picture = f"attacks/{key}.png"
+    attack_picture(
+        place.run_dir.path / picture,
+        {role.value: made[role] for role in made},
+        {role.value: scored[role].values["top1"] for role in scored},
+        data.members,
+        data.nonmembers,
+        title=f"{attack.name} on {record.key}",
+    )
+    return {
+        "targets": targets,
+        "no_power": _gate(targets, facts, committee),
+        "auxiliary": data.auxiliary.source if data.auxiliary and attack.knowledge is Knowledge.AUXILIARY else "none",
+        "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
+        "pictures": [picture],
+        "details": {
+            "images_per_class": len(made[Role.STUDENT].labels) // facts.classes,
+            "committee": str(committee),
+            "judged_on": scored[Role.STUDENT].judged_on,
+        },
+    }
+
+
+def load_student(record: Record, facts: Facts, place: Workplace) -> Released:
+    """Return the released student of `record`, after checking that its file is the record's and fits the data.
+
+    Raises :class:`BenchError` where the file is missing, another one, or of other classes or image size.
+    """
+    import hashlib
+
+    import torch
+
+    from bench.release import load_released
+
+    assert record.student is not None
+    path = place.run_dir.path / record.student.file
+    released = load_released(path)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != record.student.sha256:
+        raise BenchError(f"{path} is not the file that its record names (SHA-256 differs). Run its cell again.")
+    try:
+        with torch.no_grad():
+            outputs = released.student(torch.zeros(1, *facts.shape))
+    except RuntimeError as error:
+        raise BenchError(
+            f"{path} does not take images of shape {facts.shape}: {str(error).splitlines()[0]}. Attack it on the data "
+            "set that it was trained on."
+        ) from error
+    if outputs.shape[-1] != facts.classes:
+        raise BenchError(f"{path} has {outputs.shape[-1]} classes, {facts.dataset} has {facts.classes}.")
+    return released
+
+
+def _reconstruct(
+    attack: InversionAttack,
+    config: Any,
+    released: Released,
+    data: AttackData,
+    observed: Observed | None,
+    facts: Facts,
+    context: Context,
+) -> tuple[Reconstructions, int]:
+    """Return what the attack makes of `released` and how many images went through it; an artefact."""
+    import dataclasses
+
+    import numpy as np
+    import torch
+
+    from bench.controls import content_digest
+    from bench.target import Target
+
+    known = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    depends = {
+        "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,
+        "target": weights_digest(released), "device": context.device.type,
+        "auxiliary": None if known is None else content_digest(known.images),
+        "observed": None if observed is None else content_digest(observed.images),
+    }  # fmt: skip
+
+    def make() -> Arrays:
+        target = Target(released, facts, attack.access, context.device)
+        answers = None
+        if observed is not None and attack.access is Access.CONFIDENCES:
+            answers = target.confidences(observed.images, getattr(config, "rounding", 0.0))
+            target.queries = 0  # the victims asked, not the attacker
+        # Every target is attacked with the same draws: differences are the targets'.
+        inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
+        found = attack.run(config, target, known, answers, inner)
+        arrays: Arrays = {
+            "images": found.images.cpu().float().numpy(), "labels": found.labels.cpu().numpy(),
+            "queries": np.array([target.queries]),
+        }  # fmt: skip
+        if found.reached is not None:
+            arrays["reached"] = found.reached.cpu().numpy()
+        if found.observed is not None:
+            arrays["observed"] = found.observed.cpu().float().numpy()
+        return arrays
+
+    arrays = context.cache.get("reconstructions", depends, make)
+
+    def tensor(name: str) -> torch.Tensor | None:
+        return torch.from_numpy(arrays[name].copy()) if name in arrays else None
+
+    images, labels = tensor("images"), tensor("labels")
+    assert images is not None
+    assert labels is not None
+    return Reconstructions(images, labels, tensor("reached"), tensor("observed")), int(arrays["queries"][0])
+
+
+def _observed(data: AttackData, seed: int) -> Observed:
+    """Return the images whose answers the attacker saw: as many members as non-members, chosen by index."""
+    import torch
+    from attacks.inversion_scores import Observed
+
+    parts = []
+    for number, (images, labels) in enumerate((data.members, data.nonmembers)):
+        count = min(OBSERVED, len(data.members[0]), len(data.nonmembers[0]))
+        chosen = torch.from_numpy(ranks(f"observed {seed} {number}", len(images), "observed")[:count].copy())
+        parts.append((images[chosen], labels[chosen], torch.full((count,), number == 0)))
+    return Observed(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def _metrics(found: InversionScores) -> dict[str, Estimated]:
+    named: dict[str, Estimate | None] = {
+        "committee top-1": found.top1,
+        **{f"evaluator {place + 1} top-1": estimate for place, estimate in enumerate(found.evaluators)},
+        "committee top-5": found.top5,
+        "distance member": found.distance_member,
+        "distance non-member": found.distance_nonmember,
+        "ssim member": found.ssim_member,
+        "ssim non-member": found.ssim_nonmember,
+        "ssim member - non-member": found.ssim_gap,
+        "psnr member": found.psnr_member,
+        "psnr non-member": found.psnr_nonmember,
+        "psnr member - non-member": found.psnr_gap,
+        "instance recovery": found.recovered,
+        **{f"answers: {name}": estimate for name, estimate in found.observed.items()},
+    }
+    metrics = {name: _estimated(estimate) for name, estimate in named.items() if estimate is not None}
+    metrics["[IS]"] = Estimated(value=found.inception, n=1)
+    metrics["instance recovery by chance"] = Estimated(value=found.recovery_chance, n=1)
+    if found.kid is not None:
+        metrics["kid"] = Estimated(value=found.kid, n=1)
+    return metrics
+
+
+def _estimated(estimate: Estimate) -> Estimated:
+    return Estimated(
+        value=estimate.value, low=estimate.low, high=estimate.high, n=estimate.n, confidence=estimate.confidence
+    )
+
+
+def _gate(targets: Mapping[str, Scores], facts: Facts, committee: Committee) -> str:
+    from attacks.inversion_scores import gate
+
+    metrics = [targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)]
+    return gate(*metrics, facts.classes, committee.false_positives)

@@ -1,0 +1,131 @@
+"""Tables of attacks: the student's figure, its controls, and the difference that counts. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bench.attack_record import AttackRecord, Estimated, Scores
+from bench.controls import Role
+from bench.record import Record, Status
+
+Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+
+INVERSION_METRIC = "committee top-1"
+"""The share of reconstructions that all three evaluators take for the class they were meant to show."""
+MEMBER_GAP = "ssim member - non-member"
+"""How much nearer reconstructions are to the nearest record that was trained on than to one that was not."""
+
+
+def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[Table]:
+    """Return title, columns and rows of one table for each goal that `attacks` have."""
+    by_key = {record.key: record for record in records}
+    found: list[Table] = []
+    for goal, columns, row in (
+        ("inversion", INVERSION_COLUMNS, inversion_row),
+        ("membership", MEMBERSHIP_COLUMNS, membership_row),
+        ("robustness", ROBUSTNESS_COLUMNS, robustness_row),
+    ):
+        rows = [
+            row(by_key.get(attack.student), attack)
+            for attack in attacks
+            if attack.goal == goal and attack.status is Status.DONE
+        ]
+        if rows:
+            found.append((TITLES[goal], columns, rows))
+    return found
+
+
+TITLES = {
+    "inversion": "model inversion: reconstructions that all three evaluators name, in %, 95% intervals over classes",
+    "membership": "membership: AUC and true-positive rate on the family that is given away most without privacy",
+    "robustness": "adversarial robustness (no privacy): accuracy in % at the smallest and the largest perturbation",
+}
+INVERSION_COLUMNS = (
+    "student", "attack", "accuracy", "student's", "non-private", "matched", "counterfactual", "prior",
+    "above counterfactual", "member - non-member", "verdict",
+)  # fmt: skip
+MEMBERSHIP_COLUMNS = (
+    "student", "attack", "family", "AUC", "without privacy", "TPR at 0.1%", "TPR at 1%", "verdict",
+)  # fmt: skip
+ROBUSTNESS_COLUMNS = ("student", "clean", "smallest", "largest", "remarks")
+
+
+def who(record: Record | None, attack: AttackRecord) -> str:
+    """Return a student in words."""
+    if record is None:
+        return attack.student
+    budget = "no privacy" if record.epsilon is None else f"eps {record.epsilon:g} {record.basis.value}"
+    return f"{record.dataset} {record.method} {budget} s{record.seed}"
+
+
+def inversion_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
+    """Return the row of an inversion attack; the headline is the difference to the counterfactual target."""
+
+    def of(role: Role, metric: str = INVERSION_METRIC, *, scale: float = 100) -> str:
+        scores = attack.targets.get(role.value)
+        return percent(scores.metrics.get(metric) if scores else None, scale)
+
+    student = attack.targets[Role.STUDENT.value]
+    return (
+        who(record, attack),
+        attack.attack,
+        "–" if student.accuracy is None else f"{100 * student.accuracy:.1f}",
+        of(Role.STUDENT),
+        of(Role.NON_PRIVATE),
+        of(Role.MATCHED),
+        of(Role.COUNTERFACTUAL),
+        of(Role.PRIOR),
+        of(Role.STUDENT, f"{INVERSION_METRIC} above counterfactual"),
+        of(Role.STUDENT, MEMBER_GAP, scale=1),
+        f"no power: {attack.no_power}" if attack.no_power else "",
+    )
+
+
+def membership_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
+    """Return the row of a membership attack on its headline family."""
+    family = str(attack.details.get("headline", ""))
+    student, baseline = attack.targets[Role.STUDENT.value], attack.targets.get(Role.NON_PRIVATE.value)
+
+    def of(scores: Scores | None, name: str, scale: float = 1) -> str:
+        return percent(scores.metrics.get(f"{family} {name}") if scores else None, scale)
+
+    return (
+        who(record, attack),
+        attack.attack,
+        family,
+        of(student, "auc"),
+        of(baseline, "auc"),
+        of(student, "tpr@0.001", 100),
+        of(student, "tpr@0.01", 100),
+        f"no power: {attack.no_power}" if attack.no_power else "",
+    )
+
+
+def robustness_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
+    """Return the row of a robustness sweep: the strongest attack at its ends."""
+    metrics = attack.targets[Role.STUDENT.value].metrics
+    swept = sorted(
+        (float(name.rsplit("@", 1)[1]), estimate)
+        for name, estimate in metrics.items()
+        if name.startswith("autoattack@") and float(name.rsplit("@", 1)[1]) > 0
+    )
+    clean = metrics.get("clean")
+
+    def at(place: int) -> str:
+        if not swept:
+            return "–"
+        size, estimate = swept[place]
+        return f"{percent(estimate)} at {size:.4g}"
+
+    return (who(record, attack), percent(clean), at(0), at(-1), "; ".join(attack.notes))
+
+
+def percent(estimate: Estimated | None, scale: float = 100) -> str:
+    """Return an estimate with its interval, times `scale`."""
+    if estimate is None:
+        return "–"
+    digits = 1 if scale == 100 else 3
+    text = f"{scale * estimate.value:.{digits}f}"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f}]"
