@@ -1,0 +1,60 @@
+"""What membership attacks compute of logits: log odds, log probabilities, and means over references in or out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.interface import Signals
+
+
+def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return log p - log(1 - p) of the label's probability p, computed as label's logit minus logsumexp of the others.
+
+    `logits` is (..., n, classes), `labels` (n,); the result (..., n). In float64 and never by way of p, which would
+    round to 1 (Carlini et al. 2022, section V-A).
+    """
+    own = _own(logits, labels)
+    others = logits.astype(np.float64)
+    np.put_along_axis(others, _index(logits, labels), -np.inf, axis=-1)
+    odds: NDArray[np.float64] = own - special.logsumexp(others, axis=-1)
+    return odds
+
+
+def log_probability(
+    logits: NDArray[np.float64], labels: NDArray[np.int64], temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Return the log probability of the label at `temperature`; shapes as in :func:`log_odds`."""
+    scaled = logits.astype(np.float64) / temperature
+    log_p: NDArray[np.float64] = _own(scaled, labels) - special.logsumexp(scaled, axis=-1)
+    return log_p
+
+
+def _index(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.broadcast_to(labels[:, None], (*logits.shape[:-1], 1))
+
+
+def _own(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    own: NDArray[np.float64] = np.take_along_axis(logits.astype(np.float64), _index(logits, labels), axis=-1)[..., 0]
+    return own
+
+
+def need_references(name: str, signals: Signals, least: int) -> None:
+    """Raise :class:`BenchError` where there are fewer than `least` references."""
+    if len(signals.references) < least:
+        raise BenchError(
+            f"{name} needs at least {least} references, students of the same pipeline that were trained with some of "
+            f"the candidates, and has {len(signals.references)}. Train more, or use the attack 'loss', without any."
+        )
+
+
+def counts(inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each candidate how many references were trained with it, and without: both (n,)."""
+    return inside.sum(axis=0), (~inside).sum(axis=0)

@@ -1,0 +1,130 @@
+"""The likelihood-ratio attack: how likely is the target's confidence if it saw the record, and if it did not?
+
+Carlini et al., "Membership Inference Attacks From First Principles", IEEE S&P 2022 (arXiv:2112.03570), algorithm 1
+(online) and section V-B, VI (offline). The references are whole pipelines of their own, with their own noise: what they
+say of a record must be what the target would.
+
+The confidence is the logit of the label's probability, in float64. Of each candidate a normal distribution is fitted to
+the references that saw it and one to those that did not; the mean is a median, the variance is each side's own, pooled
+over all candidates where references are few. The offline attack uses only the references that did not see the
+candidate, and scores by the chance of less confidence than the target's: by minus the log of the upper tail, which
+orders candidates as the log of the lower one does and does not round to 0 where the target is far more confident.
+
+A candidate that all references saw, or none did, has one side only. The online attack takes for the other side the
+mean that it has plus or minus the mean shift of the other candidates; the offline attack, which may not look at
+references that saw a candidate, takes the median of all candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy import special
+
+from attacks._signals import counts, log_odds, need_references
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Access, Facts, MembershipAttack, Signals
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GLOBAL_BELOW = 64
+"""References below which a variance for each candidate is noisier than one for all."""
+LEAST_STD = 1e-6
+"""Below it the references of a candidate agree exactly, and the likelihood would have no bounds."""
+
+
+@dataclass(frozen=True)
+class LiRAConfig:
+    """Settings of the attack."""
+
+    mode: Literal["online", "offline"] = setting("online", "Carlini et al. 2022, algorithm 1; offline: section V-B")
+    variance: Literal["auto", "global", "per-record"] = setting(
+        "auto", "Carlini et al. 2022, section VI-C: one global variance for fewer than 64 references, else each its own"
+    )
+
+
+@register_attack("lira")
+class LiRA(MembershipAttack):
+    """Score by the likelihood ratio of the target's confidence."""
+
+    Config = LiRAConfig
+    access = Access.CONFIDENCES
+    citation = "Carlini, Chien, Nasr, Song, Terzis and Tramer 2022"
+    references = 4
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`: the number of references is not set here."""
+        return {"quick": {}, "tiny": {}}
+
+    def score(self, config: LiRAConfig, signals: Signals) -> NDArray[np.float64]:
+        """Return the log likelihood ratio, or the offline tail, as a mean over the queries (n,).
+
+        Raises :class:`BenchError` with fewer than four references, or with references that leave nothing to fit.
+        """
+        need_references(self.name, signals, self.references)
+        phi = log_odds(signals.target, signals.labels)  # (queries, n)
+        seen = log_odds(signals.references, signals.labels)  # (k, queries, n)
+        own = config.variance == "per-record" or (config.variance == "auto" and len(seen) >= GLOBAL_BELOW)
+        into, outof = counts(signals.inside)
+        if not outof.any():
+            raise BenchError("lira needs references that were trained without some of the candidates.")
+        mean_out, std_out = _fit(seen, ~signals.inside, outof, own)
+        if config.mode == "offline":
+            middle = np.nanmedian(mean_out, axis=1, keepdims=True)
+            distance = (phi - np.where(outof > 0, mean_out, middle)) / std_out
+            tail: NDArray[np.float64] = -special.log_ndtr(-distance).mean(axis=0)
+            return tail
+        both = (into > 0) & (outof > 0)
+        if not both.any():
+            raise BenchError(
+                "lira online needs candidates that some references were trained with and others without; "
+                "for references without any candidate use mode=offline."
+            )
+        mean_in, std_in = _fit(seen, signals.inside, into, own)
+        shift = (mean_in - mean_out)[:, both].mean(axis=1, keepdims=True)
+        mean_in = np.where(into > 0, mean_in, mean_out + shift)
+        mean_out = np.where(outof > 0, mean_out, mean_in - shift)
+        ratio: NDArray[np.float64] = (_log_density(phi, mean_in, std_in) - _log_density(phi, mean_out, std_out)).mean(
+            axis=0
+        )
+        return ratio
+
+
+def _fit(
+    seen: NDArray[np.float64], used: NDArray[np.bool_], number: NDArray[np.int64], own: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return medians and standard deviations, (queries, n), over the `used` (k, n) of the references' scores.
+
+    The median is NaN where none is used. The deviation is pooled over candidates, for each query, unless each has its
+    `own`; a candidate with fewer than two scores has the pooled one in any case.
+    """
+    values = np.where(used[:, None, :], seen, np.nan)
+    some = number > 0
+    median = np.full(seen.shape[1:], np.nan)
+    median[:, some] = np.nanmedian(values[:, :, some], axis=0)
+    freedom = np.maximum(number - 1, 0)
+    if not freedom.any():
+        raise BenchError(
+            "lira cannot tell how much confidences vary: no candidate has two references on one side. Train more."
+        )
+    centred = np.where(used[:, None, :], seen - np.nansum(values, axis=0) / np.maximum(number, 1), 0.0)
+    squares = (centred**2).sum(axis=0)  # (queries, n)
+    pooled = np.sqrt(squares.sum(axis=1) / freedom.sum())[:, None]
+    std = np.broadcast_to(pooled, median.shape)
+    if own:
+        std = np.where(number > 1, np.sqrt(squares / np.maximum(freedom, 1)), std)
+    return median, np.maximum(std, LEAST_STD)
+
+
+def _log_density(
+    values: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the log density of the normal distribution, without the constant that cancels in a ratio."""
+    return -(((values - mean) / std) ** 2) / 2 - np.log(std)

@@ -1,0 +1,43 @@
+"""The loss attack: a record on which the target's loss is small is guessed a member.
+
+Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning", CSF 2018 (arXiv:1709.01604), with the
+threshold left to the statistics. It knows nothing of how hard a record is: a baseline, weak where errors must be few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attacks._signals import log_probability
+from bench.interface import Access, Facts, MembershipAttack, Signals
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The attack has no settings."""
+
+
+@register_attack("loss")
+class LossThreshold(MembershipAttack):
+    """Score by minus the cross-entropy of the record itself."""
+
+    Config = LossConfig
+    access = Access.CONFIDENCES
+    citation = "Yeom, Giacomelli, Fredrikson and Jha 2018"
+    references = 0
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {"quick": {}, "tiny": {}}
+
+    def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:
+        """Return the log probability of the label at the record itself (n,); variations are not looked at."""
+        return log_probability(signals.target[0], signals.labels)

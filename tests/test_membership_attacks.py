@@ -1,0 +1,321 @@
+"""Membership attacks on a model that overfits, by hand on three records, and what must not change a score."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attacks._signals import log_odds
+from bench.config import Preset, build_config
+from bench.errors import BenchError
+from bench.interface import Access, Facts, MembershipAttack, Signals
+from bench.registry import ATTACKS
+from bench.roc import auc, tpr_at
+
+NAMES = ["lira", "rmia", "loss", "label-gap"]
+FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))
+CANDIDATES, CLASSES, DIMENSIONS, MODELS = 300, 5, 60, 40
+
+
+def attack(name: str, **changes: object) -> tuple[MembershipAttack, object]:
+    kind = ATTACKS.get(name)
+    return kind(), dataclasses.replace(kind.Config(), **changes)
+
+
+def score(name: str, signals: Signals, **changes: object) -> np.ndarray:
+    one, config = attack(name, **changes)
+    return one.score(config, signals)
+
+
+def softmax_regressions(x: np.ndarray, y: np.ndarray, inside: np.ndarray, steps: int = 300) -> np.ndarray:
+    """Train one linear model for each row of `inside` (models, n) on its records; return (models, d, classes)."""
+    generator = np.random.default_rng(5)
+    weights = 0.01 * generator.normal(size=(len(inside), x.shape[1], CLASSES))
+    target = np.eye(CLASSES)[y]
+    for _ in range(steps):
+        logits = x @ weights
+        p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        error = (p / p.sum(axis=-1, keepdims=True) - target) * inside[:, :, None]
+        weights -= 0.15 * (x.T @ error) / inside.sum(axis=1)[:, None, None] * 10
+    return weights
+
+
+@functools.cache
+def trained() -> dict[str, np.ndarray]:
+    """Models of half of the candidates each; a part of the candidates is far easier than the rest."""
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(CLASSES, DIMENSIONS)) * 0.45
+    labels = generator.integers(0, CLASSES, CANDIDATES)
+    x = generator.normal(size=(CANDIDATES, DIMENSIONS)) + centres[labels]
+    labels = np.where(generator.random(CANDIDATES) < 0.35, generator.integers(0, CLASSES, CANDIDATES), labels)
+    inside = generator.random((MODELS, CANDIDATES)) < 0.5
+    population_labels = generator.integers(0, CLASSES, 400)
+    population = generator.normal(size=(400, DIMENSIONS)) + centres[population_labels]
+    weights = softmax_regressions(x, labels, inside)
+    # One more, of none of the candidates.
+    other_labels = generator.integers(0, CLASSES, CANDIDATES)
+    other = generator.normal(size=(CANDIDATES, DIMENSIONS)) + centres[other_labels]
+    stranger = softmax_regressions(other, other_labels, np.ones((1, CANDIDATES), dtype=bool))[0]
+    moved = x + 0.2 * generator.normal(size=x.shape)
+    return {
+        "labels": labels,
+        "inside": inside,
+        "logits": np.stack([x @ weights, moved @ weights], axis=1),
+        "stranger": np.stack([x @ stranger, moved @ stranger]),
+        "population_labels": population_labels,
+        "population": population @ weights,
+        "population_stranger": population @ stranger,
+    }
+
+
+def signals_of(target: int | None, queries: int = 1, references: int = 32) -> Signals:
+    data = trained()
+    rest = [number for number in range(MODELS) if number != target][:references]
+    return Signals(
+        labels=data["labels"],
+        target=(data["stranger"] if target is None else data["logits"][target])[:queries],
+        references=data["logits"][rest][:, :queries],
+        inside=data["inside"][rest],
+        population_labels=data["population_labels"],
+        population_target=data["population_stranger"] if target is None else data["population"][target],
+        population_references=data["population"][rest],
+    )
+
+
+@functools.cache
+def rates(name: str, queries: int = 1, references: int = 32, **changes: object) -> tuple[float, float]:
+    """TPR at 1% FPR and AUC over twenty targets, each attacked with references that are not it."""
+    scores = [score(name, signals_of(t, queries, references), **changes) for t in range(20)]
+    members = trained()["inside"][:20].ravel()
+    return tpr_at(0.01, np.concatenate(scores), members), auc(np.concatenate(scores), members)
+
+
+def test_references_help_and_seeing_both_sides_helps_more() -> None:
+    online, offline, loss = rates("lira"), rates("lira", mode="offline"), rates("loss")
+    assert online[0] > 1.1 * offline[0]
+    assert offline[0] > 2 * loss[0]
+    assert online[1] > offline[1] > 0.6
+    # So few references are too few for a variance of each candidate (Carlini et al. 2022, figure 9).
+    assert rates("lira", references=8)[0] > rates("lira", references=8, variance="per-record")[0]
+    # A few references do for RMIA; LiRA with as many has nothing to fit.
+    rmia = rates("rmia", references=4)
+    assert rmia[0] > 2 * loss[0]
+    assert rmia[1] > loss[1] + 0.03
+    assert rates("rmia", mode="online", gamma=1.0)[0] > rmia[0]
+    # Labels cannot tell members at a low rate of false positives.
+    assert rates("label-gap")[0] == 0.0
+    assert rates("label-gap")[1] > 0.6
+
+
+def test_label_gap_is_the_gap_between_accuracies() -> None:
+    signals, inside = signals_of(0), trained()["inside"][0]
+    right = signals.target[0].argmax(axis=1) == signals.labels
+    gap = right[inside].mean() - right[~inside].mean()
+    assert auc(score("label-gap", signals), inside) == pytest.approx((1 + gap) / 2)
+    both = score("label-gap", signals_of(0, queries=2))
+    assert set(np.unique(both)) <= {0.0, 0.5, 1.0, 1.5}
+    # What else the logits say must not matter to an attack that sees labels.
+    flat = np.eye(CLASSES)[signals.target.argmax(axis=-1)]
+    np.testing.assert_array_equal(
+        score("label-gap", dataclasses.replace(signals, target=flat)), score("label-gap", signals)
+    )
+    assert ATTACKS.get("label-gap").access is Access.LABELS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_target_of_none_of_the_candidates_is_at_chance(name: str) -> None:
+    found = score(name, signals_of(None, queries=2))
+    coins = np.random.default_rng(1).random((200, CANDIDATES)) < 0.5
+    # Coins that nobody trained on: the mean over draws is chance, whatever the scores.
+    assert np.mean([auc(found, coin) for coin in coins]) == pytest.approx(0.5, abs=0.01)
+    assert np.mean([tpr_at(0.05, found, coin) for coin in coins]) < 0.08
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("queries", [1, 2])
+def test_scores_ignore_what_they_must(name: str, queries: int) -> None:
+    signals = signals_of(3, queries)
+    before = score(name, signals)
+    assert before.shape == (CANDIDATES,)
+    assert before.dtype == np.float64
+    assert np.isfinite(before).all()
+    generator = np.random.default_rng(0)
+    shifted = dataclasses.replace(
+        signals,
+        target=signals.target + generator.normal(size=(*signals.target.shape[:-1], 1)),
+        references=signals.references + generator.normal(size=(*signals.references.shape[:-1], 1)),
+    )
+    np.testing.assert_allclose(score(name, shifted), before, rtol=1e-9, atol=1e-9)
+    order = generator.permutation(len(signals.references))
+    reordered = dataclasses.replace(
+        signals,
+        references=signals.references[order],
+        inside=signals.inside[order],
+        population_references=signals.population_references[order],
+    )
+    np.testing.assert_allclose(score(name, reordered), before, rtol=1e-9, atol=1e-9)
+    # Other wrong classes may change places.
+    place = generator.permutation(CLASSES)
+    relabelled = dataclasses.replace(
+        signals,
+        labels=np.argsort(place)[signals.labels],
+        target=signals.target[..., place],
+        references=signals.references[..., place],
+        population_labels=np.argsort(place)[signals.population_labels],
+        population_target=signals.population_target[..., place],
+        population_references=signals.population_references[..., place],
+    )
+    np.testing.assert_allclose(score(name, relabelled), before, rtol=1e-9, atol=1e-9)
+    rows = generator.permutation(CANDIDATES)
+    moved = dataclasses.replace(
+        signals,
+        labels=signals.labels[rows],
+        target=signals.target[:, rows],
+        references=signals.references[:, :, rows],
+        inside=signals.inside[:, rows],
+    )
+    np.testing.assert_allclose(score(name, moved), before[rows], rtol=1e-9, atol=1e-9)
+
+
+def test_log_odds_do_not_round() -> None:
+    logits = np.array([[60.0, 0.0, -3.0], [0.0, 60.0, 0.0]])
+    found = log_odds(logits, np.array([0, 0]))
+    assert found == pytest.approx([60 - math.log1p(math.exp(-3)), -60.0])
+
+
+def two_class(phi: np.ndarray) -> np.ndarray:
+    """Logits (..., 2) whose log odds of class 0 are `phi`."""
+    return np.stack([phi, np.zeros_like(phi)], axis=-1)
+
+
+def three_records(inside: list[list[int]]) -> Signals:
+    # References by records; the third record's scores vary most.
+    phi = np.array([[1.0, 2.0, 0.0], [3.0, 4.0, 8.0], [2.0, 2.5, 1.0], [4.0, 5.0, 5.0]])
+    return Signals(
+        labels=np.zeros(3, dtype=np.int64),
+        target=two_class(np.array([[3.5, 2.0, 6.0]])),
+        references=two_class(phi[:, None, :]),
+        inside=np.array(inside, dtype=bool),
+        population_labels=np.zeros(2, dtype=np.int64),
+        population_target=two_class(np.array([0.0, 1.0])),
+        population_references=two_class(np.zeros((4, 2))),
+    )
+
+
+HALVES = [[0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 1]]
+
+
+def test_lira_by_hand() -> None:
+    signals = three_records(HALVES)
+    # In: {3, 4}, {4, 5}, {8, 5}: medians 3.5, 4.5, 6.5, squares .5 + .5 + 4.5 over 3 degrees of freedom.
+    # Out: {1, 2}, {2, 2.5}, {0, 1}: medians 1.5, 2.25, 0.5, squares .5 + .125 + .5.
+    std_in, std_out = math.sqrt(5.5 / 3), math.sqrt(1.125 / 3)
+    phi = np.array([3.5, 2.0, 6.0])
+    expected = stats.norm.logpdf(phi, [3.5, 4.5, 6.5], std_in) - stats.norm.logpdf(phi, [1.5, 2.25, 0.5], std_out)
+    np.testing.assert_allclose(score("lira", signals), expected)
+    offline = score("lira", signals, mode="offline")
+    np.testing.assert_allclose(offline, -stats.norm.logsf(phi, [1.5, 2.25, 0.5], std_out))
+    assert np.argsort(offline).tolist() == np.argsort(stats.norm.logcdf(phi, [1.5, 2.25, 0.5], std_out)).tolist()
+    own = score("lira", signals, variance="per-record")
+    each = stats.norm.logpdf(3.5, 3.5, math.sqrt(0.5)) - stats.norm.logpdf(3.5, 1.5, math.sqrt(0.5))
+    assert own[0] == pytest.approx(each)
+
+
+def test_lira_offline_does_not_look_at_references_that_saw_the_candidate() -> None:
+    signals = three_records(HALVES)
+    other = signals.references.copy()
+    other[[1, 3]] = 77.0
+    changed = dataclasses.replace(signals, references=other)
+    np.testing.assert_array_equal(score("lira", changed, mode="offline"), score("lira", signals, mode="offline"))
+
+
+def test_lira_offline_does_not_saturate() -> None:
+    signals = three_records(HALVES)
+    far = dataclasses.replace(signals, target=two_class(np.array([[90.0, 91.0, 92.0]])))
+    found = score("lira", far, mode="offline")
+    assert np.isfinite(found).all()
+    assert len(np.unique(found)) == 3
+
+
+def test_a_candidate_with_one_side_takes_the_mean_shift() -> None:
+    lopsided = [[*row[:2], 1] for row in HALVES]  # All references saw the third record.
+    signals = three_records(lopsided)
+    # Shifts of the others: 2 and 2.25; the third's median over {0, 8, 1, 5} is 3.
+    ratio = score("lira", signals)
+    std_in = math.sqrt((0.5 + 0.5 + 41.0) / 5)
+    std_out = math.sqrt(0.625 / 2)
+    expected = stats.norm.logpdf(6, 3, std_in) - stats.norm.logpdf(6, 3 - 2.125, std_out)
+    assert ratio[2] == pytest.approx(expected)
+    offline = score("lira", signals, mode="offline")
+    assert offline[2] == pytest.approx(-stats.norm.logsf(6, (1.5 + 2.25) / 2, std_out))
+    for name, mode in (("lira", "online"), ("rmia", "offline"), ("rmia", "online")):
+        assert np.isfinite(score(name, signals, mode=mode)).all()
+
+
+def test_rmia_by_hand() -> None:
+    def sigmoid(value: float) -> float:
+        return 1 / (1 + math.exp(-value))
+
+    signals = three_records(HALVES)
+    a, temperature = 0.3, 2.0
+    out = [(sigmoid(0.5) + sigmoid(1.0)) / 2, (sigmoid(1.0) + sigmoid(1.25)) / 2, (sigmoid(0.0) + sigmoid(0.5)) / 2]
+    usual = [((1 + a) * p + 1 - a) / 2 for p in out]
+    lift = [sigmoid(phi / temperature) / p for phi, p in zip((3.5, 2.0, 6.0), usual, strict=True)]
+    usual_z = ((1 + a) * 0.5 + 1 - a) / 2
+    lift_z = [sigmoid(0.0) / usual_z, sigmoid(0.5) / usual_z]
+    for gamma in (2.0, 1.5, 1.2, 1.0):
+        expected = [sum(x / z >= gamma for z in lift_z) / 2 for x in lift]
+        assert score("rmia", signals, gamma=gamma).tolist() == expected
+    inner = [(sigmoid(1.5) + sigmoid(2.0)) / 2, (sigmoid(2.0) + sigmoid(2.5)) / 2, (sigmoid(4.0) + sigmoid(2.5)) / 2]
+    lift = [sigmoid(phi / 2) / ((i + o) / 2) for phi, i, o in zip((3.5, 2.0, 6.0), inner, out, strict=True)]
+    lift_z = [1.0, sigmoid(0.5) / 0.5]
+    expected = [sum(x / z >= 1.0 for z in lift_z) / 2 for x in lift]
+    assert score("rmia", signals, mode="online", gamma=1.0).tolist() == expected
+
+
+def test_too_few_references_are_refused() -> None:
+    few = signals_of(0, references=3)
+    with pytest.raises(BenchError, match="at least 4 references"):
+        score("lira", few)
+    none = signals_of(0, references=0)
+    with pytest.raises(BenchError, match="at least 1 references"):
+        score("rmia", none)
+    for name in ("loss", "label-gap"):
+        assert len(score(name, none)) == CANDIDATES
+    with pytest.raises(BenchError, match="population"):
+        score(
+            "rmia",
+            dataclasses.replace(
+                few,
+                population_labels=few.population_labels[:0],
+                population_target=few.population_target[:0],
+                population_references=few.population_references[:, :0],
+            ),
+        )
+    everything = np.ones_like(signals_of(0).inside)
+    for inside, name, mode in ((everything, "lira", "offline"), (everything, "rmia", "offline"),
+                               (everything, "lira", "online"), (~everything, "lira", "online")):  # fmt: skip
+        with pytest.raises(BenchError):
+            score(name, dataclasses.replace(signals_of(0), inside=inside), mode=mode)
+    with pytest.raises(BenchError, match="gamma"):
+        score("rmia", signals_of(0), gamma=0.0)
+    with pytest.raises(BenchError, match="variations"):
+        score("label-gap", signals_of(0), variations=2.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_attack_is_registered_with_its_presets(name: str) -> None:
+    kind = ATTACKS.get(name)
+    assert issubclass(kind, MembershipAttack)
+    assert kind.name == name
+    assert {"quick", "tiny"} <= set(kind.presets(FACTS))
+    for preset in Preset:
+        build_config(kind, preset, FACTS)
+    assert kind.references >= 0
+    for field in dataclasses.fields(kind.Config):
+        assert field.metadata["source"], "every default names its place"
