@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audited import bounded, corrected
 from bench.cache import Cache, digest_of
-from bench.canaries import Canaries, CanaryPlan, Family, draw_canaries
+from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.errors import BenchError
-from bench.interface import Context, PrivacyUnit
+from bench.interface import Context, Family, PrivacyUnit
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status

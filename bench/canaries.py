@@ -20,27 +20,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.errors import BenchError
-from bench.interface import Adjacency, PrivacyUnit, PrivateData
+from bench.interface import Adjacency, Family, PrivacyUnit, PrivateData
 from bench.seeds import Streams
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
-
-
-class Family(StrEnum):
-    """A kind of canary; see the module."""
-
-    NATURAL = "natural"
-    MISLABELLED = "mislabelled"
-    DUPLICATED = "duplicated"
-    OUTLIER = "outlier"
 
 
 @dataclass(frozen=True, slots=True)

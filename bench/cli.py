@@ -18,6 +18,7 @@ from bench.errors import BenchError
 from bench.interface import Basis
 
 if TYPE_CHECKING:
+    from bench.attack_record import AuditRecord
     from bench.plan import Cell, State
     from bench.record import Record
 
@@ -109,7 +110,8 @@ def run(
             crew = workers or available_cores()
             outcome = run_inline(todo, run_dir, source, progress, device=where, workers=crew, done=say)
         records = [r for cell in cells if (r := run_dir.read_record(cell.key)) is not None]
-    _print_board(records, json_=json_)
+        audits = run_dir.read_audits()[0]
+    _print_board(records, audits, json_=json_)
     if outcome.stopped is not None:
         left = len(todo) - len(outcome.records)
         print(f"stopped; {left} cells are left. Give the same command again to go on.", file=sys.stderr)
@@ -267,16 +269,19 @@ def leaderboard(
     from reports.leaderboard import build_board, to_csv, to_markdown
 
     records: dict[str, Record] = {}
+    audits: dict[str, AuditRecord] = {}
     for path in runs:
         read = RunDir(path).read_records()
-        for line in read.damaged:
+        found, damaged = RunDir(path).read_audits()
+        for line in [*read.damaged, *damaged]:
             print(f"warning: {line}", file=sys.stderr)
         records.update({record.key: record for record in read.found})
-    board = build_board(records.values())
+        audits.update({audit.key: audit for audit in found})
+    board = build_board(records.values(), audits.values())
     folder = runs[0] if out is None else out
     write_atomic(folder / "leaderboard.md", to_markdown(board).encode())
     write_atomic(folder / "leaderboard.csv", to_csv(board).encode())
-    _print_board(list(records.values()), json_=json_)
+    _print_board(list(records.values()), list(audits.values()), json_=json_)
     print(f"wrote {folder / 'leaderboard.md'} and {folder / 'leaderboard.csv'}", file=sys.stderr)
 
 
@@ -331,13 +336,15 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 
 
-def _print_board(records: list[Record], *, json_: bool) -> None:
+def _print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool) -> None:
+    from bench.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
     if json_:
-        _print_json({"records": [record.model_dump(mode="json") for record in records]})
+        filled = with_audits(records, audits)
+        _print_json({"records": [record.model_dump(mode="json") for record in filled]})
         return
-    board = build_board(records)
+    board = build_board(records, audits)
     for (dataset, unit), rows in board.tables().items():
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.canaries import Family
 from bench.config import Preset, Reuse
 from bench.console import print_table
 from bench.errors import BenchError, UnknownNameError
+from bench.interface import Family
 
 if TYPE_CHECKING:
     from bench.attack_record import AttackRecord, AuditRecord

@@ -72,6 +72,15 @@ class Access(StrEnum):
     SYNTHETIC = "synthetic"
 
 
+class Family(StrEnum):
+    """A kind of canary; see :mod:`bench.canaries`."""
+
+    NATURAL = "natural"
+    MISLABELLED = "mislabelled"
+    DUPLICATED = "duplicated"
+    OUTLIER = "outlier"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The privacy that was asked for: at most `epsilon` at `delta`, on the basis that is named.

@@ -6,10 +6,11 @@ import inspect
 import sys
 from pathlib import Path
 
+from bench.audited import with_audits
 from bench.config import field_table
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Attack, Facts, MembershipAttack, Method
-from bench.record import Plausibility, Record, Status
+from bench.record import Plausibility, Privacy, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
 
@@ -103,7 +104,7 @@ def find_record(path: Path, key: str) -> Record:
 
     Raises :class:`BenchError` where there is none or more than one.
     """
-    records = RunDir(path).read_records().found if path.is_dir() else []
+    records = with_audits(RunDir(path).read_records().found, RunDir(path).read_audits()[0]) if path.is_dir() else []
     found = [record for record in records if record.key.startswith(key)]
     if len(found) == 1:
         return found[0]
@@ -164,7 +165,7 @@ def record_page(record: Record) -> list[Table]:
         figures: Rows = [
             ("claimed", epsilon_text(p.claimed.epsilon), "", "", "", p.claimed.source),
             ("proven", epsilon_text(p.proven.epsilon, "up"), "yes", "no", "yes", f"{p.proven.name}. {p.proven.note}"),
-            ("audited", epsilon_text(p.audited.epsilon if p.audited else None, "down"), "", "", "", ""),
+            ("audited", epsilon_text(p.audited.epsilon if p.audited else None, "down"), "", "", "", _audit_note(p)),
         ]
         if p.record_level is not None:
             follows = p.record_level
@@ -192,6 +193,12 @@ def record_page(record: Record) -> list[Table]:
         where = record.provenance.model_dump(mode="json")
         tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
     return tables
+
+
+def _audit_note(privacy: Privacy) -> str:
+    if privacy.audited is None:
+        return "`python -m bench audit` fills it"
+    return f"at {100 * privacy.audited.confidence:g}% confidence; {privacy.audited.audit}"
 
 
 def _plausibility(found: Plausibility) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.attack_record import Estimated, Scores
 from bench.cache import Cache
-from bench.canaries import Family
 from bench.controls import Role
+from bench.interface import Family
 from bench.membership_run import (
     Candidates,
     baseline_cell,

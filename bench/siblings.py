@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.cache import Arrays, Cache
-from bench.canaries import Canaries, Family, place
+from bench.canaries import Canaries, place
 from bench.config import as_dict
-from bench.interface import Context, PrivacyUnit, Released
+from bench.interface import Context, Family, PrivacyUnit, Released
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise

@@ -15,7 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bench.attack_record import AuditRecord
+from bench.audited import audited_of
 from bench.cache import digest_of
+from bench.interface import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
 
@@ -82,9 +85,15 @@ class Board:
         return {key: sorted(rows, key=_rank) for key, rows in sorted(tables.items())}
 
 
-def build_board(records: Iterable[Record]) -> Board:
-    """Return the board of `records`: done cells grouped over seeds, failed ones apart."""
+def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
+    """Return the board of `records`: done cells grouped over seeds, failed ones apart.
+
+    The audited column comes from `audits`: those of one row's seeds are one audit of all their runs.
+    """
     board = Board()
+    by_student: dict[str, list[AuditRecord]] = defaultdict(list)
+    for audit in audits:
+        by_student[audit.student].append(audit)
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.status is Status.FAILED:
@@ -93,7 +102,8 @@ def build_board(records: Iterable[Record]) -> Board:
             groups[_group(record)].append(record)
     baseline = _baselines(group for group in groups.values())
     for group in groups.values():
-        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baseline))
+        mine = [audit for record in group for audit in by_student[record.key]]
+        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baseline, mine))
     board.rows.sort(key=lambda row: (row.dataset, row.unit, _rank(row)))
     board.failures.sort(key=lambda record: record.key)
     return board
@@ -124,7 +134,7 @@ def _accuracy(record: Record) -> float:
     return 100 * record.utility.accuracy
 
 
-def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float]) -> BoardRow:
+def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float], audits: Sequence[AuditRecord]) -> BoardRow:
     first = group[0]
     privacy = first.privacy
     assert privacy is not None
@@ -135,7 +145,7 @@ def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float]) -> Boa
     claimed = max(p.claimed.epsilon for p in every)
     # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
     worst = max((p.proven for p in every), key=lambda figure: figure.epsilon)
-    audits = [p.audited.epsilon for p in every if p.audited is not None]
+    audited = audited_of(audits, privacy.unit)
     return BoardRow(
         dataset=first.dataset,
         unit=privacy.unit.value,
@@ -149,21 +159,21 @@ def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float]) -> Boa
         claimed=claimed,
         proven=worst.epsilon,
         proven_by=worst.name,
-        audited=max(audits) if audits else None,
+        audited=None if audited is None else audited.epsilon,
         accuracy=accuracy,
         spread=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
         drop=None if reference is None else reference - accuracy,
         seeds=tuple(record.seed for record in group),
         public_data=first.public_data,
         cost=statistics.fmean(record.provenance.wall_seconds for record in group),
-        remarks=_remarks(group, claimed, worst.epsilon, max(audits) if audits else None),
+        remarks=_remarks(group, claimed, worst.epsilon, audits),
         reduced=tuple(first.reduced),
         keys=tuple(record.key for record in group),
         config=digest_of(first.config)[:6],
     )
 
 
-def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: float | None) -> tuple[str, ...]:
+def _remarks(group: Sequence[Record], claimed: float, proven: float, audits: Sequence[AuditRecord]) -> tuple[str, ...]:
     first = group[0]
     remarks: list[str] = []
     if first.privacy is not None and first.privacy.bypasses:
@@ -175,14 +185,37 @@ def _remarks(group: Sequence[Record], claimed: float, proven: float, audited: fl
         remarks.append(f"record level: epsilon {epsilon_text(max(levels), 'up')}")
     plausible = [r.privacy.plausibility for r in group if r.privacy is not None]
     remarks.extend(filter(None, [remark([p.probability for p in plausible if p is not None])]))
-    if audited is not None and audited > proven:
-        remarks.append("BUG: audited > proven")
+    remarks.extend(_audit_remarks(audits, first.privacy.unit if first.privacy else None, claimed, proven))
     if first.reduced:
         count = len(first.reduced)
         remarks.append(f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's")
     if first.noise == "secure":
         remarks.append("secure noise, not reproducible")
     return tuple(remarks)
+
+
+def _audit_remarks(audits: Sequence[AuditRecord], unit: PrivacyUnit | None, claimed: float, proven: float) -> list[str]:
+    """Return what the audits of a row say besides the number in its column."""
+    remarks: list[str] = []
+    done = [audit for audit in audits if audit.status is Status.DONE]
+    if unit is None or not done:
+        return remarks
+    audited = audited_of(done, unit)
+    if audited is not None:
+        if audited.epsilon > proven:
+            remarks.append("BUG: audited > proven")
+        elif audited.epsilon > claimed:
+            remarks.append("audited > claimed: the claim is refuted")
+        if audited.epsilon == 0 and all(audit.powerless for audit in done):
+            remarks.append("no power: the audit sees nothing without noise either")
+    else:
+        of_record = audited_of(done, PrivacyUnit.RECORD)
+        if of_record is not None:
+            remarks.append(f"audited at record level: epsilon {epsilon_text(of_record.epsilon, 'down')}")
+    broken = sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict == "violated"})
+    if broken:
+        remarks.append(f"BUG: {', '.join(broken)} gives away more than it is charged for")
+    return remarks
 
 
 def _rank(row: BoardRow) -> tuple[bool, float, str, str]:

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.canaries import CanaryPlan, Family, draw_canaries, place
+from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.errors import BenchError
-from bench.interface import Adjacency, Facts, PrivacyUnit, PrivateData
+from bench.interface import Adjacency, Facts, Family, PrivacyUnit, PrivateData
 
 SHAPE = (1, 12, 12)
 
