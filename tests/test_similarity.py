@@ -21,6 +21,8 @@ from bench.similarity import (
     ssim,
 )
 
+torch.set_num_threads(1)
+
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
