@@ -35,6 +35,9 @@ def test_every_name_that_was_promised_is_registered() -> None:
 def test_pinned_sets_have_a_revision() -> None:
     for name in ("mnist", "fmnist", "cifar10", "digits", "chest-xray", "att-faces"):
         assert datasets.DATASETS[name].revision == store.revision_of(pins.PINS[name])
+    for half in ("att-faces-a", "att-faces-b"):
+        assert datasets.DATASETS[half].revision == store.revision_of(pins.PINS["att-faces"])
+        assert datasets.DATASETS[half].store == "att-faces"
     assert datasets.DATASETS["svhn"].revision is None
 
 

@@ -14,9 +14,10 @@ import pytest
 from data_tools import by_hand, idx_bytes, noise, put_image, request, whole
 from PIL import Image
 
-from bench.data import builtin_more, celeba, datasets, formats
+from bench.data import builtin_more, celeba, datasets, formats, splits
 from bench.data.folder import SALT
 from bench.data.images import decode
+from bench.data.loaders import StoredLoader
 from bench.errors import BenchError
 
 # --- formats ----------------------------------------------------------------------------------------------------------
@@ -223,6 +224,32 @@ def test_att_faces_splits_each_person(tmp_path: Path) -> None:
     (tmp_path / "s3" / "4.pgm").unlink()
     with pytest.raises(FileNotFoundError, match=r"s3/4\.pgm"):
         builtin_more.decode_att(tmp_path)
+
+
+def test_the_halves_of_the_att_faces_are_other_people(tmp_path: Path) -> None:
+    for person in range(1, 41):
+        for number in range(1, 11):
+            path = tmp_path / "raw" / "att-faces" / f"s{person}" / f"{number}.pgm"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"P5 92 112 255\n" + bytes([person]) * (92 * 112))
+    halves = []
+    for name in ("att-faces-a", "att-faces-b"):
+        spec = datasets.DATASETS[name]
+        assert isinstance(spec.loader, StoredLoader)
+        # The first of them stores the whole set, of which its own records are a half; the second finds it stored.
+        loaded = replace(spec.loader, pinned=None)(request(spec, tmp_path, fetch=name.endswith("a")))
+        assert len(loaded.train) == spec.train_records == 140
+        assert len(loaded.test) == spec.test_records == 60
+        divided = splits.split(loaded)
+        assert (divided.rule, len(divided.private), len(divided.public), len(divided.test)) == ("official", 140, 0, 60)
+        for half, each in ((loaded.train, 7), (loaded.test, 3)):
+            assert np.bincount(half.labels).tolist() == [each] * 20
+            people = half.images(slice(None))[:, 0, 0, 0]
+            first = int(spec.class_names[0].split()[1])
+            assert np.array_equal(people, half.labels + first)
+            halves.append(set(people.tolist()))
+    assert halves[0] == halves[1] == set(range(1, 21))
+    assert halves[2] == halves[3] == set(range(21, 41))
 
 
 # --- images and folders -----------------------------------------------------------------------------------------------

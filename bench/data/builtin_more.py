@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from bench.data import celeba, formats
 from bench.data.folder import PublicFolderLoader
 from bench.data.images import decoded_pieces, list_labelled
-from bench.data.loaders import StoredLoader, Way
+from bench.data.loaders import Arrays, StoredLoader, View, Way
 from bench.data.pins import PINS
 from bench.data.sources import HandRoute, HttpFile, HttpRoute, sdist, wheel
-from bench.data.spec import DatasetSpec
+from bench.data.spec import ArrayRecords, DatasetSpec, Records
 from bench.data.store import Blocks, revision_of
 
 LIU = "Liu, Luo, Wang, Tang: Deep learning face attributes in the wild, ICCV 2015"
@@ -249,6 +250,45 @@ def _att_faces() -> DatasetSpec:
     )
 
 
+ATT_HALVES = {"att-faces-a": (0, 20), "att-faces-b": (20, 40)}
+"""The first person of each half of the AT&T faces and the one after its last, from 0."""
+
+
+def people_view(first: int, end: int) -> View:
+    """Return a view of the people `first` .. `end` - 1 of a stored set, whose labels then count from 0."""
+
+    def view(arrays: Arrays) -> tuple[Records, Records]:
+        def half(name: str) -> Records:
+            labels = np.asarray(arrays[f"{name}_labels"], dtype=np.int64)
+            index = np.flatnonzero((labels >= first) & (labels < end)).astype(np.int64)
+            return ArrayRecords(arrays[f"{name}_images"], labels[index] - first, index)
+
+        return half("train"), half("test")
+
+    return view
+
+
+def _att_half(name: str, whole: DatasetSpec) -> DatasetSpec:
+    """Return one half of the people: what is reconstructed of one half can be held against the other, who are others.
+
+    All seven training photos of a person are private, nothing is public: an attacker's images are the other half's.
+    """
+    first, end = ATT_HALVES[name]
+    assert isinstance(whole.loader, StoredLoader)
+    return replace(
+        whole,
+        name=name,
+        classes=end - first,
+        class_names=whole.class_names[first:end],
+        train_records=(end - first) * (PER_PERSON - PER_PERSON_TEST),
+        test_records=(end - first) * PER_PERSON_TEST,
+        loader=replace(whole.loader, view=people_view(first, end), whole=whole),
+        split_rule="official",
+        source=f"people {first + 1} to {end} of att-faces, from the same files; the other half is other people",
+        store="att-faces",
+    )
+
+
 def _imagenet() -> DatasetSpec:
     return DatasetSpec(
         name="imagenet",
@@ -279,5 +319,6 @@ def more_specs() -> list[DatasetSpec]:
         _covidx(),
         _chest_xray(),
         _att_faces(),
+        *(_att_half(name, _att_faces()) for name in ATT_HALVES),
         _imagenet(),
     ]

@@ -77,6 +77,8 @@ class StoredLoader:
     view: View = plain_view
     layout: str = ""
     """Which raw files a person may put under ``raw/STORE``, in words."""
+    whole: DatasetSpec | None = None
+    """The data set whose records are stored, where `view` shows some of them only: decoding is checked against it."""
 
     def __call__(self, request: LoadRequest) -> Loaded:
         """Return the stored data set, fetching it first where it is missing or damaged and fetching is allowed.
@@ -178,7 +180,7 @@ class StoredLoader:
 
     def _store(self, request: LoadRequest, way: Way, folder: Path, label: str) -> None:
         arrays = way.decode(folder)
-        check(request.spec, arrays)
+        check(self.whole or request.spec, arrays)
         with storage_errors(request.root):
             write_store(request.root, request.spec.store, arrays, label, self.pinned)
 

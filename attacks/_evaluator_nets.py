@@ -1,0 +1,266 @@
+"""The nets that judge reconstructions: three kinds that look at different things, and how each is trained.
+
+All take float images in [0, 1], scale them down to the size they work at, take out each image's brightness and contrast
+(two photos of one person differ in them more than two persons do), and have the feature interface of timm's models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.models.classifiers import FeatureNet
+from bench.training import Augment, FitSettings, as_float, fit, seeded
+
+if TYPE_CHECKING:
+    from bench.interface import Facts
+
+FEW = 50
+"""Below so many records of a class an evaluator is trained as for faces: small images, strong augmentation."""
+_SMALL, _LARGE = 37, 64
+"""The longest side, in pixels, at which evaluators of few and of many records work."""
+_COPIES = 6_000
+"""Augmented images from which the discriminant is computed."""
+_DIRECTIONS = 120
+
+
+class Scaled(nn.Module):
+    """Scale images down to `size` (height, width) by averaging areas; smaller ones are left as they are."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (n, channels, height, width) to (n, channels, *size)."""
+        return images if images.shape[-2:] == self.size else functional.interpolate(images, self.size, mode="area")
+
+
+class Contrast(nn.Module):
+    """Give each image mean 0 and deviation 1; flat ones stay flat."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (n, channels, height, width) to the same shape."""
+        mean = images.mean((1, 2, 3), keepdim=True)
+        return (images - mean) / images.std((1, 2, 3), keepdim=True).clamp_min(0.05)
+
+
+class Gradients(nn.Module):
+    """Histograms of the directions in which brightness changes, by cells of 4 x 4 pixels, each cell of length 1.
+
+    Dalal, Triggs 2005, without overlapping blocks: what an edge's direction tells, whatever its strength.
+    """
+
+    def __init__(self, bins: int = 8, cell: int = 4) -> None:
+        super().__init__()
+        self.bins, self.cell = bins, cell
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (n, channels, height, width) to (n, bins, height // cell, width // cell)."""
+        grey = functional.pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+        across = grey[..., 1:-1, 2:] - grey[..., 1:-1, :-2]
+        down = grey[..., 2:, 1:-1] - grey[..., :-2, 1:-1]
+        angles = [2 * math.pi * step / self.bins for step in range(self.bins)]
+        parts = torch.cat([functional.relu(across * math.cos(a) + down * math.sin(a)) for a in angles], 1).square()
+        strength = parts.sum(1, keepdim=True).add(1e-8).sqrt()
+        cells = functional.avg_pool2d(parts / (strength + 1e-3), self.cell, ceil_mode=True)
+        return cells / (cells.square().sum(1, keepdim=True).add(1e-8).sqrt() + 0.02)
+
+
+def _width(layers: nn.Module, facts: Facts) -> int:
+    with torch.no_grad():
+        return int(layers(torch.zeros(1, *facts.shape)).numel())
+
+
+def _dense(layers: list[nn.Module], widths: tuple[int, ...], facts: Facts, dropout: float) -> FeatureNet:
+    """Put dense layers with dropout between them and a linear head on `layers`."""
+    layers = [*layers, nn.Flatten()]
+    width = _width(nn.Sequential(*layers), facts)
+    for units in widths:
+        layers += [nn.Dropout(dropout), nn.Linear(width, units), nn.ReLU()]
+        width = units
+    return FeatureNet(nn.Sequential(*layers), nn.Linear(width, facts.classes), width, nn.Dropout(dropout))
+
+
+def _convolutional(facts: Facts, size: tuple[int, int]) -> FeatureNet:
+    """Three convolutions, two of them of stride 2: it looks at parts and where they are."""
+    layers: list[nn.Module] = [Scaled(size), Contrast()]
+    channels = facts.shape[0]
+    for width, kernel, stride in ((24, 5, 2 if min(size) >= 16 else 1), (48, 3, 2), (48, 3, 1)):
+        layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.ReLU()]
+        channels = width
+    return _dense([*layers, nn.MaxPool2d(2, ceil_mode=True)], (128,), facts, 0.3)
+
+
+def _gradients(facts: Facts, size: tuple[int, int]) -> FeatureNet:
+    """A dense layer on histograms of gradients: it looks at directions of edges, not at brightness."""
+    return _dense([Scaled(size), Gradients(cell=4 if min(size) >= 16 else 2)], (256,), facts, 0.3)
+
+
+def _deep_gradients(facts: Facts, size: tuple[int, int]) -> FeatureNet:
+    """A convolution and a dense layer on finer histograms of gradients."""
+    layers = [Scaled(size), Gradients(cell=2), nn.Conv2d(8, 48, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return _dense(layers, (128,), facts, 0.2)
+
+
+def _wide(facts: Facts, size: tuple[int, int]) -> FeatureNet:
+    """Two convolutions with large kernels and batch normalisation, and no dense layer but the last."""
+    stride = 2 if min(size) >= 16 else 1
+    layers: list[nn.Module] = [
+        Scaled(size), Contrast(),
+        nn.Conv2d(facts.shape[0], 32, 7, stride, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, stride if min(size) > 32 else 1, 2), nn.BatchNorm2d(64), nn.ReLU(),
+    ]  # fmt: skip
+    return _dense(layers, (), facts, 0.2)
+
+
+def _discriminant(facts: Facts, size: tuple[int, int]) -> FeatureNet:
+    """Fisher's linear discriminant on principal components of the pixels; its weights are computed, not trained."""
+    body = nn.Sequential(Scaled(size), Contrast(), nn.Flatten())
+    pixels = _width(body, facts)
+    directions = min(_DIRECTIONS, pixels)
+    body.append(nn.Linear(pixels, directions))
+    return FeatureNet(body, nn.Linear(directions, facts.classes), directions, None)
+
+
+KINDS: dict[str, Callable[[Facts, tuple[int, int]], FeatureNet]] = {
+    "convolutional": _convolutional,
+    "gradients": _gradients,
+    "deep gradients": _deep_gradients,
+    "wide": _wide,
+    "discriminant": _discriminant,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One evaluator: its kind, a key of `KINDS`, the longest side in pixels at which it works, and its training.
+
+    `settings` None computes the weights (discriminant). `augmentation` is a key of `AUGMENTATIONS`.
+    """
+
+    kind: str
+    side: int
+    settings: FitSettings | None
+    augmentation: str
+
+    def size(self, facts: Facts) -> tuple[int, int]:
+        """Return the (height, width) at which it works."""
+        height, width = facts.shape[1:]
+        factor = min(1.0, self.side / max(height, width))
+        return max(1, round(height * factor)), max(1, round(width * factor))
+
+    def build(self, facts: Facts) -> FeatureNet:
+        """Return the untrained net; its starts come from torch's global generator."""
+        return KINDS[self.kind](facts, self.size(facts))
+
+    def train(
+        self, images: Tensor, labels: Tensor, facts: Facts, generator: torch.Generator, device: torch.device
+    ) -> FeatureNet:
+        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,)."""
+        with seeded(generator):
+            net = self.build(facts)
+        scale, augment = Scaled(self.size(facts)), AUGMENTATIONS[self.augmentation]
+        small = torch.cat([scale(as_float(images[first : first + 500])) for first in range(0, len(images), 500)])
+        if self.settings is None:
+            return _solve(net, small, labels, facts.classes, augment, generator).to(device).eval()
+        fit(net, small, labels, self.settings, generator, device=device, augment=augment)
+        return net
+
+
+def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
+    """Return the three evaluators for `records` training images, by how many there are of a class."""
+    if records < FEW * facts.classes:
+        settings = FitSettings(steps=600, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-4)
+        return (
+            Recipe("convolutional", _SMALL, settings, "turned"),
+            Recipe("gradients", _SMALL, settings, "turned"),
+            Recipe("discriminant", _SMALL, None, "turned"),
+        )
+    settings = FitSettings(steps=1_000, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-5, shift=1)
+    return (
+        Recipe("convolutional", _LARGE, replace(settings, steps=1_500, lr=1.5e-3), "slanted"),
+        Recipe("deep gradients", _LARGE, settings, "slanted"),
+        Recipe("wide", _LARGE, settings, "slanted"),
+    )
+
+
+def turned(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return `images` each turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half of them mirrored.
+
+    Brightness changes by up to 0.12 and contrast by a quarter. For faces, of which few photos show all there is.
+    """
+    draw = _Draws(len(images), generator, images.device)
+    angle, scale, mirror = draw(math.radians(10)), 1 + draw(0.07), torch.where(draw(1.0) < 0, -1.0, 1.0)
+    across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
+    moved = _warped(images, [across * mirror, -down, draw(0.07), down * mirror, across, draw(0.07)])
+    contrast, brightness = (1 + draw(0.25)).view(-1, 1, 1, 1), draw(0.12).view(-1, 1, 1, 1)
+    return ((moved - 0.5) * contrast + 0.5 + brightness).clamp(0, 1)
+
+
+def slanted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return `images` each turned by up to 12 degrees, scaled by 12 %, slanted by 0.15 and shifted by 5 %."""
+    draw = _Draws(len(images), generator, images.device)
+    angle, scale, slant = draw(math.radians(12)), 1 + draw(0.12), draw(0.15)
+    across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
+    return _warped(images, [across, slant - down, draw(0.1), down, across, draw(0.1)])
+
+
+AUGMENTATIONS: dict[str, Augment] = {"turned": turned, "slanted": slanted}
+
+
+class _Draws:
+    """Uniform numbers for `count` images, between minus and plus what is asked for."""
+
+    def __init__(self, count: int, generator: torch.Generator, device: torch.device) -> None:
+        self.count, self.generator, self.device = count, generator, device
+
+    def __call__(self, most: float) -> Tensor:
+        values = torch.rand(self.count, generator=self.generator, device=self.generator.device)
+        return (values * 2 - 1).to(self.device) * most
+
+
+def _warped(images: Tensor, matrix: list[Tensor]) -> Tensor:
+    """Return `images` with each pixel taken from where the affine `matrix` (6 entries, row by row) sends it."""
+    proportion = images.shape[2] / images.shape[3]  # the grid is a square whatever the image's proportions are
+    a, b, c, d, e, f = matrix
+    rows = torch.stack([a, b * proportion, c, d / proportion, e, f], 1).view(-1, 2, 3)
+    grid = functional.affine_grid(rows, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+@torch.no_grad()
+def _solve(
+    net: FeatureNet, images: Tensor, labels: Tensor, classes: int, augment: Augment, generator: torch.Generator
+) -> FeatureNet:
+    """Compute the discriminant's weights from augmented copies; features have unit covariance within classes."""
+    copies = max(1, _COPIES // len(images))
+    labels = labels.repeat(copies)
+    pixels = torch.cat([net.body[:3](augment(images, generator)) for _ in range(copies)]).double()
+    linear, head = net.body[3], net.head
+    assert isinstance(linear, nn.Linear)
+    assert isinstance(head, nn.Linear)
+    middle = pixels.mean(0)
+    values, vectors = torch.linalg.eigh((pixels - middle).T @ (pixels - middle))
+    directions = vectors[:, values.argsort(descending=True)[: linear.out_features]]
+    scores = (pixels - middle) @ directions
+    sums = torch.zeros(classes, scores.shape[1], dtype=torch.float64).index_add_(0, labels, scores)
+    means = sums / labels.bincount(minlength=classes).clamp_min(1)[:, None]
+    within = (scores - means[labels]).T @ (scores - means[labels]) / len(labels)
+    # A hundredth of the mean variance keeps directions in which classes hardly vary from deciding everything.
+    spread, axes = torch.linalg.eigh(within + 0.01 * within.diagonal().mean() * torch.eye(len(within)).double())
+    whiten = axes / spread.sqrt()
+    centres = means @ whiten
+    linear.weight.copy_((directions @ whiten).T)
+    assert linear.bias is not None
+    linear.bias.copy_(-(middle @ directions @ whiten))
+    head.weight.copy_(centres)
+    assert head.bias is not None
+    head.bias.copy_(-centres.square().sum(1) / 2)
+    return net

@@ -1,0 +1,251 @@
+"""The committee that judges reconstructions: three classifiers of different kinds, none of which saw a private record.
+
+One classifier accepts images that no person would: noise that happens to please it. Three that look at different things
+rarely agree on such an image, so a reconstruction counts only where all three name the class that it was meant to show.
+Whose records an evaluator was trained on decides what its verdict means. One that saw the private records knows them by
+heart; here its images are compared by hash with the private ones and with the attacker's, and refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attacks._evaluator_nets import Recipe, recipes
+from bench.errors import BenchError
+from bench.models.classifiers import FeatureNet, features_and_logits
+from bench.seeds import Streams
+from bench.training import as_float
+
+if TYPE_CHECKING:
+    from bench.cache import Arrays
+    from bench.estimates import Estimate
+    from bench.interface import Context, Facts
+
+VERSION = 1
+"""Raised whenever the same images would give other evaluators."""
+
+Digests = frozenset[bytes]
+
+
+def digests(images: Tensor) -> Digests:
+    """Return the 16-byte BLAKE2b of each of `images` (n, channels, height, width), uint8 or float in [0, 1].
+
+    Equal images have equal digests, whatever their labels; an image that differs in one pixel has another one.
+    """
+    from hashlib import blake2b
+
+    pixels = images if images.dtype == torch.uint8 else (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    rows = pixels.cpu().contiguous().numpy()
+    shape = str(tuple(rows.shape[1:])).encode()
+    return frozenset(blake2b(shape + row.tobytes(), digest_size=16).digest() for row in rows)
+
+
+def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
+    """Raise :class:`BenchError` where the images `a` and `b` have one in common, saying how many and what to do.
+
+    `name_a` and `name_b` say in words what they are: "the auxiliary data", "the private records".
+    """
+    common = len(a & b)
+    if common:
+        raise BenchError(
+            f"{name_a} and {name_b} have {common} image{'s' if common > 1 else ''} in common (of {len(a)} and "
+            f"{len(b)}), so what is measured would be recognised, not recovered. Take other records for {name_a}, "
+            f"or leave the common ones out."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the committee says of n images: `labels` int64 (3, n), the most likely class of each evaluator.
+
+    `top5` bool (3, n, classes) marks each evaluator's five most likely classes, all where there are no more than five.
+    `features` (n, d) and `probabilities` (n, classes), float32, are the first evaluator's. All are on the CPU.
+    """
+
+    labels: Tensor
+    top5: Tensor
+    features: Tensor
+    probabilities: Tensor
+
+    @property
+    def agreed(self) -> Tensor:
+        """Return bool (n,): whether all evaluators name the same class."""
+        return (self.labels == self.labels[0]).all(0)
+
+    def hits(self, meant: Tensor) -> Tensor:
+        """Return bool (n,): whether all evaluators name the class `meant` (n,)."""
+        return (self.labels == meant.cpu()).all(0)
+
+    def within_five(self, meant: Tensor) -> Tensor:
+        """Return bool (n,): whether all evaluators have the class `meant` (n,) among their first five."""
+        index = meant.cpu().view(1, -1, 1).expand(len(self.top5), -1, 1)
+        return self.top5.gather(2, index).squeeze(2).all(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Committee:
+    """Evaluators with their `kinds`, and how good each is: `accuracies` on held-out records.
+
+    `false_positives` is the share of held-out images that all evaluators take for one and the same wrong class;
+    `agreement` the share on which all are right: no reconstruction can be expected to reach more.
+    """
+
+    nets: tuple[FeatureNet, ...]
+    kinds: tuple[str, ...]
+    accuracies: tuple[float, ...]
+    agreement: float
+    false_positives: float
+    trained_on: int
+    held_out: int
+    classes: int
+    device: torch.device
+    seen: Digests = frozenset()
+    """The images that they were trained on."""
+
+    @torch.no_grad()
+    def predict(self, images: Tensor, batch_size: int = 500) -> Verdict:
+        """Return the verdict on `images` (n, channels, height, width), uint8 or float in [0, 1]."""
+        if len(images) == 0:
+            raise BenchError("the committee was asked about no image.")
+        parts: list[list[Tensor]] = [[] for _ in self.nets]
+        features: list[Tensor] = []
+        for start in range(0, len(images), batch_size):
+            batch = as_float(images[start : start + batch_size].to(self.device))
+            for place, net in enumerate(self.nets):
+                hidden, logits = features_and_logits(net, batch)
+                parts[place].append(logits.float().cpu())
+                if place == 0:
+                    features.append(hidden.float().cpu())
+        logits = torch.stack([torch.cat(part) for part in parts])
+        best = logits.topk(min(5, logits.shape[2]), dim=2).indices
+        top5 = torch.zeros(logits.shape, dtype=torch.bool).scatter_(2, best, True)
+        return Verdict(logits.argmax(2), top5, torch.cat(features), logits[0].softmax(1))
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{kind} {100 * a:.1f} %" for kind, a in zip(self.kinds, self.accuracies, strict=True))
+        return (
+            f"evaluators trained on {self.trained_on} records, right on {self.held_out} held-out ones: {each}; all "
+            f"three {100 * self.agreement:.1f} %, all three wrong alike {100 * self.false_positives:.2f} %"
+        )
+
+
+def train_committee(
+    images: Tensor,
+    labels: Tensor,
+    facts: Facts,
+    context: Context,
+    forbidden: Mapping[str, Digests],
+    *,
+    held_out: tuple[Tensor, Tensor],
+    chosen: Sequence[Recipe] | None = None,
+    seed: int = 0,
+) -> Committee:
+    """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
+
+    Args:
+        images: what they are trained on, uint8 (n, channels, height, width).
+        labels: int64 (n,).
+        facts: of the data set: its classes and shape.
+        context: its cache and device; its seed plays no part, so that all cells have the same judges.
+        forbidden: sets of images that no evaluator may have seen, by what they are in words: the private records, the
+            attacker's auxiliary images.
+        held_out: images and labels that tell how good the evaluators are. They may be the private ones, which decide
+            nothing: no evaluator is selected, stopped or tuned by them.
+        chosen: the recipes; left out, by the number of records of a class, see :func:`recipes`.
+        seed: of the evaluators' own randomness.
+
+    Raises:
+        BenchError: where an image of the training set is forbidden or held out, or a class has none.
+
+    """
+    seen = digests(images)
+    for name, others in forbidden.items():
+        check_disjoint("the evaluators' training images", seen, name, others)
+    check_disjoint("the evaluators' training images", seen, "the images held out to test them", digests(held_out[0]))
+    missing = (labels.bincount(minlength=facts.classes) == 0).nonzero().flatten().tolist()
+    if missing:
+        raise BenchError(f"no evaluator can learn class {missing[0]}: it has no image to train on. Add one.")
+    plan = tuple(chosen) if chosen is not None else recipes(facts, len(images))
+    content = hashlib.sha256(images.cpu().numpy().tobytes() + labels.cpu().numpy().tobytes()).hexdigest()
+    depends = {
+        "version": VERSION,
+        "data": content,
+        "recipes": [asdict(recipe) for recipe in plan],
+        "shape": list(facts.shape),
+        "classes": facts.classes,
+        "seed": seed,
+        "device": context.device.type,
+    }
+    arrays = context.cache.get("evaluators", depends, lambda: _train(plan, images, labels, facts, context, seed))
+    nets = tuple(_restore(recipe, place, arrays, facts, context) for place, recipe in enumerate(plan))
+    kinds = tuple(recipe.kind for recipe in plan)
+    counts = {"trained_on": len(images), "held_out": len(held_out[0]), "classes": facts.classes}
+    committee = Committee(nets, kinds, (), 0.0, 0.0, **counts, device=context.device, seen=seen)
+    verdict, truth = committee.predict(held_out[0]), held_out[1].cpu()
+    committee = replace(
+        committee,
+        accuracies=tuple((verdict.labels == truth).double().mean(1).tolist()),
+        agreement=float(verdict.hits(truth).double().mean()),
+        false_positives=float((verdict.agreed & (verdict.labels[0] != truth)).double().mean()),
+    )
+    context.progress.say(str(committee))
+    return committee
+
+
+def _train(plan: Sequence[Recipe], images: Tensor, labels: Tensor, facts: Facts, context: Context, seed: int) -> Arrays:
+    out: dict[str, Any] = {}
+    streams = Streams(seed, "evaluators/")
+    with context.progress.stage("training evaluators", len(plan)) as stage:
+        for place, recipe in enumerate(plan):
+            generator = streams.torch(f"{place} {recipe.kind}")
+            net = recipe.train(images, labels, facts, generator, context.device)
+            out |= {f"{place}.{key}": value.cpu().numpy() for key, value in net.state_dict().items()}
+            stage.advance()
+    return out
+
+
+def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: Context) -> FeatureNet:
+    with torch.random.fork_rng([]):
+        net = recipe.build(facts)
+    prefix = f"{place}."
+    state = {key.removeprefix(prefix): torch.from_numpy(a) for key, a in arrays.items() if key.startswith(prefix)}
+    net.load_state_dict(state)
+    return net.to(context.device).eval().requires_grad_(False)
+
+
+def gate(nonprivate: Estimate, prior: Estimate, classes: int, false_positive_rate: float) -> str:
+    """Return why an attack has no power on such data, or nothing where it has.
+
+    An attack that fails on the student without privacy shows nothing by failing on a private one.
+
+    Args:
+        nonprivate: committee top-1 of the attack on the non-private student.
+        prior: that of the same attack without a target.
+        classes: how many classes there are.
+        false_positive_rate: share of natural images that the whole committee takes for one and the same wrong class.
+
+    """
+    # Three times chance is more than everything for three classes; half of the way to it is asked there.
+    chance = 1 / classes
+    needed = min(3 * chance, (1 + chance) / 2)
+    if false_positive_rate >= 0.05:
+        return (
+            f"the committee takes {100 * false_positive_rate:.1f} % of natural images for a wrong class (5 % allowed)"
+        )
+    if nonprivate.value <= needed:
+        return (
+            f"top-1 on the non-private student is {100 * nonprivate.value:.1f} %, not above {100 * needed:.1f} % "
+            f"(chance is {100 * chance:.1f} %)"
+        )
+    if nonprivate.low <= prior.high:
+        return (
+            f"top-1 on the non-private student may be as low as {100 * nonprivate.low:.1f} %, and without any target "
+            f"as high as {100 * prior.high:.1f} %"
+        )
+    return ""

@@ -1,0 +1,348 @@
+"""What reconstructions are worth: each image scored by itself, and estimates over classes and seeds.
+
+Three rules. Everything is scored, whether the attack thinks that it succeeded or not. Whatever is measured to private
+(member) images is measured to as many images that no training saw (non-members), and the difference is what tells of
+privacy: a good picture of a class is near to both. Where pools differ in size, the expected best of a random part of
+the larger one, as large as the smaller, is taken, since a larger pool has a nearer nearest image for no reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.errors import BenchError
+from bench.estimates import Estimate, clustered, difference
+from bench.similarity import PAIRED, dpsd_inception_score, kid, pairwise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from attacks.evaluators import Committee
+    from bench.interface import Reconstructions
+
+Labelled = tuple[Tensor, Tensor]
+"""Images (n, channels, height, width) and labels int64 (n,)."""
+
+POOL = 500
+"""At most so many images of a class are searched."""
+_SET = 2_000
+"""At most so many images go into one KID."""
+RECOVERED_AT = 0.01
+MEASURES = ("ssim", "psnr")
+_BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The images behind the answers that an attacker observed, in their order: what it should have found."""
+
+    images: Tensor
+    labels: Tensor
+    member: Tensor
+    """bool (m,): whether the target was trained on the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One target's reconstructions scored one by one; every array has as many rows as there are images.
+
+    `values` by name: ``top1``, ``evaluator 1`` to ``3``, ``top5``; ``distance member``, ``distance nonmember``
+    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``. NaN
+    stands where the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
+    """
+
+    labels: NDArray[np.int64]
+    values: dict[str, NDArray[np.float64]]
+    recovered: NDArray[np.float64]
+    """For each member image whether it was recovered, with its class in `recovered_labels`."""
+    recovered_labels: NDArray[np.int64]
+    recovery_chance: float
+    kid: float | None
+    inception: float
+    observed: dict[str, NDArray[np.float64]]
+    observed_labels: NDArray[np.int64]
+    observed_member: NDArray[np.bool_]
+    judged_on: str
+    """What limits the figures, in words; empty where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class InversionScores:
+    """Estimates over classes (clusters) and, where several targets were scored, seeds; None where nothing is defined.
+
+    Shares lie in [0, 1], PSNR is in decibels, distances are squared ones between the first evaluator's features.
+    """
+
+    top1: Estimate
+    """All evaluators name the class that was meant; an image that the attack did not reach counts as a failure."""
+    evaluators: tuple[Estimate, ...]
+    """Each evaluator's own share."""
+    top5: Estimate | None
+    """All evaluators have the class among their first five; None for five classes or fewer."""
+    distance_member: Estimate | None
+    distance_nonmember: Estimate | None
+    ssim_member: Estimate | None
+    ssim_nonmember: Estimate | None
+    ssim_gap: Estimate | None
+    """Member minus non-member, image by image: above 0 where reconstructions are nearer to what was trained on."""
+    psnr_member: Estimate | None
+    psnr_nonmember: Estimate | None
+    psnr_gap: Estimate | None
+    observed: dict[str, Estimate | None]
+    """``ssim`` and ``psnr``, each with ``member``, ``nonmember`` and ``gap``, to the image behind each answer."""
+    recovered: Estimate | None
+    """Share of member images nearer to a reconstruction than all but 1 % of the non-member images of the class are."""
+    recovery_chance: float
+    """What that share is where members are no nearer than others: 1 % or, below 99 non-members a class, more."""
+    kid: float | None
+    """Mean over the targets, to the members, in the first evaluator's features over their root mean square there."""
+    inception: float
+    """DPSD's [IS]; see :func:`bench.similarity.dpsd_inception_score` for why nothing is ranked by it."""
+    false_positives: float
+    """Share of held-out natural images that all evaluators take for one and the same wrong class."""
+    judged_on: str
+
+
+def evaluate(
+    reconstructions: Reconstructions,
+    committee: Committee,
+    members: Labelled,
+    nonmembers: Labelled,
+    observed: Observed | None = None,
+) -> InversionScores:
+    """Return the estimates for one target: :func:`score` and :func:`summarise` in one."""
+    return summarise([score(reconstructions, committee, members, nonmembers, observed)], committee)
+
+
+def score(
+    reconstructions: Reconstructions,
+    committee: Committee,
+    members: Labelled,
+    nonmembers: Labelled,
+    observed: Observed | None = None,
+) -> Scored:
+    """Score each reconstruction of one target.
+
+    Args:
+        reconstructions: what the attack returned.
+        committee: the evaluators.
+        members: the images and labels that the target was trained on.
+        nonmembers: images and labels of the same classes that no training saw, as many as there are.
+        observed: the images behind the answers that the attacker observed, where it inverted single answers.
+
+    Raises:
+        BenchError: where there is no reconstruction, or `observed` has another number of images than the attack
+            returned for it.
+
+    """
+    from attacks.evaluators import digests
+
+    images, labels = reconstructions.images.cpu(), reconstructions.labels.cpu()
+    if len(images) == 0 or len(labels) != len(images):
+        raise BenchError(f"an attack returned {len(images)} images and {len(labels)} labels.")
+    images = images.nan_to_num(0.0).clamp(0, 1)
+    reached = reconstructions.reached
+    reached = torch.ones(len(images), dtype=torch.bool) if reached is None else reached.cpu().bool()
+    verdict = committee.predict(images)
+    values: dict[str, Tensor] = {"top1": verdict.hits(labels) & reached}
+    values |= {f"evaluator {i + 1}": (row == labels) & reached for i, row in enumerate(verdict.labels)}
+    values["top5"] = verdict.within_five(labels) & reached
+    pools = [_pool(*pair) for pair in (members, nonmembers)]
+    spaces = [committee.predict(pool[0]).features if len(pool[0]) else torch.zeros(0, 1) for pool in pools]
+
+    def farther(rows: Tensor, which: int, columns: Tensor) -> Tensor:
+        return -torch.cdist(verdict.features[rows].double(), spaces[which][columns].double()).square()
+
+    def similar(measure: Any) -> Callable[[Tensor, int, Tensor], Tensor]:
+        return lambda rows, which, columns: pairwise(images[rows], pools[which][0][columns], measure)
+
+    tables = {"distance": farther, **{measure: similar(measure) for measure in MEASURES}}
+    recovery = _Recovery()
+    for name, table in tables.items():
+        for side in ("member", "nonmember"):
+            values[f"{name} {side}"] = torch.full((len(images),), math.nan, dtype=torch.float64)
+        for label in sorted(set(labels.tolist())):
+            rows = (labels == label).nonzero().flatten()
+            columns = [(pool[1] == label).nonzero().flatten() for pool in pools]
+            size = min(map(len, columns))
+            if size == 0:
+                continue
+            both = [table(rows, which, columns[which]).double() for which in (0, 1)]
+            for side, scores in zip(("member", "nonmember"), both, strict=True):
+                best = expected_best(scores, size)
+                values[f"{name} {side}"][rows] = -best if name == "distance" else best
+            if name == "ssim":
+                recovery.add(label, both[0].max(0).values, both[1].max(0).values)
+    # The kernel of KID knows a scale: features get the mean square 1 over the members.
+    unit = spaces[0].square().mean().sqrt().clamp_min(1e-12) if len(spaces[0]) else torch.ones(())
+    sets = verdict.features[:_SET] / unit, spaces[0][:_SET] / unit
+    seen = bool(committee.seen & digests(pools[1][0]))
+    return Scored(
+        labels=labels.numpy(),
+        values={name: value.double().numpy() for name, value in values.items()},
+        recovered=np.array(recovery.hits),
+        recovered_labels=np.array(recovery.labels, dtype=np.int64),
+        recovery_chance=float(np.mean(recovery.chances)) if recovery.chances else math.nan,
+        kid=kid(*sets) if min(map(len, sets)) > 1 else None,
+        inception=dpsd_inception_score(verdict.probabilities),
+        **_observed(reconstructions.observed, observed),
+        judged_on="the evaluators were trained on non-members: distances in their features favour these" * seen,
+    )
+
+
+class _Recovery:
+    """Which members are nearer to a reconstruction than almost all non-members of their class are."""
+
+    def __init__(self) -> None:
+        self.hits: list[float] = []
+        self.labels: list[int] = []
+        self.chances: list[float] = []
+
+    def add(self, label: int, members: Tensor, nonmembers: Tensor) -> None:
+        """Take the best similarity to any reconstruction of each member (m,) and each non-member (k,) of a class.
+
+        The threshold is the i-th best non-member, of which a further one would be better with probability i / (k + 1).
+        """
+        place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
+        threshold = nonmembers.sort(descending=True).values[place - 1]
+        self.hits += (members > threshold).double().tolist()
+        self.labels += [label] * len(members)
+        self.chances.append(place / (len(nonmembers) + 1))
+
+
+def expected_best(scores: Tensor, size: int) -> Tensor:
+    """Return the expected largest (n,) of `size` values drawn without repeats from each row of `scores` (n, m).
+
+    The j-th largest of m, from 0, is the largest drawn in binomial(m - 1 - j, size - 1) of binomial(m, size) draws.
+    """
+    count = scores.shape[1]
+    ordered = scores.double().sort(dim=1, descending=True).values
+    weight = [math.comb(count - 1 - j, size - 1) / math.comb(count, size) for j in range(count)]
+    return ordered @ torch.tensor(weight, dtype=torch.float64, device=scores.device)
+
+
+def _pool(images: Tensor, labels: Tensor) -> Labelled:
+    """Return at most `POOL` images of each class, spread evenly over those there are."""
+    images, labels = images.cpu(), labels.cpu()
+    kept = []
+    for label in sorted(set(labels.tolist())):
+        where = (labels == label).nonzero().flatten()
+        kept.append(where[torch.linspace(0, len(where) - 1, min(POOL, len(where))).round().long()])
+    index = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)
+    # In an order that mixes classes, so that the first of them stand for all.
+    index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))]
+    return images[index], labels[index]
+
+
+def _observed(made: Tensor | None, truth: Observed | None) -> dict[str, Any]:
+    if made is None or truth is None:
+        empty = np.zeros(0, dtype=np.int64)
+        return {"observed": {}, "observed_labels": empty, "observed_member": empty.astype(np.bool_)}
+    if len(made) != len(truth.images):
+        raise BenchError(f"an attack returned {len(made)} images for {len(truth.images)} observed answers.")
+    made = made.cpu().nan_to_num(0.0).clamp(0, 1)
+    return {
+        "observed": {name: PAIRED[name](made, truth.images.cpu()).double().numpy() for name in ("ssim", "psnr")},
+        "observed_labels": truth.labels.cpu().numpy(),
+        "observed_member": truth.member.cpu().numpy().astype(np.bool_),
+    }
+
+
+# --- estimates --------------------------------------------------------------------------------------------------------
+
+
+def summarise(targets: Sequence[Scored], committee: Committee) -> InversionScores:
+    """Return the estimates over the scored `targets`, each of another training seed.
+
+    Raises :class:`BenchError` for no target, or targets whose reconstructions show different classes.
+    """
+    if not targets:
+        raise BenchError("there is nothing to summarise: no target was scored.")
+    labels = np.concatenate([target.labels for target in targets])
+    seeds = np.concatenate([np.full(len(target.labels), place) for place, target in enumerate(targets)])
+
+    def over(values: NDArray[np.float64], bounds: tuple[float, float] | None = None) -> Estimate | None:
+        here = np.isfinite(values)
+        return clustered(values[here], labels[here], seeds=seeds[here], bounds=bounds) if here.any() else None
+
+    def column(name: str) -> NDArray[np.float64]:
+        return np.concatenate([target.values[name] for target in targets])
+
+    def surely(name: str) -> Estimate:
+        found = over(column(name))
+        assert found is not None
+        return found
+
+    def gap(name: str) -> Estimate | None:
+        low, high = _BOUNDS[name]
+        return over(column(f"{name} member") - column(f"{name} nonmember"), (low - high, high - low))
+
+    recovered = np.concatenate([target.recovered for target in targets])
+    kids = [target.kid for target in targets if target.kid is not None]
+    return InversionScores(
+        top1=surely("top1"),
+        evaluators=tuple(surely(f"evaluator {i + 1}") for i in range(len(committee.nets))),
+        top5=surely("top5") if committee.classes > 5 else None,
+        distance_member=over(column("distance member"), (0.0, math.inf)),
+        distance_nonmember=over(column("distance nonmember"), (0.0, math.inf)),
+        ssim_member=over(column("ssim member"), _BOUNDS["ssim"]),
+        ssim_nonmember=over(column("ssim nonmember"), _BOUNDS["ssim"]),
+        ssim_gap=gap("ssim"),
+        psnr_member=over(column("psnr member"), _BOUNDS["psnr"]),
+        psnr_nonmember=over(column("psnr nonmember"), _BOUNDS["psnr"]),
+        psnr_gap=gap("psnr"),
+        observed=_over_answers(targets),
+        recovered=clustered(
+            recovered,
+            np.concatenate([target.recovered_labels for target in targets]),
+            seeds=np.concatenate([np.full(len(t.recovered), i) for i, t in enumerate(targets)]),
+        )
+        if len(recovered)
+        else None,
+        recovery_chance=float(np.mean([target.recovery_chance for target in targets])),
+        kid=float(np.mean(kids)) if kids else None,
+        inception=float(np.mean([target.inception for target in targets])),
+        false_positives=committee.false_positives,
+        judged_on="; ".join(dict.fromkeys(target.judged_on for target in targets if target.judged_on)),
+    )
+
+
+def _over_answers(targets: Sequence[Scored]) -> dict[str, Estimate | None]:
+    out: dict[str, Estimate | None] = {}
+    if not all(target.observed for target in targets):
+        return out
+    labels = np.concatenate([target.observed_labels for target in targets])
+    member = np.concatenate([target.observed_member for target in targets])
+    both = np.isin(labels, np.intersect1d(labels[member], labels[~member]))
+    for name in MEASURES:
+        values, bounds = np.concatenate([target.observed[name] for target in targets]), _BOUNDS[name]
+        for side, chosen in (("member", member), ("nonmember", ~member)):
+            rows = (values[chosen], labels[chosen])
+            out[f"{name} {side}"] = clustered(*rows, bounds=bounds) if chosen.any() else None
+        yes, no = member & both, ~member & both
+        out[f"{name} gap"] = (
+            difference(values[yes], values[no], labels[yes], clusters_b=labels[no], bounds=bounds)
+            if both.any()
+            else None
+        )
+    return out
+
+
+def margin(targets: Sequence[Scored], controls: Sequence[Scored], name: str = "top1") -> Estimate:
+    """Return the mean of `name` over `targets` minus that over `controls`, paired by class.
+
+    Controls are the same attack on a counterfactual target, or without one (prior). Raises :class:`BenchError` where
+    they do not show the same classes.
+    """
+    a, b = (np.concatenate([target.values[name] for target in some]) for some in (targets, controls))
+    over_a, over_b = (np.concatenate([target.labels for target in some]) for some in (targets, controls))
+    bounds = _BOUNDS.get(name.split()[0])
+    here, there = np.isfinite(a), np.isfinite(b)
+    return difference(a[here], b[there], over_a[here], clusters_b=over_b[there], bounds=bounds)

@@ -1,0 +1,242 @@
+"""How much images look alike: SSIM, PSNR, LPIPS, and statistics of whole sets (KID, inception score).
+
+Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1 throughout. Nothing here knows of
+attacks. Searches for the nearest image grow more lucky with the pool: compare pools of equal size only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.errors import BenchError
+from bench.training import as_float
+
+Measure = Literal["ssim", "psnr"]
+
+PSNR_CAP = 60.0
+"""Decibels: equal images would have infinitely many."""
+_C1, _C2 = 0.01**2, 0.03**2
+_SIGMA = 1.5
+_CHUNK = 2**23
+"""Pixels of products that one step holds: 32 MiB of float32."""
+
+
+def ssim(a: Tensor, b: Tensor) -> Tensor:
+    """Return the structural similarity (n,), float32 in [-1, 1], of each image of `a` to that of `b` at its place.
+
+    Gaussian window of deviation 1.5, 11 pixels wide, or 7 for images smaller than 32 pixels a side (the largest odd
+    number that fits, below 7), where it lies inside the image; variances divided by the weights' sum; the mean over
+    channels. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
+    """
+    _alike(a, b, paired=True)
+    first, second = as_float(a), as_float(b)
+    return _ssim(first, second, _moments(first), _moments(second), _bands(first))
+
+
+def psnr(a: Tensor, b: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio (n,), float32 decibels, of each image of `a` to that of `b` at its place.
+
+    At most `PSNR_CAP`, which a mean squared error of 1e-6 or less gets.
+    """
+    _alike(a, b, paired=True)
+    return _decibels((as_float(a).double() - as_float(b).double()).square().flatten(1).mean(1))
+
+
+PAIRED: dict[Measure, Callable[[Tensor, Tensor], Tensor]] = {"ssim": ssim, "psnr": psnr}
+
+
+def nearest(
+    images: Tensor, labels: Tensor, pool_images: Tensor, pool_labels: Tensor, measure: Measure
+) -> tuple[Tensor, Tensor]:
+    """Find for each image the most similar one of its class in a pool.
+
+    Args:
+        images: (n, channels, height, width).
+        labels: int64 (n,).
+        pool_images: (m, channels, height, width).
+        pool_labels: int64 (m,).
+        measure: ``ssim`` or ``psnr``.
+
+    Returns:
+        The best score (n,), float32, and its position in the pool (n,), int64; NaN and -1 where the pool has no image
+        of the class. Both are on the device of `images`; of equal scores the first counts.
+
+    """
+    _alike(images, pool_images)
+    best = torch.full((len(images),), math.nan, device=images.device)
+    where = torch.full((len(images),), -1, dtype=torch.int64, device=images.device)
+    labels, pool_labels = labels.to(images.device), pool_labels.to(images.device)
+    for label in sorted(set(labels.tolist())):
+        rows, columns = (labels == label).nonzero().flatten(), (pool_labels == label).nonzero().flatten()
+        if len(columns) == 0:
+            continue
+        pool = pool_images[columns.to(pool_images.device)].to(images.device)
+        best[rows], found = pairwise(images[rows], pool, measure).max(1)
+        where[rows] = columns[found]
+    return best, where
+
+
+def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:
+    """Return the similarity (n, m), float32, of each of `images` to each of `pool`, chunk by chunk."""
+    _alike(images, pool)
+    a, b = as_float(images), as_float(pool).to(images.device)
+    if measure == "psnr":
+        first, second = a.double().flatten(1), b.double().flatten(1)
+        squares = first.square().sum(1)[:, None] + second.square().sum(1)[None] - 2 * first @ second.T
+        return _decibels(squares.clamp_min(0) / first.shape[1])
+    bands = _bands(a)
+    moments, others = _moments(a), _moments(b)
+    step = max(1, _CHUNK // max(1, a[0].numel()))
+    out = torch.empty(len(a), len(b), device=a.device)
+    for row in range(len(a)):
+        for start in range(0, len(b), step):
+            part = slice(start, start + step)
+            mine = (moments[0][row : row + 1], moments[1][row : row + 1])
+            out[row, part] = _ssim(a[row : row + 1], b[part], mine, (others[0][part], others[1][part]), bands)
+    return out
+
+
+def _ssim(
+    a: Tensor, b: Tensor, of_a: tuple[Tensor, Tensor], of_b: tuple[Tensor, Tensor], bands: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Return the mean of the SSIM map of images with the local means and variances `of_a` and `of_b`."""
+    (mean_a, variance_a), (mean_b, variance_b) = of_a, of_b
+    product = mean_a * mean_b
+    covariance = _blur(a * b, bands) - product
+    above = (2 * product + _C1) * (2 * covariance + _C2)
+    below = (mean_a.square() + mean_b.square() + _C1) * (variance_a + variance_b + _C2)
+    return (above / below).flatten(1).mean(1)
+
+
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    bands = _bands(images)
+    mean = _blur(images, bands)
+    return mean, (_blur(images.square(), bands) - mean.square()).clamp_min(0)
+
+
+def _blur(images: Tensor, bands: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the local Gaussian means. Two products with banded matrices are faster on a CPU than a convolution."""
+    down, across = bands
+    return down @ (images @ across.T)
+
+
+def _bands(images: Tensor) -> tuple[Tensor, Tensor]:
+    height, width = images.shape[-2:]
+    least = min(height, width)
+    window = 11 if least >= 32 else min(7, least - 1 + least % 2)
+    places = torch.arange(window, dtype=torch.float64) - window // 2
+    weights = torch.exp(-places.square() / (2 * _SIGMA**2))
+    weights = (weights / weights.sum()).float()
+
+    def band(size: int) -> Tensor:
+        out = torch.zeros(size - window + 1, size)
+        for row in range(len(out)):
+            out[row, row : row + window] = weights
+        return out.to(images.device)
+
+    return band(height), band(width)
+
+
+def _decibels(squared_error: Tensor) -> Tensor:
+    return (-10 * squared_error.clamp_min(10 ** (-PSNR_CAP / 10)).log10()).float()
+
+
+def _alike(a: Tensor, b: Tensor, *, paired: bool = False) -> None:
+    same = a.ndim == b.ndim == 4 and a.shape[1:] == b.shape[1:] and (not paired or len(a) == len(b))
+    if not same:
+        raise BenchError(f"images of the shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared.")
+
+
+# --- statistics of sets -----------------------------------------------------------------------------------------------
+
+
+def kid(a: Tensor, b: Tensor) -> float:
+    """Return the kernel distance of two sets of features (n, d) and (m, d): squared MMD, unbiased, so it may be < 0.
+
+    Kernel (x.y / d + 1) ** 3. Unlike FID it means something below 2,048 images. Features are those of the evaluator
+    that is at hand, not of an Inception net, so figures compare within one table only.
+
+    Raises:
+        BenchError: for fewer than two rows, or different widths.
+
+    Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3.
+
+    """
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
+        raise BenchError(f"KID takes two or more rows of equal width, not {tuple(a.shape)} and {tuple(b.shape)}.")
+    x, y = a.double(), b.double().to(a.device)
+
+    def kernel(p: Tensor, q: Tensor) -> Tensor:
+        return (p @ q.T / p.shape[1] + 1) ** 3
+
+    def within(p: Tensor) -> Tensor:
+        k = kernel(p, p)
+        return (k.sum() - k.diagonal().sum()) / (len(p) * (len(p) - 1))
+
+    return float(within(x) + within(y) - 2 * kernel(x, y).mean())
+
+
+def inception_score(probabilities: Tensor) -> float:
+    """Return exp of the mean divergence of each row of `probabilities` (n, classes) from their mean: 1 to classes.
+
+    Source: Salimans et al. 2016, section 4.
+    """
+    p = probabilities.double()
+    if p.ndim != 2 or len(p) == 0:
+        raise BenchError(f"the inception score takes probabilities (n, classes), not {tuple(p.shape)}.")
+    marginal = p.mean(0, keepdim=True)
+    divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, marginal)
+    return math.exp(float(divergence.sum(1).mean()))
+
+
+def dpsd_inception_score(probabilities: Tensor) -> float:
+    """Return DPSD's [IS], (IS - 1) * 10**6, of an evaluator's `probabilities` (n, classes).
+
+    It is shown because papers print it, and nothing is ranked by it: it never looks at private data. White noise and
+    one blurred mean image repeated both get about 0, the best value, as does a hundred times the same private photo,
+    while good and varied images of the right classes get the worst. It also depends on n and on the evaluator.
+    """
+    return (inception_score(probabilities) - 1) * 1e6
+
+
+# --- LPIPS ------------------------------------------------------------------------------------------------------------
+
+ALEXNET = "alexnet-owt-7be5be79.pth"
+"""The file of ImageNet weights that LPIPS puts its own few on top of."""
+
+
+def lpips_pairs() -> tuple[Callable[[Tensor, Tensor], Tensor] | None, str]:
+    """Return a function that gives the LPIPS distance (n,) of images by place, or None and why there is none.
+
+    Nothing is fetched: the package lpips must be installed and AlexNet's weights must lie in torch's hub folder.
+    Grey images are repeated to three channels, images below 64 pixels a side enlarged to 64.
+    """
+    import importlib.util
+    from pathlib import Path
+
+    if importlib.util.find_spec("lpips") is None:
+        return None, "the package lpips is not installed"
+    weights = Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
+    if not weights.is_file():
+        return None, f"AlexNet's ImageNet weights ({ALEXNET}) are not in torch's hub folder, and nothing is fetched"
+    import lpips
+
+    net = lpips.LPIPS(net="alex", version="0.1", verbose=False).eval()
+
+    @torch.no_grad()
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return net(_for_lpips(a), _for_lpips(b)).flatten()  # type: ignore[no-any-return]
+
+    return distance, ""
+
+
+def _for_lpips(images: Tensor) -> Tensor:
+    x = as_float(images).expand(-1, 3, -1, -1) * 2 - 1
+    factor = 64 / min(x.shape[-2:])
+    return x if factor <= 1 else functional.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)

@@ -1,0 +1,264 @@
+"""Pictures of attacks: what was reconstructed beside what was private, and ROC curves under their proven ceiling.
+
+Equal inputs give equal bytes: nothing in a file tells when or where it was made. matplotlib is imported when a picture
+is drawn, and drawn on without a display.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.errors import BenchError
+from bench.store import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
+
+_DPI = 120
+_GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
+_COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
+_STYLES = ("-", "--", "-.", (0, (1, 1)))
+_CELL = 0.95
+"""Inches that the longer side of an image takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a sheet: `images` (rows, channels, height, width), float in [0, 1] or uint8.
+
+    `captions` stand below the images. `good` colours a caption: True green, False red, None grey. A column that is
+    `apart` has a gap before it. A row that is `absent` shows an empty frame.
+    """
+
+    title: str
+    images: torch.Tensor
+    captions: Sequence[str] = ()
+    good: Sequence[bool | None] = ()
+    apart: bool = False
+    absent: Sequence[bool] = ()
+
+
+def reconstruction_sheet(
+    path: Path,
+    rows: Sequence[str],
+    reconstructions: Sequence[Column],
+    member: Column,
+    nonmember: Column,
+    *,
+    title: str,
+    note: str = "",
+) -> None:
+    """Write a PNG with a row for each class: its reconstructions, the nearest private image, the nearest other one.
+
+    Args:
+        path: where to.
+        rows: the classes' names.
+        reconstructions: one column for each try that is shown.
+        member: for each row the private image that is nearest to the first reconstruction.
+        nonmember: for each row the nearest image of the class that no training saw.
+        title: the attack and the student, in words.
+        note: below the title, smaller: what is to be known to read the sheet.
+
+    Raises:
+        BenchError: where there is no row, or a column has not as many images.
+
+    """
+    pair = (_apart(member), nonmember)
+    _write_sheet(path, rows, [*reconstructions, *pair], title, note)
+
+
+def comparison_sheet(
+    path: Path, rows: Sequence[str], students: Sequence[Column], references: Sequence[Column], *, title: str,
+    note: str = "",
+) -> None:  # fmt: skip
+    """Write a PNG with a row for each class and a column for each student or control under one attack.
+
+    So that what epsilon does is seen at one look: the student without privacy, the private ones, a counterfactual
+    target that was trained on other people, the prior without a target; then `references`, such as a private photo.
+
+    Raises :class:`BenchError` where there is no row, or a column has not as many images.
+    """
+    columns = [*students, *([_apart(references[0]), *references[1:]] if references else [])]
+    _write_sheet(path, rows, columns, title, note)
+
+
+def _apart(column: Column) -> Column:
+    from dataclasses import replace
+
+    return replace(column, apart=True)
+
+
+def _write_sheet(path: Path, rows: Sequence[str], columns: Sequence[Column], title: str, note: str) -> None:
+    if not rows or not columns:
+        raise BenchError("a sheet needs at least one row and one column.")
+    for column in columns:
+        for name, part in (("captions", column.captions), ("verdicts", column.good), ("gaps", column.absent)):
+            if len(part) not in (0, len(rows)):
+                raise BenchError(f"the column {column.title!r} has {len(part)} {name} for {len(rows)} rows.")
+        if column.images.ndim != 4 or len(column.images) != len(rows):
+            raise BenchError(f"the column {column.title!r} has {len(column.images)} images for {len(rows)} rows.")
+    height, width = columns[0].images.shape[-2:]
+    longer = max(height, width)
+    cell_w, cell_h = _CELL * width / longer, _CELL * height / longer
+    captioned = any(column.captions for column in columns)
+    step_w, step_h = max(cell_w, 0.82) + 0.1, cell_h + (0.27 if captioned else 0.08)
+    left = 0.25 + 0.085 * max(map(len, rows))
+    lines = max(column.title.count("\n") + 1 for column in columns)
+    notes = _wrapped(note, left + len(columns) * step_w)
+    head = 0.15 + 0.26 * (title.count("\n") + 1) + 0.17 * len(notes) + 0.17 * lines + 0.14
+    places, x = [], left
+    for column in columns:
+        x += 0.3 if column.apart else 0.0
+        places.append(x)
+        x += step_w
+    wide, high = max(x + 0.1, 0.25 + 0.1 * max(map(len, title.split("\n")))), head + len(rows) * step_h + 0.08
+    figure = _figure(wide, high)
+    figure.text(0.12 / wide, 1 - 0.12 / high, title, fontsize=11, fontweight="bold", va="top")
+    below = 0.12 + 0.26 * (title.count("\n") + 1)
+    figure.text(0.12 / wide, 1 - below / high, "\n".join(notes), fontsize=8, va="top", color=_GREY)
+    for column, start in zip(columns, places, strict=True):
+        middle = (start + cell_w / 2) / wide
+        figure.text(middle, 1 - (head - 0.07) / high, column.title, fontsize=8.5, ha="center", va="bottom")
+        for place in range(len(rows)):
+            top = head + place * step_h
+            axes = figure.add_axes((start / wide, 1 - (top + cell_h) / high, cell_w / wide, cell_h / high))
+            _draw(axes, column, place)
+            if column.captions:
+                verdict = column.good[place] if column.good else None
+                colour = _GREY if verdict is None else (_GOOD if verdict else _BAD)
+                where = 1 - (top + cell_h + 0.03) / high
+                text = column.captions[place]
+                figure.text(middle, where, text, fontsize=7.5, ha="center", va="top", color=colour)
+    for place, name in enumerate(rows):
+        where = 1 - (head + place * step_h + cell_h / 2) / high
+        figure.text((left - 0.1) / wide, where, name, fontsize=8.5, ha="right", va="center")
+    _save(figure, path)
+
+
+def _wrapped(text: str, inches: float) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, max(40, int(inches * 15))) if text else []
+
+
+def _draw(axes: Any, column: Column, place: int) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_linewidth(0.5)
+        spine.set_color("#9ca3af")
+    if column.absent and column.absent[place]:
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center", fontsize=8, color=_GREY)
+        return
+    pixels = _pixels(column.images[place])
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
+
+
+def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
+    """Return uint8 (height, width) for one channel, (height, width, 3) for three."""
+    import torch
+
+    image = image.detach().cpu()
+    if image.dtype != torch.uint8:
+        image = (image.float().nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
+    array: NDArray[np.uint8] = image.numpy()
+    return array[0] if array.shape[0] == 1 else array.transpose(1, 2, 0)
+
+
+# --- ROC curves -------------------------------------------------------------------------------------------------------
+
+
+def ceiling(false_positives: ArrayLike, epsilon: float, delta: float) -> NDArray[np.float64]:
+    """Return the most true positives that (`epsilon`, `delta`) allows at each rate of `false_positives`, in [0, 1].
+
+    Source: Kairouz, Oh, Viswanath 2015, theorem 2.1; both directions of the guarantee.
+    """
+    rate = np.asarray(false_positives, dtype=np.float64)
+    if math.isinf(epsilon):
+        return np.ones_like(rate)
+    # Large epsilons overflow where the other branch decides anyway.
+    grown = np.minimum(1.0, math.exp(min(epsilon, 700.0)) * rate + delta)
+    return np.clip(np.minimum(grown, 1 - math.exp(-epsilon) * (1 - delta - rate)), 0.0, 1.0)
+
+
+def roc_figure(
+    path: Path,
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    epsilon: float,
+    delta: float,
+    *,
+    title: str = "",
+    least: float = 1e-4,
+) -> None:
+    """Write a PNG with ROC curves on logarithmic axes, the ceiling of the proven epsilon, and the diagonal.
+
+    Args:
+        path: where to.
+        curves: by name the false-positive rates and the true-positive rates, both ascending in [0, 1].
+        epsilon: the proven one; infinite where nothing is proven, then there is no ceiling.
+        delta: its delta.
+        title: above the figure.
+        least: where both axes begin, in (0, 1).
+
+    Raises:
+        BenchError: where a curve's two parts differ in length or leave [0, 1], or there is no curve.
+
+    """
+    if not curves:
+        raise BenchError("a ROC figure needs a curve.")
+    figure = _figure(5.6, 5.2)
+    axes = figure.add_axes((0.13, 0.11, 0.83, 0.8))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    grid = np.geomspace(least, 1, 400)
+    if math.isfinite(epsilon):
+        limit = ceiling(grid, epsilon, delta)
+        label = f"most that ε = {epsilon:.4g}, δ = {delta:.0e} allows"
+        axes.plot(grid, np.maximum(limit, least), color="black", linewidth=1.4, label=label)
+        axes.fill_between(grid, np.maximum(limit, least), 1.0, color="#e5e7eb", linewidth=0)
+    for place, (name, (false, true)) in enumerate(curves.items()):
+        x, y = np.asarray(false, dtype=np.float64), np.asarray(true, dtype=np.float64)
+        if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:
+            raise BenchError(f"the curve {name!r} is no pair of equally long rates in [0, 1].")
+        style = _STYLES[place // len(_COLOURS) % len(_STYLES)]
+        # A rate of 0 has no place on the axis: what it reaches is shown where the axis begins.
+        x, y, colour = np.maximum(x, least / 10), np.maximum(y, least / 10), _COLOURS[place % len(_COLOURS)]
+        axes.plot(x, y, color=colour, linestyle=style, linewidth=1.6, label=name, drawstyle="steps-post")
+    axes.plot(grid, grid, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), label="guessing")
+    axes.set_xlim(least, 1)
+    axes.set_ylim(least, 1.15)
+    axes.set_xlabel("false-positive rate", fontsize=10)
+    axes.set_ylabel("true-positive rate", fontsize=10)
+    axes.grid(True, which="major", color="#e5e7eb", linewidth=0.6)
+    axes.tick_params(labelsize=9)
+    axes.set_axisbelow(True)
+    axes.legend(fontsize=8.5, loc="lower right", framealpha=0.95)
+    if title:
+        axes.set_title(title, fontsize=11, loc="left")
+    _save(figure, path)
+
+
+def _figure(wide: float, high: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # No pyplot: it keeps global state, asks for a display and never forgets a figure.
+    figure = Figure(figsize=(wide, high), dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    file = io.BytesIO()
+    # Left to itself matplotlib names its version, which changes the bytes.
+    figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
+    write_atomic(path, file.getvalue())

@@ -1,0 +1,320 @@
+"""The committee of evaluators and the scores of reconstructions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
+from attacks.evaluators import Committee, check_disjoint, digests, gate, train_committee
+from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
+from bench.cache import Cache
+from bench.console import Progress
+from bench.errors import BenchError
+from bench.estimates import Estimate
+from bench.interface import Context, Facts, Reconstructions
+from bench.seeds import Streams
+from bench.training import FitSettings
+
+CLASSES = 6
+FACTS = Facts("shapes", 0, 0, 0, CLASSES, (1, 20, 16))
+
+
+def shapes(count: int, seed: int, noise: float = 0.08) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of six classes, each a bar somewhere else, told apart at one look; uint8."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % CLASSES
+    images = torch.full((count, 1, 20, 16), 0.3)
+    for row, label in enumerate(labels.tolist()):
+        if label < 3:
+            images[row, :, 2 + 6 * label : 6 + 6 * label, 2:14] = 0.9
+        else:
+            images[row, :, 2:18, 1 + 5 * (label - 3) : 4 + 5 * (label - 3)] = 0.9
+    images += noise * torch.randn(images.shape, generator=generator)
+    return (images.clamp(0, 1) * 255).to(torch.uint8), labels
+
+
+class Heard(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def context(seed: int = 0, root: Path | None = None) -> Context:
+    return Context(torch.device("cpu"), Streams(seed), Cache(root, {}), Heard())
+
+
+QUICK = FitSettings(steps=60, batch_size=24, optimizer="adam", lr=3e-3)
+TRIO = (
+    Recipe("convolutional", 20, QUICK, "slanted"),
+    Recipe("gradients", 20, QUICK, "slanted"),
+    Recipe("wide", 20, QUICK, "slanted"),
+)
+
+
+@pytest.fixture(scope="module")
+def committee() -> Committee:
+    torch.set_num_threads(1)
+    return train_committee(*shapes(60, 0), FACTS, context(), {}, held_out=shapes(120, 1), chosen=TRIO)
+
+
+# --- what they may have seen ------------------------------------------------------------------------------------------
+
+
+def test_digests_are_of_pixels_alone() -> None:
+    images, _ = shapes(12, 0)
+    assert len(digests(images)) == 12
+    assert digests(images.float() / 255) == digests(images)
+    assert len(digests(torch.cat([images, images[:3]]))) == 12
+    changed = images.clone()
+    changed[0, 0, 5, 5] ^= 1
+    assert len(digests(images) & digests(changed)) == 11
+    assert not digests(images) & digests(images.transpose(2, 3))
+
+
+def test_common_images_are_counted_and_refused() -> None:
+    images, _ = shapes(12, 0)
+    check_disjoint("a", digests(images[:6]), "b", digests(images[6:]))
+    with pytest.raises(BenchError, match=r"the auxiliary data and the private records have 2 images in common"):
+        check_disjoint("the auxiliary data", digests(images[:6]), "the private records", digests(images[4:]))
+
+
+def test_an_evaluator_that_saw_private_records_is_refused() -> None:
+    images, labels = shapes(60, 0)
+    private = {"the private records": digests(images[59:])}
+    with pytest.raises(BenchError, match="training images and the private records have 1 image in common"):
+        train_committee(images, labels, FACTS, context(), private, held_out=shapes(12, 1), chosen=TRIO)
+    with pytest.raises(BenchError, match="held out"):
+        train_committee(images, labels, FACTS, context(), {}, held_out=(images[:3], labels[:3]), chosen=TRIO)
+    with pytest.raises(BenchError, match="class 5"):
+        train_committee(images[:5], labels[:5], FACTS, context(), {}, held_out=shapes(12, 1), chosen=TRIO)
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_evaluators_are_good_and_say_so(committee: Committee) -> None:
+    assert min(committee.accuracies) > 0.95
+    assert committee.agreement <= min(committee.accuracies)
+    assert committee.false_positives < 0.02
+    assert "convolutional" in str(committee)
+    assert committee.held_out == 120
+
+
+def test_evaluators_come_from_the_cache_and_are_the_same_for_all_seeds(tmp_path: Path, committee: Committee) -> None:
+    data, held_out = shapes(60, 0), shapes(120, 1)
+    first = context(0, tmp_path)
+    made = train_committee(*data, FACTS, first, {}, held_out=held_out, chosen=TRIO)
+    again = context(5, tmp_path)
+    found = train_committee(*data, FACTS, again, {}, held_out=held_out, chosen=TRIO)
+    assert len(first.cache.made) == 1
+    assert again.cache.made == []
+    asked = shapes(24, 7)[0]
+    assert torch.equal(made.predict(asked).probabilities, found.predict(asked).probabilities)
+    assert torch.equal(made.predict(asked).probabilities, committee.predict(asked).probabilities)
+    assert again.progress.said == [str(found)]  # type: ignore[attr-defined]
+    other = context(0, tmp_path)
+    train_committee(*shapes(60, 9), FACTS, other, {}, held_out=held_out, chosen=TRIO)
+    assert len(other.cache.made) == 1
+
+
+def test_few_photos_a_class_make_a_discriminant() -> None:
+    few = recipes(FACTS, 18)
+    assert [recipe.kind for recipe in few] == ["convolutional", "gradients", "discriminant"]
+    assert all(recipe.augmentation == "turned" for recipe in few)
+    many = recipes(FACTS, 50 * CLASSES)
+    assert "discriminant" not in [recipe.kind for recipe in many]
+    images, labels = shapes(18, 0)
+    # Mirrored and shifted bars change their classes; upright ones 7 % away do not.
+    net = few[2].train(images, labels, FACTS, torch.Generator().manual_seed(0), torch.device("cpu"))
+    asked, truth = shapes(60, 3)
+    level = truth < 3
+    from bench.training import predict
+
+    right = predict(net, asked).argmax(1) == truth
+    assert right[level].double().mean() > 0.9
+
+
+@pytest.mark.parametrize("name", ["turned", "slanted"])
+def test_augmented_images_stay_in_range_and_follow_their_generator(name: str) -> None:
+    turned = AUGMENTATIONS[name]
+    images = shapes(30, 0)[0].float() / 255
+    first, same = (turned(images, torch.Generator().manual_seed(1)) for _ in range(2))
+    other = turned(images, torch.Generator().manual_seed(2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert first.min() >= 0
+    assert first.max() <= 1
+
+
+def test_large_images_are_scaled_down_and_colours_taken() -> None:
+    facts = replace(FACTS, shape=(3, 90, 70))
+    for recipe in (*recipes(facts, 10), *recipes(facts, 1_000)):
+        net = recipe.build(facts)
+        assert net(torch.rand(2, 3, 90, 70)).shape == (2, CLASSES)
+        assert max(recipe.size(facts)) <= 64
+    tiny = replace(FACTS, shape=(1, 8, 8))
+    for recipe in (*recipes(tiny, 10), *recipes(tiny, 1_000)):
+        assert recipe.build(tiny)(torch.rand(2, 1, 8, 8)).shape == (2, CLASSES)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_needs_all_three(committee: Committee) -> None:
+    images, labels = shapes(60, 4)
+    verdict = committee.predict(images, batch_size=25)
+    assert verdict.labels.shape == (3, 60)
+    assert verdict.hits(labels).double().mean() > 0.9
+    assert not verdict.hits((labels + 1) % CLASSES).any()
+    assert verdict.top5.sum(2).unique().tolist() == [5]
+    assert (verdict.hits(labels) <= verdict.within_five(labels)).all()
+    split = replace(verdict, labels=torch.stack([labels, labels, (labels + 1) % CLASSES]))
+    assert not split.hits(labels).any()
+    assert not split.agreed.any()
+
+
+def test_noise_pleases_one_evaluator_more_often_than_all(committee: Committee) -> None:
+    noise = torch.rand(200, 1, 20, 16, generator=torch.Generator().manual_seed(0))
+    verdict = committee.predict(noise)
+    assert verdict.agreed.double().mean() < 0.8
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_expected_best_of_a_part_by_hand() -> None:
+    scores = torch.tensor([[3.0, 1.0, 2.0]])
+    assert float(expected_best(scores, 3)) == 3
+    assert float(expected_best(scores, 1)) == pytest.approx(2)
+    assert float(expected_best(scores, 2)) == pytest.approx((3 + 3 + 2) / 3)
+
+
+def test_copies_of_members_are_told_from_good_pictures(committee: Committee) -> None:
+    members, nonmembers = shapes(60, 10), shapes(42, 11)
+    copied = Reconstructions(members[0].float() / 255, members[1])
+    found = evaluate(copied, committee, members, nonmembers)
+    assert found.top1.value > 0.9
+    assert found.top1.n == CLASSES
+    assert found.ssim_gap is not None
+    assert found.ssim_gap.low > 0
+    assert found.psnr_gap is not None
+    assert found.psnr_gap.low > 5
+    assert found.distance_member is not None
+    assert found.distance_nonmember is not None
+    assert found.distance_member.value < found.distance_nonmember.value
+    assert found.recovered is not None
+    assert found.recovered.value == 1
+    assert found.recovery_chance == pytest.approx(1 / 8)
+    fresh = shapes(60, 12)
+    good = evaluate(Reconstructions(fresh[0].float() / 255, fresh[1]), committee, members, nonmembers)
+    assert good.top1.value > 0.9
+    assert good.ssim_gap is not None
+    assert abs(good.ssim_gap.value) < 0.02 < found.ssim_gap.low
+    assert good.kid is not None
+    assert abs(good.kid) < 0.5
+    assert good.recovered is not None
+    assert good.recovered.value < 0.3
+
+
+def test_a_larger_pool_is_no_nearer(committee: Committee) -> None:
+    """Ten times as many members as non-members, of the same distribution: no gap may come of it."""
+    fresh = shapes(60, 12)
+    made = Reconstructions(fresh[0].float() / 255, fresh[1])
+    found = evaluate(made, committee, shapes(600, 10), shapes(60, 11))
+    assert found.ssim_gap is not None
+    assert found.ssim_gap.low < 0 < found.ssim_gap.high
+
+
+def test_unreached_counts_as_failed(committee: Committee) -> None:
+    images, labels = shapes(60, 4)
+    reached = torch.arange(60) >= 30
+    made = Reconstructions(images.float() / 255, labels, reached)
+    found = evaluate(made, committee, shapes(60, 10), shapes(60, 11))
+    assert found.top1.value <= 0.5
+    assert max(e.value for e in found.evaluators) <= 0.5
+
+
+def test_pictures_of_other_classes_fail(committee: Committee) -> None:
+    images, labels = shapes(60, 4)
+    made = Reconstructions(images.float() / 255, (labels + 1) % CLASSES)
+    found = evaluate(made, committee, shapes(60, 10), shapes(60, 11))
+    assert found.top1.value == 0
+    assert found.top1.high < 0.5
+    assert found.top5 is not None
+    assert found.top5.value > found.top1.value
+
+
+def test_nans_and_missing_classes_are_no_crash(committee: Committee) -> None:
+    images, labels = shapes(12, 4)
+    broken = images.float() / 255
+    broken[0] = math.nan
+    found = evaluate(Reconstructions(broken, labels), committee, shapes(60, 10), (images[:0], labels[:0]))
+    assert found.ssim_gap is None
+    assert found.recovered is None
+    assert found.kid is not None
+
+
+def test_non_members_that_the_evaluators_saw_are_told(committee: Committee) -> None:
+    images, labels = shapes(12, 4)
+    made = Reconstructions(images.float() / 255, labels)
+    assert evaluate(made, committee, shapes(60, 10), shapes(60, 11)).judged_on == ""
+    assert "trained on non-members" in evaluate(made, committee, shapes(60, 10), shapes(60, 0)).judged_on
+
+
+def test_answers_inverted_one_by_one(committee: Committee) -> None:
+    truth, labels = shapes(48, 20)
+    member = torch.arange(48) // CLASSES % 2 == 0
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
+    made = truth.float() / 255 + noise * torch.where(member, 0.02, 0.2).view(-1, 1, 1, 1)
+    images, classes = shapes(12, 4)
+    reconstructions = Reconstructions(images.float() / 255, classes, observed=made)
+    seen = Observed(truth, labels, member)
+    found = evaluate(reconstructions, committee, shapes(60, 10), shapes(60, 11), seen).observed
+    gap, inside = found["psnr gap"], found["psnr member"]
+    assert gap is not None
+    assert gap.low > 5
+    assert inside is not None
+    assert inside.value == pytest.approx(34, abs=2)
+    with pytest.raises(BenchError, match="48 images for 47 observed"):
+        evaluate(
+            reconstructions, committee, shapes(60, 10), shapes(60, 11), Observed(truth[1:], labels[1:], member[1:])
+        )
+
+
+def test_seeds_and_controls(committee: Committee) -> None:
+    members, nonmembers = shapes(60, 10), shapes(60, 11)
+    good, wrong = shapes(60, 4), shapes(60, 5)
+    scored = [
+        score(Reconstructions(images.float() / 255, (labels + turn) % CLASSES), committee, members, nonmembers)
+        for (images, labels), turn in ((good, 0), (wrong, 1))
+    ]
+    both = summarise(scored, committee)
+    assert both.top1.value == pytest.approx((scored[0].values["top1"].mean() + 0) / 2)
+    assert both.top1.low < 0.3, "two seeds that differ so much leave the mean open"
+    assert margin(scored[:1], scored[1:]).low > 0
+    assert margin(scored[1:], scored[1:]).value == 0
+    assert np.isfinite(margin(scored[:1], scored[1:], "ssim member").value)
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------------
+
+
+def about(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value, low, high, 10)
+
+
+def test_the_gate_asks_three_things() -> None:
+    nothing = about(0.1, 0.0, 0.3)
+    assert gate(about(0.9, 0.8, 1.0), nothing, 10, 0.01) == ""
+    assert "natural images" in gate(about(0.9, 0.8, 1.0), nothing, 10, 0.05)
+    assert "not above 30.0 %" in gate(about(0.3, 0.29, 0.32), about(0.0, 0.0, 0.1), 10, 0.01)
+    assert "without any target" in gate(about(0.6, 0.3, 0.8), nothing, 10, 0.01)
+    assert gate(about(0.9, 0.8, 1.0), nothing, 2, 0.01) == "", "three times chance would be 150 %"

@@ -1,0 +1,125 @@
+"""Sheets of reconstructions and ROC figures."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bench.errors import BenchError
+from reports.pictures import Column, ceiling, comparison_sheet, reconstruction_sheet, roc_figure
+
+
+def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
+    return Column(title, torch.full((rows, channels, 28, 20), value), **more)  # type: ignore[arg-type]
+
+
+def read(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
+
+
+def colour_of(path: Path, colour: tuple[int, int, int]) -> int:
+    return int((np.abs(read(path).astype(int) - np.array(colour)).max(-1) <= 2).sum())
+
+
+def tinted(path: Path, channel: int) -> int:
+    """Pixels in which one channel is far above the others: letters are too thin to have a colour in full."""
+    pixels = read(path).astype(int)
+    rest = np.delete(pixels, channel, axis=-1).max(-1)
+    return int((pixels[..., channel] - rest > 40).sum())
+
+
+ROWS = ["person 1", "person 2", "person 3"]
+
+
+def test_a_sheet_shows_every_image_once(tmp_path: Path) -> None:
+    """Five columns of three images, each of one colour: the areas say that all of them are there."""
+    images = torch.zeros(3, 3, 28, 20)
+    images[:, 0] = 1.0
+    red = Column("red", images)
+    path = tmp_path / "sheet.png"
+    reconstruction_sheet(path, ROWS, [red] * 3, red, red, title="attack on a student")
+    one = 28 / 28 * 0.95 * 120 * (0.95 * 20 / 28 * 120)
+    assert colour_of(path, (255, 0, 0)) == pytest.approx(15 * one, rel=0.08)
+
+
+def test_captions_have_the_verdicts_colours(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.png"
+    judged = column("eps 1", captions=["3 of 3", "0 of 3", "?"], good=[True, False, None])
+    comparison_sheet(path, ROWS, [judged], [column("private")], title="attack")
+    assert tinted(path, 1) > 10
+    assert tinted(path, 0) > 10
+    plain = tmp_path / "plain.png"
+    comparison_sheet(plain, ROWS, [column("eps 1")], [column("private")], title="attack")
+    assert tinted(plain, 0) == tinted(plain, 1) == 0
+
+
+def test_a_missing_image_is_an_empty_frame(tmp_path: Path) -> None:
+    green = Column("x", torch.tensor([0.0, 1.0, 0.0]).view(1, 3, 1, 1).expand(3, 3, 28, 20), absent=[True, True, False])
+    path = tmp_path / "sheet.png"
+    comparison_sheet(path, ROWS, [green], [], title="attack")
+    assert colour_of(path, (0, 255, 0)) == pytest.approx(0.95 * 120 * 0.95 * 20 / 28 * 120, rel=0.08)
+
+
+def test_equal_pictures_have_equal_bytes_and_tell_no_time(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        comparison_sheet(tmp_path / f"{name}.png", ROWS, [column("x")], [column("y")], title="attack", note="a note")
+        roc_figure(tmp_path / f"{name}-roc.png", {"LiRA": ([0, 1], [0, 1])}, 1.0, 1e-5)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a-roc.png").read_bytes() == (tmp_path / "b-roc.png").read_bytes()
+    for name in ("a.png", "a-roc.png"):
+        assert not set(Image.open(tmp_path / name).info) & {"Software", "Creation Time", "date"}
+
+
+def test_columns_must_fit_the_rows(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="has 2 images for 3 rows"):
+        comparison_sheet(tmp_path / "x.png", ROWS, [column("x", rows=2)], [], title="t")
+    with pytest.raises(BenchError, match="1 captions for 3 rows"):
+        comparison_sheet(tmp_path / "x.png", ROWS, [column("x", captions=["a"])], [], title="t")
+    with pytest.raises(BenchError, match="at least one row"):
+        comparison_sheet(tmp_path / "x.png", [], [column("x", rows=0)], [], title="t")
+
+
+# --- ROC --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ceiling_by_hand() -> None:
+    assert ceiling([0.001], 1.0, 0.0)[0] == pytest.approx(0.001 * math.e)
+    assert ceiling([0.9], 1.0, 0.0)[0] == pytest.approx(1 - 0.1 / math.e)
+    assert ceiling([0.0], 1.0, 1e-5)[0] == pytest.approx(1e-5)
+    assert ceiling([0.3], 0.0, 0.0)[0] == pytest.approx(0.3)
+    assert ceiling([0.001], 8.0, 1e-5)[0] == pytest.approx(0.9997, abs=1e-4)
+    assert ceiling([0.0, 0.5], math.inf, 0.0).tolist() == [1, 1]
+    assert ceiling([0.5], 1e6, 1e-5)[0] == 1
+
+
+def test_a_figure_has_its_curves_and_its_ceiling(tmp_path: Path) -> None:
+    path = tmp_path / "roc.png"
+    rates = np.linspace(0, 1, 50)
+    roc_figure(path, {"LiRA": (rates, np.sqrt(rates)), "RMIA": (rates, rates)}, 2.0, 1e-5, title="x")
+    assert colour_of(path, (0x1D, 0x4E, 0xD8)) > 200
+    assert colour_of(path, (0xC2, 0x41, 0x0C)) > 100
+    shaded = colour_of(path, (0xE5, 0xE7, 0xEB))
+    roc_figure(path, {"LiRA": (rates, np.sqrt(rates))}, math.inf, 1e-5)
+    assert colour_of(path, (0xE5, 0xE7, 0xEB)) < shaded / 2
+
+
+def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
+    for bad in (([0, 1], [0]), ([0, 2], [0, 1]), ([], [])):
+        with pytest.raises(BenchError, match="no pair"):
+            roc_figure(tmp_path / "x.png", {"a": bad}, 1.0, 1e-5)
+    with pytest.raises(BenchError, match="needs a curve"):
+        roc_figure(tmp_path / "x.png", {}, 1.0, 1e-5)
+
+
+def test_importing_draws_on_nothing_slow() -> None:
+    code = "import sys, reports.pictures; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
