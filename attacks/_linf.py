@@ -1,0 +1,92 @@
+"""Attacks by small changes of an image in the maximum norm: torchattacks, fenced in. Imports torch.
+
+What torchattacks does not check is checked here: its images are put back into the ball and into [0, 1], and values that
+are not finite are replaced by the clean ones, so that a numerical accident never counts as an attack that worked.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bench.torchvision_compat import allow_cpu_torchvision
+from bench.training import seeded
+
+if TYPE_CHECKING:
+    from attacks.robustness import RobustnessConfig
+
+Perturb = Callable[[Tensor, Tensor], Tensor]
+"""Takes images (n, channels, height, width) in [0, 1] and labels (n,), returns images of the same shape."""
+
+
+class Logits(nn.Module):
+    """A copy of a student that gives float32 logits, stays in evaluation mode and has no gradients of weights.
+
+    The student normalises by itself, so perturbations are measured in [0, 1]. It is a copy because torchattacks changes
+    the mode of what it attacks, and because FAB would leave gradients in the weights.
+    """
+
+    def __init__(self, student: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        self.student = copy.deepcopy(student).to(device=device, dtype=torch.float32).requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Logits:
+        """Stay in evaluation mode whatever is asked: statistics of batches would mix the images of a batch."""
+        super().train(False)
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1] to logits (n, classes)."""
+        logits: Tensor = self.student(images)
+        # Square writes into what it gets: a copy where float() makes none.
+        return logits.float().clone()
+
+
+def perturbed(
+    attack: str, model: Logits, images: Tensor, labels: Tensor, size: float, classes: int, seed: int,
+    config: RobustnessConfig,
+) -> Tensor:  # fmt: skip
+    """Return `images`, each changed by at most `size` in every value, after `attack`; all of it follows from `seed`.
+
+    `attack` is one of fgsm, pgd, apgd-ce, apgd-t, fab-t, fab and square. `images` and `labels` lie on the device of
+    `model`.
+    """
+    # The attacks draw from torch's global generators, and some of them seed these themselves.
+    with (
+        seeded(torch.Generator().manual_seed(seed), images.device),
+        torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, deterministic=True),
+    ):
+        found = _make(attack, model, size, classes, seed, config)(images, labels).detach()
+    found = torch.where(found.isfinite(), found, images)
+    return found.clamp(images - size, images + size).clamp(0.0, 1.0)
+
+
+def _make(attack: str, model: Logits, size: float, classes: int, seed: int, config: RobustnessConfig) -> Perturb:
+    allow_cpu_torchvision()
+    import torchattacks
+
+    # torchattacks counts the true class among the classes, and takes all the others as targets: 99 of 100 classes
+    # where the published code takes 9.
+    targets = {"n_classes": min(config.target_classes, classes - 1) + 1}
+    made: Perturb
+    if attack == "fgsm":
+        made = torchattacks.FGSM(model, eps=size)
+    elif attack == "pgd":
+        made = torchattacks.PGD(model, size, config.pgd_reach * size / config.pgd_steps, config.pgd_steps)
+    elif attack == "apgd-ce":
+        made = torchattacks.APGD(model, eps=size, steps=config.apgd_steps, seed=seed)
+    elif attack == "apgd-t":
+        made = torchattacks.APGDT(model, eps=size, steps=config.apgd_steps, seed=seed, **targets)
+    elif attack == "fab-t":
+        made = torchattacks.FAB(model, eps=size, steps=config.fab_steps, seed=seed, multi_targeted=True, **targets)
+    elif attack == "fab":
+        made = torchattacks.FAB(model, eps=size, steps=config.fab_steps, seed=seed)
+    else:
+        assert attack == "square"
+        made = torchattacks.Square(model, eps=size, n_queries=config.square_queries, seed=seed)
+    return made

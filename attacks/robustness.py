@@ -1,0 +1,344 @@
+"""How far a student's accuracy falls under small changes of its images: a side metric, not privacy.
+
+Nothing here enters the privacy score. A student may be private and fragile, or robust and leaky; the two are printed
+side by side because noisy training can make a net look robust.
+
+Every row is an upper bound of the robust accuracy, by the attacks that were run. Changes are bounded in the maximum
+norm and measured on images in [0, 1]. An image counts as right at a size where the student classifies it rightly
+unchanged and the attack changed its class neither at this size nor at a smaller one, whose images lie in the larger
+ball too. So the first row, at size 0, is the plain accuracy, and no curve rises.
+
+``autoattack`` is the worst case, image by image, of all attacks of the sweep: the four of the standard version (APGD on
+the cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square) and FGSM and PGD. So it is
+never above another row. Its parts have rows of their own. They are set up one by one because torchattacks' own
+``AutoAttack`` takes 10 steps where the published code takes 100, and seeds itself by the clock.
+
+FGSM: Goodfellow et al. 2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al.
+2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.config import setting
+from bench.errors import BenchError, UnknownNameError
+from bench.interface import Facts
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from attacks._linf import Logits
+    from bench.console import Progress
+
+SIMPLE = ("fgsm", "pgd", "square")
+PARTS = ("apgd-ce", "apgd-t", "fab-t", "fab")
+"""What autoattack runs besides the simple ones; ``fab`` takes the place of both targeted ones for few classes."""
+WORST = "autoattack"
+DLR_CLASSES = 4
+"""The fewest classes for which the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4,
+exists."""
+CONFIDENCE = 0.95
+MASKED = 0.01
+"""The p-value, for all sizes together, below which Square counts as better than PGD."""
+
+
+@dataclass(frozen=True)
+class RobustnessConfig:
+    """Settings of the sweep; attacks with the paper's settings."""
+
+    perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
+    attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
+    records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10")
+    pgd_steps: int = setting(50, "Wong et al. 2020 (fast is better than free), section 5: PGD-50-10")
+    pgd_restarts: int = setting(10, "Wong et al. 2020, section 5: PGD-50-10")
+    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: a step is 2.5 sizes over the number of steps")
+    apgd_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
+    fab_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
+    target_classes: int = setting(9, "Croce and Hein 2020's published code, version standard")
+    square_queries: int = setting(5000, "Croce and Hein 2020's published code, version standard")
+    batch_size: int = setting(500, "ours: memory alone")
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        for name in self.attacks:
+            if name not in (*SIMPLE, WORST):
+                raise UnknownNameError("attack of the robustness sweep", name, (*SIMPLE, WORST))
+        if not self.attacks:
+            raise BenchError(f"attacks must name at least one of {', '.join((*SIMPLE, WORST))}.")
+        for name in ("records", "pgd_steps", "pgd_restarts", "apgd_steps", "fab_steps", "target_classes",
+                     "square_queries", "batch_size"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not (math.isfinite(self.pgd_reach) and self.pgd_reach > 0):
+            raise BenchError(f"pgd_reach must be positive and finite, not {self.pgd_reach}.")
+        sizes = self.perturbations
+        if sizes is not None and not (
+            sizes and all(0 < size <= 1 for size in sizes) and list(sizes) == sorted(set(sizes))
+        ):
+            raise BenchError(f"perturbations must rise strictly and lie in (0, 1], not {sizes}; 0 is always reported.")
+
+
+class Robustness:
+    """The sweep's name, config and presets, as :func:`bench.config.build_config` wants them."""
+
+    name: ClassVar[str] = "robustness"
+    version: ClassVar[int] = 1
+    """Raised whenever the same config would give another result."""
+    Config: ClassVar[type] = RobustnessConfig
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """Return what ``quick`` (under a minute on one core) and ``tiny`` change in the config for such data."""
+        sizes = default_perturbations(facts)
+        return {
+            "quick": {
+                "perturbations": sizes,
+                "records": 200,
+                "pgd_steps": 20,
+                "pgd_restarts": 2,
+                "apgd_steps": 20,
+                "fab_steps": 10,
+                "target_classes": 3,
+                "square_queries": 500,
+            },
+            "tiny": {
+                "perturbations": sizes[1::2],
+                "records": 50,
+                "pgd_steps": 5,
+                "pgd_restarts": 1,
+                "apgd_steps": 5,
+                "fab_steps": 3,
+                "target_classes": 2,
+                "square_queries": 50,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessRow:
+    """The accuracy that one attack leaves at one size.
+
+    `low` and `high` are Clopper-Pearson bounds (95%, two-sided) of the accuracy for the images' population; they say
+    nothing of attacks that were not run. `beats_pgd` is set for Square where PGD ran: the one-sided p-value of the
+    exact test on the images that only one of the two attacks fooled, small where Square is really better.
+    """
+
+    attack: str
+    perturbation: float
+    accuracy: float
+    n: int
+    low: float
+    high: float
+    beats_pgd: float | None = None
+
+
+def default_perturbations(facts: Facts) -> tuple[float, ...]:
+    """Return the sizes of a sweep: large for small grey images such as MNIST's, steps of 8/255 for all others.
+
+    Strokes on an even ground bear large changes; photographs, in colour or grey and larger, do not.
+    """
+    channels, height, width = facts.shape
+    if channels == 1 and max(height, width) <= 32:
+        return (0.05, 0.1, 0.2, 0.3)
+    return tuple(value / 255.0 for value in (0.5, 1.0, 2.0, 4.0, 8.0))
+
+
+def attacks_run(config: RobustnessConfig, classes: int) -> tuple[str, ...]:
+    """Return the attacks that are really run, in the order of the rows; ``autoattack`` itself is none of them.
+
+    With fewer than four classes the targeted loss does not exist: targeted APGD is left out, and FAB runs untargeted,
+    which looks at all the other classes anyway.
+    """
+    if WORST not in config.attacks:
+        return tuple(name for name in SIMPLE if name in config.attacks)
+    return (*SIMPLE, "apgd-ce", "apgd-t", "fab-t") if classes >= DLR_CLASSES else (*SIMPLE, "apgd-ce", "fab")
+
+
+def sweep(
+    student: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    facts: Facts,
+    config: RobustnessConfig,
+    device: torch.device | str,
+    generator: torch.Generator,
+    progress: Progress,
+) -> tuple[RobustnessRow, ...]:
+    """Attack `student` at every size and return the rows, attack by attack, sizes rising from 0.
+
+    `images` are uint8 or float in [0, 1], (n, channels, height, width); `labels` int64 (n,). Where there are more than
+    the config's records, that many are drawn by `generator`. The student takes images in [0, 1] and gives logits; it is
+    copied and left as it was. The same seed gives the same rows.
+
+    Raises :class:`BenchError` where images, labels, student and `facts` do not fit each other.
+    """
+    import torch
+
+    from attacks._linf import Logits, perturbed
+
+    device = torch.device(device)
+    images, labels = _checked(images, labels, facts)
+    sizes = config.perturbations if config.perturbations is not None else default_perturbations(facts)
+    if len(images) > config.records:
+        drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
+        images, labels = images[drawn], labels[drawn]
+    # One seed for each attack and size, drawn for all that exist: leaving an attack out changes no other row.
+    everything = (*SIMPLE, *PARTS)
+    seeds = torch.randint(
+        0, 2**31, (len(everything), len(sizes), config.pgd_restarts), generator=generator, device=generator.device
+    ).tolist()
+    model = Logits(student, device)
+    clean = _clean(model, images, labels, facts, device)
+    names = attacks_run(config, facts.classes)
+    if WORST in config.attacks and facts.classes < DLR_CLASSES:
+        progress.say(
+            f"robustness: {facts.classes} classes are too few for targeted APGD, which needs {DLR_CLASSES}: autoattack "
+            "runs without it, and with FAB untargeted."
+        )
+
+    held: dict[str, list[Tensor]] = {name: [clean] for name in names}
+    with progress.stage("robustness", len(names) * len(sizes)) as stage:
+        for name in names:
+            for place, size in enumerate(sizes):
+                right = held[name][-1].clone()
+                for seed in seeds[everything.index(name)][place][: config.pgd_restarts if name == "pgd" else 1]:
+                    if not bool(right.any()):
+                        break  # fooled on every image already
+                    for number in torch.split(right.nonzero().flatten(), config.batch_size):
+                        batch, truth = images[number].to(device), labels[number].to(device)
+                        found = perturbed(name, model, batch, truth, size, facts.classes, seed, config)
+                        right[number] = _right(model, found, labels[number], device)
+                held[name].append(right)
+                stage.advance()
+    if WORST in config.attacks:
+        held[WORST] = [torch.stack(masks).all(0) for masks in zip(*held.values(), strict=True)]
+    again = _right(model, images, labels, device)
+    assert all(torch.equal(masks[0], again) for masks in held.values()), "size 0 must be the plain accuracy"
+    return tuple(
+        _row(name, size, mask, held["pgd"][place] if name == "square" and "pgd" in held else None)
+        for name, masks in held.items()
+        for place, (size, mask) in enumerate(zip((0.0, *sizes), masks, strict=True))
+    )
+
+
+def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
+    """Return, by attack, the smallest size of the sweep that fools the student on half of the images or more.
+
+    That is the median of the images' smallest sizes, on the grid of the sweep: 0 where the student is wrong on half of
+    them as they are, infinite where the largest size does not suffice.
+    """
+    medians: dict[str, float] = {}
+    for row in sorted(rows, key=lambda row: row.perturbation):
+        if row.accuracy <= 0.5:
+            medians[row.attack] = min(row.perturbation, medians.get(row.attack, math.inf))
+        else:
+            medians.setdefault(row.attack, math.inf)
+    return medians
+
+
+def masked(rows: Iterable[RobustnessRow]) -> bool:
+    """Return whether Square, which sees no gradient, beats PGD by more than noise at some size.
+
+    Then the student hides its gradients, and accuracies under FGSM and PGD say little. The p-values are corrected for
+    the number of sizes.
+    """
+    values = [row.beats_pgd for row in rows if row.beats_pgd is not None and row.perturbation > 0]
+    return bool(values) and min(values) * len(values) < MASKED
+
+
+def remarks(rows: Sequence[RobustnessRow]) -> tuple[str, ...]:
+    """Return what a reader of the rows must know: masked gradients, parts that were left out."""
+    found = []
+    if masked(rows):
+        found.append("masked gradients: Square, which uses none, beats PGD; the rows of FGSM and PGD mean little")
+    names = {row.attack for row in rows}
+    if WORST in names and "apgd-t" not in names:
+        found.append(f"autoattack without targeted parts: fewer than {DLR_CLASSES} classes")
+    return tuple(found)
+
+
+def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
+    """Return the images as float and the labels, both on the CPU, or say what is wrong with them."""
+    import torch
+
+    from bench.training import as_float
+
+    if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
+        raise BenchError(
+            f"images have the shape {tuple(images.shape)}; {facts.dataset} needs (n, channels, height, width) = "
+            f"(n, {', '.join(map(str, facts.shape))})."
+        )
+    if len(images) == 0 or labels.shape != images.shape[:1]:
+        raise BenchError(f"robustness needs one label for each image; there are {len(images)} images.")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise BenchError(f"images must be uint8, or float in [0, 1], not {images.dtype}.")
+    images, labels = as_float(images.cpu()), labels.cpu()
+    least, most = float(images.min()), float(images.max())
+    if not (math.isfinite(least) and math.isfinite(most) and least >= 0 and most <= 1):
+        raise BenchError(
+            f"images must lie in [0, 1] and are from {least:g} to {most:g}. Undo the normalisation (the student does "
+            "its own), or divide bytes by 255."
+        )
+    if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= facts.classes:
+        raise BenchError(f"labels must be whole numbers from 0 to {facts.classes - 1}, the classes of {facts.dataset}.")
+    return images, labels.long()
+
+
+def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: torch.device) -> Tensor:
+    """Return which images the student classifies rightly unchanged, or say why it cannot be attacked."""
+    import torch
+
+    from bench.training import predict
+
+    try:
+        with torch.no_grad():
+            logits = model(images[:2].to(device))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        # timm's transformers check sizes by assertions.
+        raise BenchError(
+            f"the student cannot take images of {facts.dataset}, (channels, height, width) = {tuple(facts.shape)}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}."
+        ) from error
+    if logits.ndim != 2 or logits.shape[1] != facts.classes:
+        given = f"{logits.shape[1]} classes" if logits.ndim == 2 else f"an output of shape {tuple(logits.shape)}"
+        raise BenchError(f"the student gives {given}; {facts.dataset} has {facts.classes} classes.")
+    logits = predict(model, images, device=device)
+    if not bool(logits.isfinite().all()):
+        raise BenchError("the student gives logits that are not finite: it cannot be attacked. Train it again.")
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+        # The attacks' losses would take a second softmax of them, whose gradients vanish.
+        raise BenchError("the student gives confidences; the attacks need logits. Leave its softmax out.")
+    return logits.argmax(1) == labels
+
+
+def _right(model: Logits, images: Tensor, labels: Tensor, device: torch.device) -> Tensor:
+    from bench.training import predict
+
+    return predict(model, images, device=device).argmax(1) == labels
+
+
+def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> RobustnessRow:
+    hits, count = int(right.sum()), int(right.numel())
+    low, high = _clopper_pearson(hits, count)
+    better = None
+    if pgd is not None:
+        from scipy import stats
+
+        square_only, pgd_only = int((pgd & ~right).sum()), int((right & ~pgd).sum())
+        # Were the two equally good, each image that one of them alone fooled would be a fair coin.
+        better = float(stats.binom.sf(square_only - 1, square_only + pgd_only, 0.5)) if square_only else 1.0
+    return RobustnessRow(attack, size, hits / count, count, low, high, better)
+
+
+def _clopper_pearson(hits: int, count: int) -> tuple[float, float]:
+    from scipy import stats
+
+    error = (1 - CONFIDENCE) / 2
+    low = float(stats.beta.ppf(error, hits, count - hits + 1)) if hits else 0.0
+    high = float(stats.beta.ppf(1 - error, hits + 1, count - hits)) if hits < count else 1.0
+    return low, high
