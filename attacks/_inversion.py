@@ -78,8 +78,8 @@ def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, l
     if auxiliary is None or len(auxiliary) < least:
         count = 0 if auxiliary is None else len(auxiliary)
         raise BenchError(
-            f"{attack} needs at least {least} auxiliary images and was given {count}. Choose a data set whose split has "
-            "public images, or an attack that needs none (mi-face, data-free)."
+            f"{attack} needs at least {least} auxiliary images and was given {count}. Choose a data set whose "
+            "split has public images, or an attack that needs none (mi-face, data-free)."
         )
     if tuple(auxiliary.images.shape[1:]) != target.shape:
         raise BenchError(

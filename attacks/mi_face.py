@@ -104,7 +104,7 @@ class MIFace(InversionAttack):
         labels = class_tries(target.classes, config.images_per_class)
         every = labels.repeat_interleave(config.restarts)
         generator = context.streams.torch("mi-face")
-        chunks = every.split(config.batch_size)
+        chunks = torch.split(every, config.batch_size)
         images, losses = [], []
         with context.progress.stage("descent", config.steps * len(chunks)) as stage:
             for chunk in chunks:
