@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.gans import GanGenerator
     from bench.target import Target
 
-QUICK_GAN: dict[str, Any] = {"gan_steps": 1000, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
+QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
 """A GAN of a minute on one core; BREP-MI's quick preset takes the same, so that the cache serves both."""
 TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "gan_critic_steps": 1}
 

@@ -61,7 +61,7 @@ class PlgMI(InversionAttack):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Attack.presets`."""
         quick: dict[str, Any] = {
-            "images_per_class": 10, "top": 200, "gan_steps": 1000, "gan_width": 16, "gan_rate": 5e-4,
+            "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,
         }  # fmt: skip
         tiny = {"images_per_class": 2, "top": 20, "gan_steps": 20, "gan_width": 8, "gan_critic_steps": 1, "steps": 5}
@@ -150,5 +150,5 @@ def _descend(
         optimizer.step()
         advance()
     with torch.no_grad():
-        images = net(torch.cat([noise, condition], 1)).float().clamp(0, 1).cpu()
-    return images
+        made: Tensor = net(torch.cat([noise, condition], 1))
+    return made.float().clamp(0, 1).cpu()
