@@ -1,0 +1,125 @@
+"""The conditional GAN of PLG-MI: hinge losses, spectral norms, and a pull of the generator towards the target's class.
+
+Miyato et al. 2018 (spectral normalisation, arXiv:1802.05957) and Miyato and Koyama 2018 (projection discriminator), in
+the form that Yuan et al., AAAI 2023, train. The nets are small: the generator is :mod:`bench.gans`' DCGAN with the
+class as a part of its input, the discriminator two strided convolutions and a dense layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import spectral_norm
+
+from attacks._inversion import identity_loss
+from bench.console import Stage
+from bench.data_free import check_finite
+from bench.gans import GanGenerator
+from bench.models.layers import Normalise
+from bench.training import as_float
+
+_FEATURES = 128
+
+
+class ProjectionDiscriminator(nn.Module):
+    """A score of images and labels, (n,), higher for images that look real and of their label; every layer is bounded.
+
+    It has the form score(features) + <embedding of the label, features>.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int) -> None:
+        """Take images of `shape` (channels, height, width) in [0, 1], of 4x4 pixels or more."""
+        super().__init__()
+        channels, high, wide = shape
+        self.body = nn.Sequential(
+            Normalise(), spectral_norm(nn.Conv2d(channels, width, 4, 2, 1)), nn.LeakyReLU(0.1),
+            spectral_norm(nn.Conv2d(width, 2 * width, 4, 2, 1)), nn.LeakyReLU(0.1), nn.Flatten(),
+            spectral_norm(nn.Linear(2 * width * (high // 4) * (wide // 4), _FEATURES)), nn.LeakyReLU(0.1),
+        )  # fmt: skip
+        self.score = spectral_norm(nn.Linear(_FEATURES, 1))
+        self.embedding = spectral_norm(nn.Embedding(classes, _FEATURES))
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the score (n,) of each image for its label."""
+        features = self.body(images)
+        score: Tensor = self.score(features).squeeze(1) + (self.embedding(labels) * features).sum(1)
+        return score
+
+
+def augmented(images: Tensor, generator: torch.Generator, *, flips: bool) -> Tensor:
+    """Return `images` (n, channels, height, width) each cut to 0.8 to 1 of its area, turned, brightened, cut to [0, 1].
+
+    Turns are up to 5 degrees, brightness and contrast change by up to a fifth. `flips` mirrors half of them: for
+    photographs, not for signs. What lies outside an image is black.
+    """
+    count = len(images)
+    draws = torch.rand((count, 7), generator=generator).to(images.device)
+    side = (0.8 + 0.2 * draws[:, 0]).sqrt()
+    angle = (2 * draws[:, 1] - 1) * math.radians(5)
+    mirror = torch.where(draws[:, 2] < 0.5, -1.0, 1.0) if flips else torch.ones_like(side)
+    move = (2 * draws[:, 3:5] - 1) * (1 - side)[:, None]
+    ratio = images.shape[3] / images.shape[2]
+    across = torch.stack([side * mirror * angle.cos(), -side * angle.sin() / ratio, move[:, 0]], 1)
+    down = torch.stack([side * mirror * angle.sin() * ratio, side * angle.cos(), move[:, 1]], 1)
+    grid = functional.affine_grid(torch.stack([across, down], 1), list(images.shape), align_corners=False)
+    views = functional.grid_sample(images, grid, align_corners=False)
+    views = views * (0.8 + 0.4 * draws[:, 5, None, None, None])
+    mean = views.mean((1, 2, 3), keepdim=True)
+    return ((views - mean) * (0.8 + 0.4 * draws[:, 6, None, None, None]) + mean).clamp(0, 1)
+
+
+def train_conditional_gan(
+    net: GanGenerator, critic: ProjectionDiscriminator, images: Tensor, labels: Tensor, student: nn.Module,
+    generator: torch.Generator, *, steps: int, batch_size: int, critic_steps: int, rate: float, alpha: float,
+    flips: bool, count: Callable[[int], None], stage: Stage,
+) -> GanGenerator:  # fmt: skip
+    """Train `net` and `critic` in place, on the device where they are; return `net` in evaluation mode.
+
+    Args:
+        net: Generator, whose input is noise and a label.
+        critic: Discriminator.
+        images: Auxiliary images (n, channels, height, width).
+        labels: The student's class for each (n,): the pseudo-labels.
+        student: The target, which made images are to be of their label for.
+        generator: Whatever is random comes from it.
+        steps: Steps of the generator.
+        batch_size: Images to a step.
+        critic_steps: Steps of the discriminator to one of the generator.
+        rate: Adam's, for both.
+        alpha: Weight of the student's margin beside the discriminator's score.
+        flips: Whether the student may see images mirrored.
+        count: Told how many images went through the student.
+        stage: Advanced by one at every step.
+
+    """
+    device = next(net.parameters()).device
+    optimizers = [torch.optim.Adam(part.parameters(), rate, (0.0, 0.9), fused=True) for part in (net, critic)]
+    for step in range(steps):
+        terms: dict[str, Tensor] = {}
+        for _ in range(critic_steps):
+            index = torch.randint(len(images), (batch_size,), generator=generator)
+            real, said = as_float(images[index].to(device)), labels[index].to(device)
+            with torch.no_grad():
+                noise = net.noise(batch_size, generator, device)
+                made = net(noise)
+            terms["discriminator"] = (
+                functional.relu(1 - critic(real, said)) + functional.relu(1 + critic(made, net.labels_of(noise)))
+            ).mean()
+            optimizers[1].zero_grad(set_to_none=True)
+            torch.autograd.backward(terms["discriminator"])
+            optimizers[1].step()
+        noise = net.noise(batch_size, generator, device)
+        made, wanted = net(noise), net.labels_of(noise)
+        terms["generator"] = -critic(made, wanted).mean()
+        terms["margin"] = identity_loss(student(augmented(made, generator, flips=flips)), wanted, "margin").mean()
+        count(batch_size)
+        check_finite(terms, step, "the conditional GAN")
+        optimizers[0].zero_grad(set_to_none=True)
+        torch.autograd.backward(terms["generator"] + alpha * terms["margin"], inputs=list(net.parameters()))
+        optimizers[0].step()
+        stage.advance()
+    return net.eval()

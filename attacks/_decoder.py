@@ -1,0 +1,133 @@
+"""The decoder of the inversion network: from a student's answer to the image that it was given to."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.console import Stage
+from bench.data_free import check_finite
+from bench.training import as_float, seeded
+
+SHIFT = 50.0
+"""Added to logarithms of confidences in the published code; what is below 0 then is 0."""
+
+
+class Decoder(nn.Module):
+    """(n, classes) -> maps of about 4x4 -> transposed convolutions, each doubling the sides -> images in [0, 1].
+
+    At 64x64, and `width` 128, these are the published code's layers: 1024, 512, 256, 128 maps, batch normalisation and
+    tanh after each, then the image. Other sizes have fewer or more, and what the last layer makes too much is cut off.
+    """
+
+    def __init__(self, classes: int, shape: tuple[int, int, int], width: int) -> None:
+        """Make images of `shape` (channels, height, width)."""
+        super().__init__()
+        channels, self.high, self.wide = shape
+        doublings = max(1, math.ceil(math.log2(max(min(shape[1:]), 8) / 4)))
+        low = (math.ceil(self.high / 2**doublings), math.ceil(self.wide / 2**doublings))
+        maps = width * 2 ** (doublings - 1)
+        layers: list[nn.Module] = [
+            nn.Unflatten(1, (classes, 1, 1)), nn.ConvTranspose2d(classes, maps, low), nn.BatchNorm2d(maps), nn.Tanh(),
+        ]  # fmt: skip
+        for _ in range(doublings - 1):
+            layers += [nn.ConvTranspose2d(maps, maps // 2, 4, 2, 1), nn.BatchNorm2d(maps // 2), nn.Tanh()]
+            maps //= 2
+        self.net = nn.Sequential(*layers, nn.ConvTranspose2d(maps, channels, 4, 2, 1), nn.Sigmoid())
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Map codes (n, classes), made by :func:`encode`, to images."""
+        images: Tensor = self.net(codes)
+        return images[:, :, : self.high, : self.wide]
+
+
+def encode(confidences: Tensor, truncation: int = 0) -> Tensor:
+    """Return what the decoder sees of answers (n, classes): truncated, in logarithms, shifted, scaled to [0, 1].
+
+    `truncation` keeps so many confidences of each answer, the largest; 0 keeps all. What is cut off, and what is below
+    e^-50, becomes 0.
+    """
+    if 0 < truncation < confidences.shape[1]:
+        kept = confidences.topk(truncation, dim=1)
+        confidences = torch.zeros_like(confidences).scatter(1, kept.indices, kept.values)
+    return (confidences.clamp_min(1e-30).log() + SHIFT).clamp_min(0.0) / SHIFT
+
+
+@torch.no_grad()
+def decode(decoder: nn.Module, codes: Tensor, device: torch.device) -> Tensor:
+    """Return the image of each code, float32 on the CPU."""
+    parts = [decoder(part.to(device)).float().cpu() for part in torch.split(codes, 500)]
+    return torch.cat(parts).clamp(0, 1)
+
+
+def train_decoder(
+    decoder: Decoder,
+    codes: Tensor,
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    epochs: float,
+    batch_size: int,
+    rate: float,
+    validation: float,
+    device: torch.device,
+    stage: Stage,
+) -> Decoder:
+    """Train `decoder` in place and return it, in evaluation mode, in the state that did best on held-out images.
+
+    Args:
+        decoder: Its start.
+        codes: What it is to invert (n, classes).
+        images: What it is to find, uint8 or float in [0, 1]; four or more.
+        generator: Chooses the held-out images and the order of the others.
+        epochs: Passes over the images that are not held out.
+        batch_size: Images to a step.
+        rate: Adam's.
+        validation: Share of the images that is held out; it chooses the state, after every epoch.
+        device: Where to train.
+        stage: Advanced by one at every step, :func:`decoder_steps` in all.
+
+    """
+    order = torch.randperm(len(images), generator=generator)
+    held = _held_out(len(images), validation)
+    tests, trains = order[:held], order[held:]
+    decoder.to(device).train()
+    optimizer = torch.optim.Adam(decoder.parameters(), rate, (0.5, 0.999), amsgrad=True)
+    best, lowest, done = copy.deepcopy(decoder.state_dict()), math.inf, 0
+    total = decoder_steps(len(images), epochs, batch_size, validation)
+    with seeded(generator, device):
+        while done < total:
+            shuffled = trains[torch.randperm(len(trains), generator=generator)]
+            # A last batch of one image would have no batch statistics.
+            for index in [part for part in torch.split(shuffled, batch_size) if len(part) > 1]:
+                if done == total:
+                    break
+                made = decoder(codes[index].to(device))
+                loss = functional.mse_loss(made, as_float(images[index].to(device)))
+                check_finite({"squared error": loss}, done, "the inversion network")
+                optimizer.zero_grad(set_to_none=True)
+                torch.autograd.backward(loss)
+                optimizer.step()
+                done += 1
+                stage.advance()
+            error = float(functional.mse_loss(decode(decoder.eval(), codes[tests], device), as_float(images[tests])))
+            decoder.train()
+            if error < lowest:
+                best, lowest = copy.deepcopy(decoder.state_dict()), error
+    decoder.load_state_dict(best)
+    return decoder.eval()
+
+
+def decoder_steps(records: int, epochs: float, batch_size: int, validation: float) -> int:
+    """Return how many steps :func:`train_decoder` takes."""
+    trains = records - _held_out(records, validation)
+    batches = trains // batch_size + (trains % batch_size > 1)
+    return max(1, round(epochs * batches))
+
+
+def _held_out(records: int, validation: float) -> int:
+    return min(max(1, round(records * validation)), records - 2)

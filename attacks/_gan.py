@@ -1,0 +1,159 @@
+"""The GAN of GMI and BREP-MI: a Wasserstein GAN with gradient penalty, on auxiliary images only.
+
+Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), in the form that GMI trains it (Zhang et al., CVPR 2020, section 3
+and its published code): Adam 2e-4 (0.5, 0.999), batches of 64, five steps of the critic to one of the generator,
+penalty 10, 100 values of noise. It never meets the target, so all targets that are attacked with the same auxiliary
+images share one, through the cache. The generator is the small DCGAN of :mod:`bench.gans`; the critic has two strided
+convolutions without batch normalisation, which a penalty on single images does not allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from attacks._inversion import check_counts, images_digest
+from bench.data_free import check_finite
+from bench.errors import BenchError
+from bench.gans import GanGenerator
+from bench.models.layers import Normalise
+from bench.seeds import Streams
+from bench.training import as_float, seeded
+
+if TYPE_CHECKING:
+    from bench.cache import Arrays
+    from bench.console import Stage
+    from bench.interface import Context
+
+
+@dataclass(frozen=True, slots=True)
+class GanSettings:
+    """How the GAN is trained: `epochs` passes of the critic over the images, or `steps` of the generator (0: epochs).
+
+    `width` is the number of maps at half the images' size; there are twice as many at a quarter.
+    """
+
+    epochs: float
+    steps: int
+    width: int
+    noise_size: int
+    rate: float
+    critic_steps: int
+    batch_size: int = 64
+    penalty: float = 10.0
+
+    def total_steps(self, records: int) -> int:
+        """Return how many steps the generator takes on so many images."""
+        return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
+
+
+class Critic(nn.Module):
+    """Two strided convolutions and a score, (n,), higher for images that look real."""
+
+    def __init__(self, shape: tuple[int, int, int], width: int) -> None:
+        """Take images of `shape` (channels, height, width) in [0, 1], of 4x4 pixels or more."""
+        super().__init__()
+        channels, high, wide = shape
+        self.net = nn.Sequential(
+            Normalise(), nn.Conv2d(channels, width, 4, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(),
+            nn.Linear(2 * width * (high // 4) * (wide // 4), 1),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the score (n,) of each image."""
+        score: Tensor = self.net(images)
+        return score.squeeze(1)
+
+
+def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tuple[GanGenerator, Critic]:
+    """Return generator and critic for `images` (n, channels, height, width), from the cache where they are in it.
+
+    Both are in evaluation mode, on the context's device, without gradients for their weights. What is random comes
+    from streams of the run's seed alone: the stream of one target would make another GAN for each.
+
+    Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
+    """
+    check_counts(
+        epochs=settings.epochs, width=settings.width, noise_size=settings.noise_size, rate=settings.rate,
+        critic_steps=settings.critic_steps, batch_size=settings.batch_size,
+    )  # fmt: skip
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    if min(shape[1:]) < 8:
+        raise BenchError(f"this attack's GAN takes images of 8x8 pixels or more, not {shape[1]}x{shape[2]}.")
+    streams = Streams(context.streams.seed).child("auxiliary-gan")
+
+    def make() -> Arrays:
+        nets = _nets(shape, settings, streams.torch("start"), context.device)
+        with context.progress.stage("GAN on auxiliary images", settings.total_steps(len(images))) as stage:
+            _train(*nets, images, settings, streams.torch("training"), context.device, stage)
+        return {
+            f"{part}/{name}": value.detach().cpu().numpy()
+            for part, net in zip(("generator", "critic"), nets, strict=True)
+            for name, value in net.state_dict().items()
+        }
+
+    depends = {
+        "settings": dataclasses.asdict(settings), "images": images_digest(images), "seed": streams.integer("start"),
+        "version": 1,
+    }  # fmt: skip
+    arrays = context.cache.get("auxiliary-gan", depends, make)
+    generator, critic = _nets(shape, settings, streams.torch("start"), context.device)
+    for part, net in (("generator", generator), ("critic", critic)):
+        state = net.state_dict()
+        # A file keeps no arrays without dimensions: batch normalisation's counters come back with one.
+        loaded = {name: torch.from_numpy(arrays[f"{part}/{name}"]).view(value.shape) for name, value in state.items()}
+        net.load_state_dict(loaded)
+        net.eval().requires_grad_(False)
+    return generator, critic
+
+
+def _nets(
+    shape: tuple[int, int, int], settings: GanSettings, generator: torch.Generator, device: torch.device
+) -> tuple[GanGenerator, Critic]:
+    with seeded(generator):
+        net, critic = GanGenerator(shape, settings.noise_size, width=settings.width), Critic(shape, settings.width)
+    return net.to(device).train(), critic.to(device).train()
+
+
+def _train(
+    net: GanGenerator, critic: Critic, images: Tensor, settings: GanSettings, generator: torch.Generator,
+    device: torch.device, stage: Stage,
+) -> None:  # fmt: skip
+    """Train both nets in place: `critic_steps` steps of the critic to one of the generator."""
+    optimizers = [
+        torch.optim.Adam(part.parameters(), settings.rate, (0.5, 0.999), fused=True) for part in (net, critic)
+    ]
+    size = min(settings.batch_size, len(images))
+    for step in range(settings.total_steps(len(images))):
+        terms: dict[str, Tensor] = {}
+        for _ in range(settings.critic_steps):
+            index = torch.randint(len(images), (size,), generator=generator)
+            real = as_float(images[index].to(device))
+            with torch.no_grad():
+                made = net(net.noise(size, generator, device))
+            terms["critic"] = critic(made).mean() - critic(real).mean()
+            terms["penalty"] = settings.penalty * _penalty(critic, real, made, generator)
+            optimizers[1].zero_grad(set_to_none=True)
+            torch.autograd.backward(terms["critic"] + terms["penalty"])
+            optimizers[1].step()
+        terms["generator"] = -critic(net(net.noise(size, generator, device))).mean()
+        check_finite(terms, step, "the GAN on auxiliary images")
+        optimizers[0].zero_grad(set_to_none=True)
+        torch.autograd.backward(terms["generator"], inputs=list(net.parameters()))
+        optimizers[0].step()
+        stage.advance()
+
+
+def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the mean squared distance from 1 of the critic's slope, at random points between real and made images."""
+    share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
+    between = torch.lerp(made, real, share).requires_grad_()
+    slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]
+    # The nets map [0, 1] to [-1, 1] themselves: there, where the published code takes its slope, it is half as large.
+    penalty: Tensor = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
+    return penalty

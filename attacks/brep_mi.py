@@ -1,0 +1,176 @@
+"""Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
+
+Threat model: the attacker may ask the student for labels only, and holds unlabelled auxiliary images of which none is
+private. The noise of a GAN (:mod:`attacks._gan`, the one of GMI) is moved away from the boundary of a class: points on
+a sphere about it are labelled, and it moves away from the mean of those that have another label. Where nearly all have
+the class's, the sphere grows. The larger it is in the end, the deeper inside the class the image lies.
+
+What differs from the paper: the published code attacks any classes that the GAN happens to hit; here every class is
+attacked, each try from a start of its own, and one for which no start was found within ``draws`` images is no success
+(``reached`` is False and the image black). The published code's threshold of 0.75 is on the mean of +1 and -1, so that
+29 of 32 points must have the label; it is stated here as it works. The GAN is a small DCGAN. All tries are moved side
+by side, each with a sphere of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attacks.gmi import QUICK_GAN, TINY_GAN
+from bench.config import setting
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bench.gans import GanGenerator
+    from bench.target import Target
+
+
+@dataclass(frozen=True)
+class BrepMIConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(10, "ours: the paper makes one")
+    draws: int = setting(100_000, "ours: images among which starts of all classes are looked for")
+    bound: float = setting(1.5, "the published code: a start's noise is cut to [-1.5, 1.5]")
+    points: int = setting(32, "CVPR 2022, section 4 (N)")
+    radius: float = setting(2.0, "CVPR 2022, section 4 (R0)")
+    growth: float = setting(1.3, "CVPR 2022, section 4 (gamma)")
+    inside: float = setting(0.75, "the published code: mean of +1 (the label) and -1 above which the sphere grows")
+    longest: float = setting(3.0, "the published code: a move is a third of the radius, and at most this long")
+    unit_moves: bool = setting(False, "the published code moves by the mean itself; True: by that length along it")
+    patience: int = setting(1000, "CVPR 2022, section 4 (maxIters): moves at one radius")
+    steps: int = setting(20_000, "ours: moves in all; the paper's end by patience alone")
+    gan_epochs: float = setting(100.0, "as for gmi")
+    gan_steps: int = setting(0, "0: as many as gan_epochs makes")
+    gan_width: int = setting(64, "DCGAN")
+    gan_noise: int = setting(100, "the published code (z_dim)")
+    gan_rate: float = setting(2e-4, "as for gmi")
+    gan_critic_steps: int = setting(5, "as for gmi")
+
+
+@register_attack("brep-mi")
+class BrepMI(InversionAttack):
+    """Moves away from the boundary of a class, from labels alone."""
+
+    Config = BrepMIConfig
+    access = Access.LABELS
+    knowledge = Knowledge.AUXILIARY
+    citation = "Kahla et al., CVPR 2022"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {
+            "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
+                      "unit_moves": True},
+            "tiny": {
+                **TINY_GAN, "images_per_class": 2, "draws": 300, "points": 8, "patience": 3, "steps": 6,
+            },
+        }  # fmt: skip
+
+    def run(
+        self,
+        config: BrepMIConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Find a start for every try, and move all of them."""
+        import torch
+
+        from attacks._gan import GanSettings, auxiliary_gan
+        from attacks._inversion import check_auxiliary, check_counts, class_tries
+
+        check_counts(
+            images_per_class=config.images_per_class, draws=config.draws, points=config.points, radius=config.radius,
+            growth=config.growth, patience=config.patience, steps=config.steps, bound=config.bound,
+        )  # fmt: skip
+        settings = GanSettings(
+            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
+            config.gan_critic_steps,
+        )  # fmt: skip
+        net, _ = auxiliary_gan(check_auxiliary(auxiliary, target, self.name), settings, context)
+        labels = class_tries(target.classes, config.images_per_class)
+        noise, reached = _starts(config, target, net, labels, context)
+        images = torch.zeros((len(labels), *target.shape))
+        if reached.any():
+            noise = _repel(config, target, net, noise[reached], labels[reached], context)
+            images[reached] = _images(net, noise, context.device)
+        return Reconstructions(images, labels, reached)
+
+
+def _starts(
+    config: BrepMIConfig, target: Target, net: GanGenerator, labels: Tensor, context: Context
+) -> tuple[Tensor, Tensor]:
+    """Return noise (n, noise_size) whose images have the `labels`, each its own, and where such was found (n,)."""
+    import torch
+
+    generator = context.streams.torch("brep-mi/starts")
+    noise = torch.zeros(len(labels), net.noise_size)
+    reached = torch.zeros(len(labels), dtype=torch.bool)
+    with context.progress.stage("starts", config.draws) as stage:
+        for done in range(0, config.draws, 500):
+            drawn = net.noise(min(500, config.draws - done), generator).clamp(-config.bound, config.bound)
+            found = target.labels(_images(net, drawn, context.device))
+            for label in range(target.classes):
+                open_tries = ((labels == label) & ~reached).nonzero().squeeze(1)
+                mine = (found == label).nonzero().squeeze(1)[: len(open_tries)]
+                noise[open_tries[: len(mine)]] = drawn[mine]
+                reached[open_tries[: len(mine)]] = True
+            stage.advance(len(drawn))
+            if reached.all():
+                break
+    return noise, reached
+
+
+def _repel(
+    config: BrepMIConfig, target: Target, net: GanGenerator, noise: Tensor, labels: Tensor, context: Context
+) -> Tensor:
+    """Return each try's noise as it was when its sphere last grew, or where it ended if that never happened."""
+    import torch
+    from torch.nn import functional
+
+    generator = context.streams.torch("brep-mi/spheres")
+    noise = noise.clone()
+    kept, grown = noise.clone(), torch.zeros(len(noise), dtype=torch.bool)
+    radius, since = torch.full((len(noise),), config.radius), torch.zeros(len(noise))
+    with context.progress.stage("repulsion", config.steps) as stage:
+        for _ in range(config.steps):
+            active = (since < config.patience).nonzero().squeeze(1)
+            if not len(active):
+                break
+            shape = (len(active), config.points, noise.shape[1])
+            directions = functional.normalize(torch.randn(shape, generator=generator), dim=2)
+            around = noise[active, None] + radius[active, None, None] * directions
+            found = target.labels(_images(net, around.flatten(0, 1), context.device)).view(shape[:2])
+            signs = (found == labels[active, None]).float() * 2 - 1
+            # Only points outside the class count: they push, and points inside do not pull.
+            push = (((signs - 1) / 2)[:, :, None] * directions).mean(1)
+            full = signs.mean(1) > config.inside
+            larger, others = active[full], active[~full]
+            kept[larger], grown[larger] = noise[larger], True
+            radius[larger] *= config.growth
+            since[larger] = 0
+            length = (radius[others] / 3).clamp_max(config.longest)
+            move = functional.normalize(push[~full], dim=1) if config.unit_moves else push[~full]
+            moved = noise[others] + length[:, None] * move
+            same = target.labels(_images(net, moved, context.device)) == labels[others] if len(others) else others > 0
+            noise[others[same]] = moved[same]
+            since[others] += 1
+            stage.advance()
+    return torch.where(grown[:, None], kept, noise)
+
+
+def _images(net: GanGenerator, noise: Tensor, device: torch.device) -> Tensor:
+    """Return the images of `noise`, float32 on the CPU, in [0, 1]."""
+    import torch
+
+    with torch.no_grad():
+        return torch.cat([net(part.to(device)).float().clamp(0, 1).cpu() for part in torch.split(noise, 1000)])

@@ -1,0 +1,104 @@
+"""Data-free reconstruction: a generator of images that the student is sure of. Chen et al., ICCV 2019 (DAFL).
+
+Threat model: the attacker holds the student's weights and knows the images' size. No auxiliary images. The generator of
+DAFL (arXiv:1904.01186) learns, with the student in the discriminator's place, images of which the student is sure, of
+all classes equally often, and that excite its last hidden layer (:mod:`bench.data_free`). Its images are sorted by the
+student's class; of each class the surest are kept, and a class that was never made counts as a failure.
+
+What differs from the paper: there the images train a smaller net, and here they are looked at; alternating with that
+training is left out. Shifts of the images before the student sees them are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.target import Target
+
+
+@dataclass(frozen=True)
+class DataFreeConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(10, "ours: the paper trains a net on them")
+    pool: int = setting(1000, "ours: images among which those of a class are chosen")
+    steps: int = setting(24_000, "DAFL's published code, MNIST: 200 rounds of 120 batches")
+    batch_size: int = setting(512, "DAFL's published code, MNIST")
+    rate: float = setting(0.2, "DAFL's published code, MNIST (lr_G)")
+    alpha: float = setting(5.0, "ICCV 2019, section 4.1: weight of the classes' balance, MNIST (published code: ie)")
+    beta: float = setting(0.1, "ICCV 2019, section 4.1: weight of the activations, MNIST (published code: a)")
+    noise_size: int = setting(100, "DAFL's published code, MNIST (latent_dim)")
+    units: int = setting(128, "DAFL's published code")
+    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them")
+
+
+@register_attack("data-free")
+class DataFree(InversionAttack):
+    """A generator trained against the student alone."""
+
+    Config = DataFreeConfig
+    access = Access.WEIGHTS
+    knowledge = Knowledge.NONE
+    citation = "Chen et al., ICCV 2019"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {
+            "quick": {"steps": 300, "batch_size": 64, "rate": 0.01, "units": 32, "shift": 3},
+            "tiny": {"steps": 20, "batch_size": 32, "rate": 0.02, "units": 8, "pool": 100, "images_per_class": 2},
+        }
+
+    def run(
+        self,
+        config: DataFreeConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Train the generator and sort what it makes."""
+        import torch
+
+        from attacks._inversion import check_counts, class_tries
+        from bench.data_free import GeneratorSettings, generate, train_generator
+        from bench.models.generators import DataFreeGenerator
+        from bench.training import as_float, predict, seeded
+
+        check_counts(
+            images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,
+            batch_size=config.batch_size, units=config.units,
+        )  # fmt: skip
+        settings = GeneratorSettings(
+            config.steps, config.batch_size, config.rate, decay_steps=round(0.4 * config.steps), alpha=config.alpha,
+            beta=config.beta, shift=config.shift,
+        )  # fmt: skip
+        with seeded(context.streams.torch("data-free/start")):
+            net = DataFreeGenerator(*target.shape, noise_size=config.noise_size, units=config.units)
+        with context.progress.stage("data-free generator", config.steps) as stage:
+            train_generator(
+                net, target.model, settings, context.streams.torch("data-free/training"), device=context.device,
+                stage=stage,
+            )  # fmt: skip
+        pool = generate(net, config.pool, context.streams.torch("data-free/pool"), context.device)
+        target.count(config.steps * config.batch_size + config.pool)
+        sure, found = predict(target.model, pool, device=context.device).softmax(1).max(1)
+        labels = class_tries(target.classes, config.images_per_class)
+        images = torch.zeros((len(labels), *target.shape))
+        reached = torch.zeros(len(labels), dtype=torch.bool)
+        for label in range(target.classes):
+            rows = (labels == label).nonzero().squeeze(1)
+            mine = (found == label).nonzero().squeeze(1)
+            mine = mine[sure[mine].argsort(descending=True, stable=True)][: len(rows)]
+            images[rows[: len(mine)]] = as_float(pool[mine])
+            reached[rows[: len(mine)]] = True
+        return Reconstructions(images, labels, reached)

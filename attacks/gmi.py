@@ -1,0 +1,157 @@
+"""Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
+
+Threat model: the attacker holds the student's weights and unlabelled auxiliary images of which none is private. A
+Wasserstein GAN is trained on these (:mod:`attacks._gan`); then its noise is moved so that the critic finds the image
+real and the student finds it of the class: -D(G(z)) + 100 * (-log p_y), by gradient descent with momentum. Of several
+starts the one that the student is surest of is kept. Nothing but the student decides: no evaluator is looked at.
+
+What differs from the paper: the nets are small DCGANs; there are no blurred or masked images to start from; the
+published code's search for the best start begins at a score of 0, so that a target's negative scores never win, and
+here at minus infinity. The paper's private and public MNIST images are of different digits; here the auxiliary images
+are those of the data set's split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from attacks._gan import Critic
+    from bench.gans import GanGenerator
+    from bench.target import Target
+
+QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
+"""A GAN of a minute on one core; BREP-MI's quick preset takes the same, so that the cache serves both."""
+TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "gan_critic_steps": 1}
+
+
+@dataclass(frozen=True)
+class GMIConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(10, "ours: the paper makes one")
+    restarts: int = setting(5, "the published code's random seeds, recovery.py")
+    steps: int = setting(1500, "CVPR 2020, section 4.1")
+    rate: float = setting(0.02, "CVPR 2020, section 4.1")
+    momentum: float = setting(0.9, "CVPR 2020, section 4.1")
+    identity_weight: float = setting(100.0, "CVPR 2020, section 4.1 (lambda)")
+    bound: float = setting(1.0, "the published code: noise is cut to [-1, 1]")
+    shift: int = setting(0, "ours: most pixels by which images are moved before the student sees them; the paper 0")
+    gan_epochs: float = setting(100.0, "the published code, MNIST")
+    gan_steps: int = setting(0, "0: as many as gan_epochs makes")
+    gan_width: int = setting(64, "DCGAN")
+    gan_noise: int = setting(100, "the published code (z_dim)")
+    gan_rate: float = setting(2e-4, "the published code")
+    gan_critic_steps: int = setting(5, "the published code (n_critic)")
+    batch_size: int = setting(300, "ours: latents that are moved side by side; changes none of them")
+
+
+@register_attack("gmi")
+class GMI(InversionAttack):
+    """Gradient descent on the noise of a GAN that knows what images look like."""
+
+    Config = GMIConfig
+    access = Access.WEIGHTS
+    knowledge = Knowledge.AUXILIARY
+    citation = "Zhang et al., CVPR 2020"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {
+            "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
+            "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},
+        }
+
+    def run(
+        self,
+        config: GMIConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Train the GAN, or take it from the cache, and move its noise for every class."""
+        import torch
+
+        from attacks._gan import GanSettings, auxiliary_gan
+        from attacks._inversion import best_of, check_auxiliary, check_counts, class_tries
+
+        check_counts(
+            images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
+            bound=config.bound, batch_size=config.batch_size,
+        )  # fmt: skip
+        images = check_auxiliary(auxiliary, target, self.name)
+        settings = GanSettings(
+            config.gan_epochs, config.gan_steps, config.gan_width, config.gan_noise, config.gan_rate,
+            config.gan_critic_steps,
+        )  # fmt: skip
+        net, critic = auxiliary_gan(images, settings, context)
+        labels = class_tries(target.classes, config.images_per_class)
+        every = labels.repeat_interleave(config.restarts)
+        noise = net.noise(len(every), context.streams.torch("gmi/start"))
+        chunks = list(zip(torch.split(noise, config.batch_size), torch.split(every, config.batch_size), strict=True))
+        generator = context.streams.torch("gmi/shifts")
+        found, losses = [], []
+        with context.progress.stage("descent on noise", config.steps * len(chunks)) as stage:
+            for start, wanted in chunks:
+                made, loss = _descend(
+                    config,
+                    target,
+                    net,
+                    critic,
+                    start.to(context.device),
+                    wanted.to(context.device),
+                    generator,
+                    stage.advance,
+                )
+                found.append(made)
+                losses.append(loss)
+        chosen = best_of(torch.cat(losses), len(labels))
+        return Reconstructions(torch.cat(found)[chosen], labels)
+
+
+def _descend(
+    config: GMIConfig,
+    target: Target,
+    net: GanGenerator,
+    critic: Critic,
+    noise: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    advance: Callable[[], None],
+) -> tuple[Tensor, Tensor]:
+    """Return the images at the end, and the student's loss (n,) for their labels, on the CPU."""
+    import torch
+    from torch.nn import functional
+
+    from bench.training import shifted
+
+    noise = noise.clamp(-config.bound, config.bound).requires_grad_()
+    optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)
+    for _ in range(config.steps):
+        images = net(noise)
+        target.count(len(images))
+        # Of what fools the student, little fools it still when the image has moved; digits do.
+        shown = shifted(images, config.shift, generator) if config.shift else images
+        identity = functional.cross_entropy(target.model(shown), labels, reduction="sum")
+        loss = config.identity_weight * identity - critic(images).sum()
+        noise.grad = torch.autograd.grad(loss, noise)[0]
+        optimizer.step()
+        with torch.no_grad():
+            noise.clamp_(-config.bound, config.bound)
+        advance()
+    with torch.no_grad():
+        images = net(noise)
+        target.count(len(images))
+        losses = functional.cross_entropy(target.model(images), labels, reduction="none")
+    return images.float().clamp(0, 1).cpu(), losses.cpu()

@@ -1,0 +1,161 @@
+"""Inversion by a second network: Yang, Zhang, Chang and Liang, CCS 2019 (arXiv:1902.08552).
+
+Threat model: the attacker may ask the student for confidences and holds unlabelled auxiliary images of which none is
+private. A decoder learns to make an auxiliary image again from the student's answer to it, by squared error. Then it is
+given answers: those that the attacker observed (:attr:`bench.interface.Reconstructions.observed`, one image for each),
+and answers that stand for a class. ``truncation`` keeps the largest confidences of every answer only, of those that the
+decoder is trained on as of those that it inverts; ``rounding`` rounds what the student says.
+
+Images of a class: the first is made from the mean, in logarithms, of the answers to all auxiliary images that the
+student gives to that class; each other one from the answer to one of them, drawn from the surer half. Where the student
+gives a class no auxiliary image, its answers are nearly certain ones, 0.9 for the class and 0.1 shared as in the answer
+to an auxiliary image. The tries of one class differ by these images only: the decoder is one.
+
+What differs from the paper: the published code keeps the decoder that is best on the target's training images, which
+no attacker has, and here it is the best on a held-out part of the auxiliary ones; images have the data set's own size,
+the number of layers following it (64x64 gives the paper's); answers are scaled to [0, 1] before the decoder.
+
+Squared error makes the decoder return the mean of all images with such an answer: a recognisable digit from it shows
+what a class looks like, and says nothing of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from attacks._decoder import Decoder
+    from bench.target import Target
+
+
+@dataclass(frozen=True)
+class InversionNetworkConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(10, "ours: the paper inverts single answers")
+    truncation: int = setting(0, "CCS 2019, section 4.2: as many confidences as the attacker sees; 0 all")
+    rounding: float = setting(0.0, "none, as in the paper")
+    epochs: float = setting(100.0, "the published code, train_inversion.py")
+    batch_size: int = setting(128, "the published code, train_inversion.py")
+    rate: float = setting(2e-4, "the published code: Adam (0.5, 0.999), amsgrad")
+    width: int = setting(128, "the published code (ngf): maps of the layer before the last, doubled at each below")
+    validation: float = setting(0.1, "ours: share of the auxiliary images that chooses the decoder")
+
+
+@register_attack("inversion-network")
+class InversionNetwork(InversionAttack):
+    """A decoder from answers to images."""
+
+    Config = InversionNetworkConfig
+    access = Access.CONFIDENCES
+    knowledge = Knowledge.AUXILIARY
+    citation = "Yang et al., CCS 2019"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {
+            "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
+            "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},
+        }
+
+    def run(
+        self,
+        config: InversionNetworkConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Train the decoder on the auxiliary images and invert answers of every class, and those observed."""
+        import torch
+
+        from attacks._decoder import decode, encode
+        from attacks._inversion import check_auxiliary, check_counts, class_tries
+
+        check_counts(
+            images_per_class=config.images_per_class, epochs=config.epochs, batch_size=config.batch_size,
+            rate=config.rate, width=config.width,
+        )  # fmt: skip
+        if not 0 < config.validation < 1 or not config.truncation >= 0 or not 0 <= config.rounding < 1:
+            raise BenchError(
+                "inversion-network needs validation strictly between 0 and 1, truncation of 0 or more, and rounding in "
+                f"[0, 1); not {config.validation}, {config.truncation} and {config.rounding}."
+            )
+        images = check_auxiliary(auxiliary, target, self.name, least=4)
+        if observed is not None and (observed.ndim != 2 or observed.shape[1] != target.classes):
+            raise BenchError(
+                f"observed answers must be confidences (m, {target.classes}), not {tuple(observed.shape)}."
+            )
+        answers = target.confidences(images, config.rounding)
+        decoder = self._train(config, encode(answers, config.truncation), images, target, context)
+        labels = class_tries(target.classes, config.images_per_class)
+        standing = torch.cat(
+            [
+                _class_codes(config, answers, label, context.streams.torch(f"inversion-network/class-{label}"))
+                for label in range(target.classes)
+            ]
+        )
+        seen = None
+        if observed is not None:
+            seen = _rounded(observed.float().cpu(), config.rounding)
+            seen = decode(decoder, encode(seen, config.truncation), context.device)
+        return Reconstructions(decode(decoder, standing, context.device), labels, observed=seen)
+
+    @staticmethod
+    def _train(
+        config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
+    ) -> Decoder:
+        from attacks._decoder import Decoder, decoder_steps, train_decoder
+        from bench.training import seeded
+
+        with seeded(context.streams.torch("inversion-network/start")):
+            decoder = Decoder(target.classes, target.shape, config.width)
+        steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
+        with context.progress.stage("inversion network", steps) as stage:
+            return train_decoder(
+                decoder, codes, images, context.streams.torch("inversion-network/order"), epochs=config.epochs,
+                batch_size=config.batch_size, rate=config.rate, validation=config.validation, device=context.device,
+                stage=stage,
+            )  # fmt: skip
+
+
+def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, generator: torch.Generator) -> Tensor:
+    """Return the codes (images_per_class, classes) that stand for the class `label`; see the module."""
+    import torch
+
+    from attacks._decoder import encode
+
+    tries = config.images_per_class - 1
+    mine = answers[answers.argmax(1) == label]
+    if len(mine):
+        surest = mine[mine[:, label].argsort(descending=True, stable=True)][: max(1, len(mine) // 2)]
+        first, others = encode(mine, config.truncation).mean(0, keepdim=True), _drawn(surest, tries, generator)
+    else:
+        certain = torch.nn.functional.one_hot(torch.tensor([label]), answers.shape[1]).float()
+        drawn = torch.cat([answers.mean(0, keepdim=True), _drawn(answers, tries, generator)])
+        mixed = 0.9 * certain + 0.1 * drawn
+        first, others = encode(mixed[:1], config.truncation), mixed[1:]
+    return torch.cat([first, encode(others, config.truncation)])
+
+
+def _drawn(answers: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return `count` rows: different ones, as long as there are enough."""
+    import torch
+
+    rounds = [torch.randperm(len(answers), generator=generator) for _ in range(-(-count // len(answers)))]
+    return answers[torch.cat(rounds)[:count]] if rounds else answers[:0]
+
+
+def _rounded(confidences: Tensor, rounding: float) -> Tensor:
+    return (confidences / rounding).round() * rounding if rounding else confidences

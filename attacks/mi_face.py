@@ -1,0 +1,257 @@
+"""Model inversion by gradient: Fredrikson, Jha and Ristenpart, CCS 2015 (MI-Face), section 5.
+
+Threat model: the attacker holds the student's weights and knows the classes' names and the images' size. No auxiliary
+images. An image is moved down the gradient of the student's loss for a class, under a prior, with pixels held in
+[0, 1]. With ``gradient=numeric`` only confidences are used, rounded where ``rounding`` says so (the countermeasure of
+section 5.3): the gradient is estimated from random directions, and every answer is counted as a query.
+
+What differs from the paper: it descends on 1 - p_y, whose gradient vanishes at images of which the student is sure
+that they are something else; here it is -log p_y or the margin between logits, by Adam (``loss=confidence`` and
+``optimizer=sgd`` with ``rate=0.1`` give the paper's). Its black-box variant takes finite differences along each pixel,
+which is two queries for every pixel and step; here there are ``directions`` random ones. Its denoising and sharpening,
+used for an autoencoder only, are replaced by a Gaussian blur of the image that is optimised (``blur``).
+
+The quick preset is ours. A convolutional student's unregularised optimum is a texture that nobody recognises; shifted
+and noisy views, and a prior for few bright and smooth strokes, turn it into digits. With the weights of the prior in
+units of the mean gradient of the loss (``prior=relative``), they suit students of any temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.config import setting
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bench.target import Target
+
+
+@dataclass(frozen=True)
+class MIFaceConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(10, "ours: the paper makes one")
+    restarts: int = setting(1, "the paper starts once; of several the one of the least loss is kept")
+    steps: int = setting(5000, "CCS 2015, section 5.2 (alpha)")
+    patience: int = setting(100, "CCS 2015, section 5.2 (beta): stop after so many steps without a lower cost; 0 never")
+    confidence: float = setting(0.99, "CCS 2015, section 5.2 (gamma): stop at this confidence; 1 never")
+    keep: Literal["best", "last"] = setting("best", "CCS 2015, algorithm 1: the image of the least cost")
+    optimizer: Literal["adam", "sgd"] = setting("adam", "ours: the paper's is plain gradient descent (sgd)")
+    rate: float = setting(0.05, "ours, for Adam; CCS 2015, section 5.2 (lambda): 0.1")
+    loss: Literal["confidence", "cross-entropy", "margin"] = setting("cross-entropy", "ours: the paper's is 1 - p_y")
+    start: float = setting(0.0, "CCS 2015, algorithm 1: a black image")
+    start_noise: float = setting(0.1, "ours: tries of one class must differ; the paper starts at 0")
+    prior: Literal["absolute", "relative"] = setting("absolute", "ours; relative: in units of the loss's mean gradient")
+    smoothness: float = setting(1e-4, "ours: weight of total variation")
+    darkness: float = setting(0.0, "ours: weight of the sum of the pixels")
+    blur: float = setting(0.0, "ours: deviation in pixels, in place of the paper's denoising")
+    views: int = setting(1, "ours: how many shifted and noisy views the student is shown at each step")
+    shift: int = setting(0, "ours: most pixels by which a view is moved")
+    noise: float = setting(0.0, "ours: deviation of a view's Gaussian noise")
+    gradient: Literal["weights", "numeric"] = setting("weights", "CCS 2015, section 5.2 (white box)")
+    directions: int = setting(50, "ours: random directions of a numeric gradient; two queries for each")
+    width: float = setting(0.05, "ours: length of a numeric gradient's steps")
+    rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
+    batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
+
+
+@register_attack("mi-face")
+class MIFace(InversionAttack):
+    """Gradient descent on an image, for each class."""
+
+    Config = MIFaceConfig
+    access = Access.WEIGHTS
+    knowledge = Knowledge.NONE
+    citation = "Fredrikson, Jha, Ristenpart, CCS 2015"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        quick: dict[str, Any] = {
+            "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
+            "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,
+        }  # fmt: skip
+        if facts.shape[0] > 1 or max(facts.shape[1:]) > 32:
+            # Photographs: any pixel may be bright, and so many pixels take fewer, smoother steps.
+            quick |= {"start": 0.5, "darkness": 0.0, "smoothness": 0.3, "noise": 0.1, "blur": 2.0, "steps": 150}
+            quick |= {"images_per_class": 1}
+        return {"quick": quick, "tiny": quick | {"images_per_class": 2, "steps": 30, "restarts": 2}}
+
+    def run(
+        self,
+        config: MIFaceConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Descend from `restarts` starts for every image and keep the one of the student's least loss."""
+        import torch
+
+        from attacks._inversion import best_of, check_counts, class_tries
+
+        check_counts(
+            images_per_class=config.images_per_class, restarts=config.restarts, steps=config.steps, rate=config.rate,
+            views=config.views, directions=config.directions, width=config.width, batch_size=config.batch_size,
+        )  # fmt: skip
+        labels = class_tries(target.classes, config.images_per_class)
+        every = labels.repeat_interleave(config.restarts)
+        generator = context.streams.torch("mi-face")
+        chunks = torch.split(every, config.batch_size)
+        images, losses = [], []
+        with context.progress.stage("descent", config.steps * len(chunks)) as stage:
+            for chunk in chunks:
+                made = _Descent(config, target, chunk.to(context.device), generator).run(stage.advance)
+                images.append(made.cpu())
+                losses.append(_clean_loss(config, target, made, chunk.to(context.device)).cpu())
+        chosen = best_of(torch.cat(losses), len(labels))
+        return Reconstructions(torch.cat(images)[chosen], labels)
+
+
+class _Descent:
+    """The optimisation of one batch of images for `labels` (n,)."""
+
+    def __init__(self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator) -> None:
+        import torch
+
+        self._config, self._target, self._labels, self._random = config, target, labels, generator
+        start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
+        # What is optimised; the image is this under the blur.
+        self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
+        kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        self._optimizer = kinds[config.optimizer]([self._free], lr=config.rate)
+
+    def run(self, advance: Callable[[int], None]) -> Tensor:
+        """Return the images (n, channels, height, width), on the labels' device; `advance` is called for each step."""
+        import torch
+
+        from attacks._inversion import blurred
+
+        config, count = self._config, len(self._labels)
+        best = self._free.detach().clone()
+        lowest = torch.full((count,), torch.inf, device=best.device)
+        since = torch.zeros(count, device=best.device)
+        active = torch.ones(count, dtype=torch.bool, device=best.device)
+        step = 0
+        for step in range(config.steps):  # noqa: B007 (read after the loop)
+            cost, confidence = self._gradient()
+            with torch.no_grad():
+                lower = active & (cost < lowest)
+                lowest = torch.where(lower, cost, lowest)
+                best[lower] = self._free[lower]
+                since = torch.where(lower, 0, since + 1)
+                if config.patience:
+                    active &= since < config.patience
+                active &= (confidence < config.confidence) if config.confidence < 1 else True
+                if not active.any():
+                    break
+                before = self._free.clone()
+                self._optimizer.step()
+                # An image that is finished stays where it is, whatever its momentum.
+                self._free.copy_(torch.where(active[:, None, None, None], self._free, before).clamp_(0, 1))
+            advance(1)
+        advance(config.steps - step - 1)
+        chosen = best if config.keep == "best" else self._free.detach()
+        return blurred(chosen, config.blur).clamp(0, 1)
+
+    def _gradient(self) -> tuple[Tensor, Tensor]:
+        """Set the gradient; return each image's cost and the confidence in its class, both before the step (n,)."""
+        import torch
+
+        from attacks._inversion import blurred, total_variation
+
+        config = self._config
+        images = blurred(self._free, config.blur)
+        if config.gradient == "weights":
+            logits = self._target.model(self._views(images))
+            self._target.count(len(logits))
+            losses = self._losses(logits)
+            slope = torch.autograd.grad(losses.sum(), images, retain_graph=True)[0]
+        else:
+            losses, slope, logits = self._numeric()
+        prior = config.smoothness * total_variation(images) + config.darkness * images.flatten(1).sum(1)
+        scale = slope.abs().flatten(1).mean(1) if config.prior == "relative" else torch.ones_like(losses)
+        with_prior = torch.autograd.grad((prior * scale).sum(), images, retain_graph=True)[0] + slope
+        self._free.grad = torch.autograd.grad(images, self._free, with_prior)[0]
+        with torch.no_grad():
+            confidence = self._mean_of_views(logits.softmax(1)).gather(1, self._labels[:, None]).squeeze(1)
+            return losses + prior * scale, confidence
+
+    def _views(self, images: Tensor) -> Tensor:
+        """Return `views` versions of each image, one set after the other."""
+        import torch
+
+        from bench.training import shifted
+
+        config = self._config
+        views = images.repeat(config.views, 1, 1, 1)
+        if config.shift:
+            views = shifted(views, config.shift, self._random)
+        if config.noise:
+            views = views + config.noise * torch.randn(views.shape, generator=self._random).to(views.device)
+        return views
+
+    def _losses(self, logits: Tensor) -> Tensor:
+        return self._mean_of_views(loss_of(logits, self._labels.repeat(self._config.views), self._config.loss))
+
+    def _mean_of_views(self, values: Tensor) -> Tensor:
+        return values.view(self._config.views, len(self._labels), *values.shape[1:]).mean(0)
+
+    def _numeric(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return losses, an estimate of their gradient by the image, and logits, from confidences alone.
+
+        Pairs of opposite steps along random smooth directions; both ends of a pair are shown the same way.
+        """
+        import torch
+
+        from attacks._inversion import blurred
+
+        config = self._config
+        with torch.no_grad():
+            images = blurred(self._free, config.blur)
+            slope = torch.zeros_like(images)
+            for _ in range(config.directions):
+                direction = torch.randn(images.shape, generator=self._random).to(images.device)
+                direction = blurred(direction, config.blur)
+                state = self._random.get_state()
+                ahead = self._losses(self._ask(images + config.width * direction))
+                self._random.set_state(state)
+                behind = self._losses(self._ask(images - config.width * direction))
+                slope += ((ahead - behind) / (2 * config.width))[:, None, None, None] * direction
+            logits = self._ask(images)
+            return self._losses(logits), slope / config.directions, logits
+
+    def _ask(self, images: Tensor) -> Tensor:
+        return _log_confidences(self._target, self._views(images), self._config.rounding).to(images.device)
+
+
+def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
+    """Return the loss (n,) that is descended: 1 - p_y, or one of :func:`attacks._inversion.identity_loss`."""
+    from attacks._inversion import identity_loss
+
+    if loss == "confidence":
+        return 1.0 - logits.softmax(1).gather(1, labels[:, None]).squeeze(1)
+    return identity_loss(logits, labels, "margin" if loss == "margin" else "cross-entropy")
+
+
+def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:
+    """Return log confidences (n, classes); one that was rounded to 0 counts as half of the least that is told."""
+    return target.confidences(images, rounding).clamp_min(rounding / 2 if rounding else 1e-12).log()
+
+
+def _clean_loss(config: MIFaceConfig, target: Target, images: Tensor, labels: Tensor) -> Tensor:
+    """Return the student's loss for the finished images, by what the attack may use of it."""
+    import torch
+
+    if config.gradient == "numeric":
+        return loss_of(_log_confidences(target, images, config.rounding).to(labels.device), labels, config.loss)
+    with torch.no_grad():
+        target.count(len(images))
+        return loss_of(target.model(images), labels, config.loss)

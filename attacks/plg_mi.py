@@ -1,0 +1,154 @@
+"""Pseudo-label guided model inversion: Yuan et al., AAAI 2023 (PLG-MI, arXiv:2302.09814).
+
+Threat model: the attacker holds the student's weights and unlabelled auxiliary images of which none is private. The
+student says how sure it is of each class for every auxiliary image; the surest ``top`` of a class get its label. A
+conditional GAN learns from these, pulled besides towards images that the student puts into the class
+(:mod:`attacks._conditional_gan`). Then noise is moved, the label being fixed, down the student's margin for two
+augmented views of its image. As in the paper nothing is selected in the end: each start counts.
+
+What differs from the paper: small nets in place of residual ones, the class being part of the generator's input in
+place of conditional batch normalisation; mirrored views for photographs only, since a mirrored digit is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.registry import register_attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bench.gans import GanGenerator
+    from bench.target import Target
+
+
+@dataclass(frozen=True)
+class PlgMIConfig:
+    """Settings of the attack."""
+
+    images_per_class: int = setting(5, "the published code: five seeds")
+    top: int = setting(30, "AAAI 2023, section 4.1 (n)")
+    gan_steps: int = setting(30_000, "AAAI 2023, section 4.1")
+    gan_width: int = setting(64, "DCGAN")
+    gan_noise: int = setting(128, "the published code (gen_dim_z)")
+    gan_rate: float = setting(2e-4, "AAAI 2023, section 4.1: Adam (0, 0.9)")
+    gan_critic_steps: int = setting(5, "AAAI 2023, section 4.1")
+    gan_batch: int = setting(64, "AAAI 2023, section 4.1")
+    alpha: float = setting(0.2, "AAAI 2023, section 4.1")
+    flips: bool = setting(True, "the published code; wrong for digits and letters")
+    steps: int = setting(600, "AAAI 2023, section 4.1")
+    rate: float = setting(0.1, "AAAI 2023, section 4.1: Adam")
+    views: int = setting(2, "the published code: augmented views at each step")
+    batch_size: int = setting(300, "ours: latents that are moved side by side")
+
+
+@register_attack("plg-mi")
+class PlgMI(InversionAttack):
+    """A GAN that is conditional on the student's own labels, and descent on its noise."""
+
+    Config = PlgMIConfig
+    access = Access.WEIGHTS
+    knowledge = Knowledge.AUXILIARY
+    citation = "Yuan et al., AAAI 2023"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        quick: dict[str, Any] = {
+            "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
+            "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,
+        }  # fmt: skip
+        tiny = {"images_per_class": 2, "top": 20, "gan_steps": 20, "gan_width": 8, "gan_critic_steps": 1, "steps": 5}
+        return {"quick": quick, "tiny": quick | tiny}
+
+    def run(
+        self,
+        config: PlgMIConfig,
+        target: Target,
+        auxiliary: PublicData | None,
+        observed: torch.Tensor | None,
+        context: Context,
+    ) -> Reconstructions:
+        """Train the GAN on the surest images of every class, and move noise of each class."""
+        import torch
+
+        from attacks._inversion import check_auxiliary, check_counts, class_tries
+
+        check_counts(
+            images_per_class=config.images_per_class, top=config.top, gan_steps=config.gan_steps, rate=config.rate,
+            gan_width=config.gan_width, gan_noise=config.gan_noise, gan_rate=config.gan_rate, steps=config.steps,
+            gan_critic_steps=config.gan_critic_steps, gan_batch=config.gan_batch, views=config.views,
+            batch_size=config.batch_size,
+        )  # fmt: skip
+        images = check_auxiliary(auxiliary, target, self.name)
+        net = _conditional_gan(config, target, images, context)
+        labels = class_tries(target.classes, config.images_per_class)
+        generator = context.streams.torch("plg-mi/descent")
+        made = []
+        chunks = torch.split(labels, config.batch_size)
+        with context.progress.stage("descent on noise", config.steps * len(chunks)) as stage:
+            for wanted in chunks:
+                made.append(_descend(config, target, net, wanted.to(context.device), generator, stage.advance))
+        return Reconstructions(torch.cat(made), labels)
+
+
+def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, context: Context) -> GanGenerator:
+    """Return the generator that is trained on the `top` surest auxiliary images of every class.
+
+    It is made for one target, so that the cache would not be asked for it again.
+    """
+    import torch
+
+    from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
+    from bench.errors import BenchError
+    from bench.gans import GanGenerator
+    from bench.training import predict, seeded
+
+    if min(target.shape[1:]) < 8:
+        raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")
+    confidences = predict(target.model, images, device=context.device).softmax(1)
+    target.count(len(images))
+    best = confidences.topk(min(config.top, len(images)), dim=0).indices
+    labels = torch.arange(target.classes).repeat(len(best))
+    with seeded(context.streams.torch("plg-mi/start")):
+        net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
+        critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
+    with context.progress.stage("conditional GAN", config.gan_steps) as stage:
+        return train_conditional_gan(
+            net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,
+            target.model, context.streams.torch("plg-mi/training"), steps=config.gan_steps,
+            batch_size=config.gan_batch, critic_steps=config.gan_critic_steps, rate=config.gan_rate,
+            alpha=config.alpha, flips=config.flips, count=target.count, stage=stage,
+        )  # fmt: skip
+
+
+def _descend(
+    config: PlgMIConfig, target: Target, net: GanGenerator, labels: Tensor, generator: torch.Generator, advance: Any
+) -> Tensor:
+    """Return the images (n, channels, height, width) for `labels`, on the CPU."""
+    import torch
+    from torch.nn import functional
+
+    from attacks._conditional_gan import augmented
+    from attacks._inversion import identity_loss
+
+    noise = torch.randn((len(labels), config.gan_noise), generator=generator).to(labels.device).requires_grad_()
+    condition = functional.one_hot(labels, target.classes).float()
+    optimizer = torch.optim.Adam([noise], config.rate)
+    for _ in range(config.steps):
+        images = net(torch.cat([noise, condition], 1))
+        views = augmented(images.repeat(config.views, 1, 1, 1), generator, flips=config.flips)
+        target.count(len(views))
+        loss = identity_loss(target.model(views), labels.repeat(config.views), "margin").sum() / config.views
+        noise.grad = torch.autograd.grad(loss, noise)[0]
+        optimizer.step()
+        advance()
+    with torch.no_grad():
+        made: Tensor = net(torch.cat([noise, condition], 1))
+    return made.float().clamp(0, 1).cpu()
