@@ -33,7 +33,7 @@ VERSION = 1
 Digests = frozenset[bytes]
 
 
-def digests(images: Tensor) -> Digests:
+def digest_each(images: Tensor) -> list[bytes]:
     """Return the 16-byte BLAKE2b of each of `images` (n, channels, height, width), uint8 or float in [0, 1].
 
     Equal images have equal digests, whatever their labels; an image that differs in one pixel has another one.
@@ -43,7 +43,12 @@ def digests(images: Tensor) -> Digests:
     pixels = images if images.dtype == torch.uint8 else (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
     rows = pixels.cpu().contiguous().numpy()
     shape = str(tuple(rows.shape[1:])).encode()
-    return frozenset(blake2b(shape + row.tobytes(), digest_size=16).digest() for row in rows)
+    return [blake2b(shape + row.tobytes(), digest_size=16).digest() for row in rows]
+
+
+def digests(images: Tensor) -> Digests:
+    """Return the set of digests of `images`; see :func:`digest_each`."""
+    return frozenset(digest_each(images))
 
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:

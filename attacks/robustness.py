@@ -89,6 +89,7 @@ class Robustness:
     name: ClassVar[str] = "robustness"
     version: ClassVar[int] = 1
     """Raised whenever the same config would give another result."""
+    citation: ClassVar[str] = "Madry et al. 2018; Croce and Hein 2020"
     Config: ClassVar[type] = RobustnessConfig
 
     @classmethod

@@ -60,7 +60,8 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     records, or where nothing is left to train evaluators on.
     """
     import torch
-    from attacks.evaluators import check_disjoint, overlap
+
+    from attacks.evaluators import check_disjoint, digests
 
     material = source.material(name)
     facts = material.private.facts
@@ -68,13 +69,13 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     disjoint: Labelled | None = None
     other = auxiliary or OTHER_PEOPLE.get(name)
     if len(material.public):
-        new = ~overlap(material.public.images, material.private.images)  # some sets hold an image twice
+        new = ~_overlap(material.public.images, digests(material.private.images))  # some sets hold an image twice
         theirs = torch.zeros(len(new), dtype=torch.bool)
         theirs[torch.from_numpy(ranks(name, len(new), "attack")[: len(new) // 2].copy())] = True
         images, labels = material.public.images, material.public_labels
         disjoint = (images[theirs & new], labels[theirs & new])
         known = PublicData(disjoint[0], f"{len(disjoint[0])} {_origin(material.public.source)}")
-        ours = ~theirs & new & ~overlap(images, disjoint[0])
+        ours = ~theirs & new & ~_overlap(images, digests(disjoint[0]))
         evaluators, held_out = (images[ours], labels[ours]), (material.test_images, material.test_labels)
     else:
         evaluators = (material.test_images, material.test_labels)
@@ -91,18 +92,24 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
             disjoint = (theirs_too.private.images, theirs_too.private.labels)
     if not len(evaluators[0]):
         raise BenchError(f"{name} leaves no record to train evaluators on: it has neither public nor test records.")
-    members = material.private.images
-    for what, images in (
-        ("the auxiliary data", known.images if known else None),
-        ("the evaluators' data", evaluators[0]),
-    ):
-        if images is not None:
-            check_disjoint(what, images, "the private records", members)
+    held = digests(material.private.images)
+    judged = digests(evaluators[0])
+    check_disjoint("the evaluators' data", judged, "the private records", held)
     if known is not None:
-        check_disjoint("the auxiliary data", known.images, "the evaluators' data", evaluators[0])
+        check_disjoint("the auxiliary data", digests(known.images), "the private records", held)
+        check_disjoint("the auxiliary data", digests(known.images), "the evaluators' data", judged)
     return AttackData(material, known, disjoint, evaluators, held_out)
 
 
 def _origin(source: str) -> str:
     """Return where public images come from, without their number."""
     return source.split(" ", 1)[1] if source.split(" ", 1)[0].isdigit() else source
+
+
+def _overlap(images: torch.Tensor, others: frozenset[bytes]) -> torch.Tensor:
+    """Return bool (n,): whether each of `images` is among those whose digests are given."""
+    import torch
+
+    from attacks.evaluators import digest_each
+
+    return torch.tensor([digest in others for digest in digest_each(images)], dtype=torch.bool)

@@ -15,9 +15,9 @@ from bench.seeds import Streams
 
 if TYPE_CHECKING:
     import torch
+
     from attacks.evaluators import Committee
     from attacks.inversion_scores import InversionScores, Observed, Scored
-
     from bench.attack_data import AttackData
     from bench.attack_run import Workplace
     from bench.cache import Arrays
@@ -36,8 +36,8 @@ def inversion(
     """Return the parts of the record of `attack` on the student of `record`."""
     from attacks.evaluators import digests, train_committee
     from attacks.inversion_scores import margin, score, summarise
-    from reports.pictures import attack_picture
-
+    from bench.data.datasets import get_dataset
+    from bench.inversion_picture import draw
     from bench.training import accuracy
 
     assert record.student is not None
@@ -75,14 +75,10 @@ def inversion(
             name = f"committee top-1 above {control}"
             targets[Role.STUDENT].metrics[name] = _estimated(margin([scored[Role.STUDENT]], [scored[control]]))
     picture = f"attacks/{key}.png"
-    attack_picture(
-        place.run_dir.path / picture,
-        {role.value: made[role] for role in made},
-        {role.value: scored[role].values["top1"] for role in scored},
-        data.members,
-        data.nonmembers,
-        title=f"{attack.name} on {record.key}",
-    )
+    draw(
+        place.run_dir.path / picture, made, scored, data.members, data.nonmembers,
+        get_dataset(cell.dataset).class_names, title=f"{attack.name} on {record.key}",
+    )  # fmt: skip
     return {
         "targets": targets,
         "no_power": _gate(targets, facts, committee),
@@ -185,6 +181,7 @@ def _reconstruct(
 def _observed(data: AttackData, seed: int) -> Observed:
     """Return the images whose answers the attacker saw: as many members as non-members, chosen by index."""
     import torch
+
     from attacks.inversion_scores import Observed
 
     parts = []
@@ -226,7 +223,12 @@ def _estimated(estimate: Estimate) -> Estimated:
 
 
 def _gate(targets: Mapping[str, Scores], facts: Facts, committee: Committee) -> str:
-    from attacks.inversion_scores import gate
+    from attacks.evaluators import gate
+    from bench.estimates import Estimate
 
-    metrics = [targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)]
-    return gate(*metrics, facts.classes, committee.false_positives)
+    found = [targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)]
+    nonprivate, prior = (
+        Estimate(e.value, e.value if e.low is None else e.low, e.value if e.high is None else e.high, e.n)
+        for e in found
+    )
+    return gate(nonprivate, prior, facts.classes, committee.false_positives)

@@ -1,0 +1,56 @@
+"""Adversarial robustness of a student: a sweep over perturbation sizes. Says nothing of privacy and is not ranked."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from bench.attack_record import Estimated, Scores
+from bench.controls import Role
+
+if TYPE_CHECKING:
+    from bench.attack_run import Workplace
+    from bench.interface import Context
+    from bench.plan import Cell
+    from bench.record import Record
+
+
+def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
+    """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
+    from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
+    from bench.inversion_goal import load_student
+    from reports.robustness import curves_of, robustness_figure
+
+    material = place.source.material(cell.dataset)
+    facts = material.private.facts
+    student = load_student(record, facts, place)
+    rows = sweep(
+        student.student,
+        material.test_images,
+        material.test_labels,
+        facts,
+        config,
+        context.device,
+        context.streams.torch("sweep", context.device),
+        context.progress,
+    )
+    picture = f"attacks/{key}.png"
+    robustness_figure(place.run_dir.path / picture, curves_of(rows), title=f"robustness of {record.key}")
+    metrics = {
+        f"{row.attack}@{row.perturbation:.6g}": Estimated(value=row.accuracy, low=row.low, high=row.high, n=row.n)
+        for row in rows
+    }
+    clean = next(row for row in rows if row.perturbation == 0)
+    metrics["clean"] = Estimated(value=clean.accuracy, low=clean.low, high=clean.high, n=clean.n)
+    for remark in remarks(rows):
+        context.note(remark)
+    accuracy = record.utility.accuracy if record.utility else None
+    return {
+        "targets": {Role.STUDENT.value: Scores(metrics=metrics, accuracy=accuracy)},
+        "pictures": [picture],
+        "details": {
+            "attacks": list(attacks_run(config, facts.classes)),
+            # A sweep that never halves the accuracy has no median.
+            "median perturbation": {k: v for k, v in median_perturbations(rows).items() if math.isfinite(v)},
+        },
+    }
