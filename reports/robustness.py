@@ -19,6 +19,7 @@ _LINES = {  # label, colour (told apart by the colour-blind too), marker
     "square": ("Square (no gradients)", "#009E73", "^"),
     "autoattack": ("worst of all (AutoAttack)", "#000000", "D"),
 }
+_PARTS = ("#CC79A7", "#56B4E9", "#D55E00", "#8C564B")
 
 
 class Point(NamedTuple):
@@ -59,6 +60,7 @@ def robustness_figure(path: Path, curves: Mapping[str, Sequence[Point]], title: 
         figure = Figure(figsize=(7.0, 4.5), dpi=150, layout="constrained")
         canvas = FigureCanvasAgg(figure)
         axes = figure.add_subplot()
+        parts = [name for name in curves if name not in _LINES]
         for name, points in curves.items():
             x = [point.perturbation * scale for point in points]
             y = [point.accuracy for point in points]
@@ -71,7 +73,8 @@ def robustness_figure(path: Path, curves: Mapping[str, Sequence[Point]], title: 
                 if worst:
                     axes.fill_between(x, [p.low for p in points], [p.high for p in points], color="0.85", zorder=1)
             else:
-                axes.plot(x, y, linestyle="--", linewidth=1.0, label=f"  part: {name}", zorder=4)
+                colour = _PARTS[parts.index(name) % len(_PARTS)]
+                axes.plot(x, y, color=colour, linestyle="--", linewidth=1.2, label=f"  part: {name}", zorder=4)
         axes.set_xlabel("largest change of a value" + (", in 1/255" if bytes_ else " (images in [0, 1])"))
         axes.set_ylabel("accuracy")
         axes.set_xticks([size * scale for size in sizes], [f"{size * scale:g}" for size in sizes])
