@@ -141,7 +141,7 @@ def _matched(
         net = fresh(student, streams)
         total, order = settings.total_steps(len(material.private)), streams.torch("order")
         # A rate small enough that accuracy climbs in steps and does not jump over the student's.
-        piece = dataclasses.replace(settings, steps=CHUNK_STEPS, lr=settings.lr / 5)
+        piece = dataclasses.replace(settings, epochs=None, steps=CHUNK_STEPS, lr=settings.lr / 5)
         with context.progress.stage("matched control", total // CHUNK_STEPS) as stage:
             for _ in range(total // CHUNK_STEPS):
                 if measure(net, material.test_images, material.test_labels, device=context.device) >= accuracy:

@@ -47,7 +47,7 @@ def draw(
         _nearest("nearest other", made[Role.STUDENT], nonmembers, members, classes),
     ]
     names = [class_names[label] for label in classes]
-    note = "green: all three evaluators name it; the nearest images are to the student's first try, by SSIM, of equal pools"
+    note = "green: all three evaluators name it; nearest: to the student's first try by SSIM, of equally large pools"
     comparison_sheet(path, names, columns, references, title=title, note=note)
 
 

@@ -42,6 +42,7 @@ def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
+    from bench.roc import roc
     from reports.pictures import roc_figure
 
     material = place.source.material(cell.dataset)
@@ -65,7 +66,12 @@ def membership(
     headline = _headline(targets[Role.NON_PRIVATE.value])
     picture = f"attacks/{key}.png"
     proven = record.privacy.proven.epsilon if record.privacy else math.inf
-    curves = {f"{role}, {headline}": scored[role][headline][:2] for role in scored}
+    curves = {}
+    for role, families in scored.items():
+        for family, (scores, truth, _) in families.items():
+            if role is Role.STUDENT or family == headline:
+                curve = roc(scores, truth)
+                curves[f"{role}, {family}"] = curve.fpr, curve.tpr
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta)
     auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
     powerless = auc.low is None or auc.low <= 0.5
@@ -130,6 +136,10 @@ def _metrics(
 
 
 def _headline(baseline: Scores) -> str:
-    """Return the family that the pipeline without privacy gives away most: fixed without a look at the student."""
+    """Return the family that the pipeline without privacy gives away most: fixed without a look at the student.
+
+    Among those of single records: what epsilon allows for a duplicated one is more.
+    """
     areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
+    areas.pop(Family.DUPLICATED.value, None)
     return max(areas, key=lambda family: areas[family])
