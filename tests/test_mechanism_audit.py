@@ -91,7 +91,7 @@ def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
 )
 def test_secure_noise_holds_too(event: Event) -> None:
     pytest.importorskip("opendp")
-    found = audit_mechanism(event, SecureNoise(), 3_000, confidence=0.999)
+    found = audit_mechanism(event, SecureNoise(), 3_000, confidence=0.999, power=False)
     assert found.verdict is not Verdict.VIOLATED
     assert found.bound > 0
 
@@ -147,6 +147,10 @@ def test_an_audit_without_power_says_so() -> None:
     found = audit_mechanism(RandomizedResponse(0.01, 10), seeded(), 5_000)
     assert found.verdict is Verdict.NO_POWER
     assert audit_mechanism(ConfidentGNMax(-100.0, 1.0, 2.0, 5, 5), seeded(), 5_000).verdict is Verdict.NO_POWER
+    # Gaussian noise has no epsilon at delta 0: nothing could exceed it.
+    pure = audit_mechanism(GNMax(3.0, 1), seeded(), 5_000, delta=0.0)
+    assert pure.verdict is Verdict.NO_POWER
+    assert pure.as_dict()["parts"][0]["exact"] == "inf"
     # More epsilon than these draws can ever show.
     assert audit_mechanism(RandomizedResponse(14.0, 10), seeded(), 5_000).verdict is Verdict.NO_POWER
 

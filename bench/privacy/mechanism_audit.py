@@ -127,7 +127,7 @@ class MechanismAudit:
         return self.deciding.verdict if self.deciding else Verdict.NOT_AUDITED
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values for JSON."""
+        """Return it as plain values for JSON, an infinite figure as the string ``"inf"``."""
         return {
             "kind": self.kind,
             "parameters": self.parameters,
@@ -141,7 +141,7 @@ class MechanismAudit:
                     "inputs": part.inputs,
                     "delta": part.delta,
                     "bound": part.bound,
-                    "exact": part.exact,
+                    "exact": part.exact if math.isfinite(part.exact) else "inf",
                     "with_half_noise": part.with_half_noise,
                     "verdict": part.verdict.value,
                 }
