@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.privacy.audit_noise import HalfNoise
 from bench.privacy.bounds import refuted_epsilon
 from bench.privacy.noise import SeededNoise
 
@@ -18,15 +19,6 @@ def lower_bound(first: np.ndarray, second: np.ndarray, delta: float = 0.0, confi
     return refuted_epsilon(int(first.sum()), len(first), int(second.sum()), len(second), delta, confidence)
 
 
-class HalfNoise(SeededNoise):
-    """A faulty source: half the noise that was asked for."""
-
-    def laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
-        return super().laplace(shape, scale / 2)
-
-    def gaussian(self, shape: tuple[int, ...], std: float) -> np.ndarray:
-        return super().gaussian(shape, std / 2)
-
-    def keep_or_other(self, positions: np.ndarray, count: int, keep: float) -> np.ndarray:
-        odds = keep / (1 - keep) * (count - 1)  # e^eps, squared as half the noise of a Laplace draw would do
-        return super().keep_or_other(positions, count, odds**2 / (odds**2 + count - 1))
+def half_noise(generator: np.random.Generator) -> HalfNoise:
+    """Return a faulty seeded source: half the noise that was asked for."""
+    return HalfNoise(SeededNoise(generator))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from audit_tools import CONFIDENCE, HalfNoise, lower_bound
+from audit_tools import CONFIDENCE, half_noise, lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ Bound = tuple[float, float]
 """The epsilon that an audit refutes, and the one that is stated."""
 
 
-def sources(kind: type[SeededNoise]) -> tuple[Noise, Noise]:
+def sources(kind: Callable[[np.random.Generator], Noise]) -> tuple[Noise, Noise]:
     return kind(np.random.default_rng(1)), kind(np.random.default_rng(2))
 
 
@@ -148,7 +149,7 @@ def test_audit_of_a_million_draws_stays_below_what_is_stated(bound) -> None:
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
 def test_audit_catches_half_the_noise(bound) -> None:
-    found, stated = bound(sources(HalfNoise))
+    found, stated = bound(sources(half_noise))
     assert found > stated
 
 

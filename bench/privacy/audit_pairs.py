@@ -1,0 +1,210 @@
+"""The worst adjacent inputs of each mechanism, and draws of the real mechanism on both: see `mechanism_audit`.
+
+A :class:`Pair` runs a function of :mod:`bench.privacy.mechanisms` on one of two inputs that a single unit tells apart,
+as often as asked, and returns one number for each draw: a label, or what an attacker would compute of a vector. An
+event that counts several runs is audited as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.privacy import mechanisms
+from bench.privacy.conversions import exact_gaussian_epsilon, gaussian_delta
+from bench.privacy.event import Event
+from bench.privacy.events import (
+    ConfidentGNMax,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    RandomizedResponse,
+    TopKRandomizedResponse,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.noise import Noise
+
+Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
+_ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
+"""The difference tells of noise that entries have in common."""
+GAUSSIAN_DELTA = 0.01
+"""Delta of an audit of Gaussian noise, at most: smaller ones need more draws than there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two adjacent inputs: ``draw(draws, second, noise)`` returns the outputs (draws,) on the first or the second."""
+
+    inputs: str
+    draw: Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a mechanism that is audited by itself: its pairs of inputs, and the event of this part alone, once."""
+
+    name: str
+    event: Event
+    pairs: tuple[Pair, ...]
+    delta: float
+    """At which it is audited, unless another is asked for."""
+
+
+def once(event: Event) -> Event:
+    """Return `event` for a single run on a single query or label."""
+    fields = {"queries": 1, "count": 1, "answers": 1, "steps": 1}
+    changes = {name: value for name, value in fields.items() if hasattr(event, name)}
+    if isinstance(event, ConfidentGNMax):
+        changes["max_answers"] = min(event.max_answers, 1)
+    return replace(event, **changes) if changes else event  # type: ignore[type-var]
+
+
+def parts_of(event: Event) -> tuple[Part, ...]:
+    """Return the parts of `event`, for one run of it; none where no function here draws from it."""
+    single = once(event)
+    builder = _BUILDERS.get(type(single))
+    return () if builder is None else builder(single)
+
+
+def _lnmax(event: LNMax) -> tuple[Part, ...]:
+    # Pure: the loser's chance shrinks with the gap by up to e^(2 gamma) for one moved vote; far away it is rare.
+    gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
+    draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
+    return (Part("votes", event, _vote_pairs(gaps, draw), 0.0),)
+
+
+def _gnmax(event: GNMax) -> tuple[Part, ...]:
+    draw = partial(_votes, lambda votes, noise: mechanisms.gnmax(votes, event.sigma, noise))
+    mu = math.sqrt(2) / event.sigma
+    return (Part("votes", event, _vote_pairs(_gaps(mu, event.sigma), draw), gaussian_audit_delta(mu)),)
+
+
+def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
+    mu = 1 / event.sigma1
+    # So far above the threshold every query is answered.
+    high = math.ceil(max(event.threshold, 0.0) + 40 * event.sigma1)
+
+    def answers(votes: NDArray[np.float64], noise: Noise) -> NDArray[np.int64]:
+        # Each row stands for a run of its own, so that no row's answer uses up another's.
+        return mechanisms.confident_gnmax(votes, event.threshold, event.sigma1, event.sigma2, len(votes), noise)
+
+    def asked(top: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        votes = np.zeros((draws, 2))
+        votes[:, 0] = top - second
+        return np.where(answers(votes, noise) == mechanisms.UNANSWERED, 0, 1)
+
+    # Counts are at least 0: what a threshold below them can leak is only what it leaks at 1 vote.
+    near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
+    tops = sorted({max(top, 1) for top in near})
+    pairs = [Pair(f"a top count of {t} or {t - 1}", partial(asked, float(t))) for t in tops]
+    found = [Part("threshold", replace(event, max_answers=0), tuple(pairs), gaussian_audit_delta(mu))]
+    if event.max_answers:
+        mu = math.sqrt(2) / event.sigma2
+        draw = partial(_votes, lambda votes, noise: answers(votes + high, noise))
+        pairs_of_votes = _vote_pairs(_gaps(mu, event.sigma2), draw)
+        answer = GNMax(event.sigma2, 1, event.exact, unit=event.unit, adjacency=event.adjacency)
+        found.append(Part("answer", answer, pairs_of_votes, gaussian_audit_delta(mu)))
+    return tuple(found)
+
+
+def _vector(event: Gaussian) -> tuple[Part, ...]:
+    # Four entries of 1/2 have L2 norm 1 and lie on the secure grid; their sum over 2 is all that the shift moves.
+    def release(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.full((draws, 4), 0.5 * second)
+        released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
+        return np.asarray(released.sum(axis=1) / 2)
+
+    def difference(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.zeros((draws, 2))
+        values[:, 0] = second
+        released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
+        return released[:, 0] - released[:, 1]
+
+    mu = 1 / event.noise_multiplier
+    pairs = Pair("four entries of 0 or of half the sensitivity", release), Pair(_ONE_ENTRY, difference)
+    return (Part("vector", event, pairs, gaussian_audit_delta(mu)),)
+
+
+def _laplace(event: Laplace) -> tuple[Part, ...]:
+    def one_entry(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.zeros((draws, 2))
+        values[:, 0] = second
+        return mechanisms.laplace(values, 1.0, event.noise_multiplier, noise)[:, 0]
+
+    def difference(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.zeros((draws, 2))
+        values[:, 0] = second
+        released = mechanisms.laplace(values, 1.0, event.noise_multiplier, noise)
+        return released[:, 0] - released[:, 1]
+
+    pairs = Pair("one entry of 0 or of the sensitivity", one_entry), Pair(_ONE_ENTRY, difference)
+    return (Part("vector", event, pairs, 0.0),)
+
+
+def _response(event: RandomizedResponse) -> tuple[Part, ...]:
+    def answer(draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
+        return mechanisms.randomized_response(labels, event.epsilon, event.classes, noise)
+
+    return (Part("label", event, (Pair("two labels", answer),), 0.0),)
+
+
+def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
+    def answer(first: int, other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, other if second else first, dtype=np.int64)
+        candidates = np.broadcast_to(np.arange(event.k), (draws, event.k))
+        return mechanisms.top_k_randomized_response(labels, candidates, event.epsilon, event.classes, noise)
+
+    pairs = [Pair("two labels of the set", partial(answer, 0, event.k - 1))]
+    if event.classes > event.k:
+        pairs.append(Pair("a label of the set and one outside", partial(answer, 0, event.classes - 1)))
+    return (Part("label", event, tuple(pairs), 0.0),)
+
+
+_BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
+    LNMax: _lnmax,
+    GNMax: _gnmax,
+    ConfidentGNMax: _confident,
+    Gaussian: _vector,
+    Laplace: _laplace,
+    RandomizedResponse: _response,
+    TopKRandomizedResponse: _top_k,
+}
+
+
+def gaussian_audit_delta(mu: float) -> float:
+    """Return the delta at which noise that amounts to `mu` is audited: small, and below what leaves epsilon at 0."""
+    return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
+
+
+def _cuts(mu: float) -> tuple[float, ...]:
+    """Return thresholds on N(0, 1) against N(mu, 1): where the ratio is e^epsilon, and the second's mean.
+
+    The first is best against the right noise, the second shows too little noise most.
+    """
+    return (exact_gaussian_epsilon(mu, gaussian_audit_delta(mu)) / mu + mu / 2, mu, 0.0)
+
+
+def _gaps(mu: float, sigma: float) -> list[int]:
+    # The gap of two noisy counts is normal of deviation sqrt(2) sigma.
+    return sorted({round(cut * math.sqrt(2) * sigma) for cut in _cuts(mu)})
+
+
+def _votes(mechanism: Callable[..., NDArray[np.int64]], gap: int, draws: int, second: bool, noise: Noise) -> Any:
+    """Return the winners of two classes whose counts are `gap` apart; the second input moves one vote to the loser."""
+    votes = np.empty((draws, 2))
+    votes[:, 0], votes[:, 1] = gap + 1 - second, 1 + second
+    return mechanism(votes, noise)
+
+
+def _vote_pairs(gaps: list[int], draw: Callable[..., Any]) -> tuple[Pair, ...]:
+    return tuple(Pair(f"a lead of {gap} votes or of {gap - 2}", partial(draw, gap)) for gap in gaps)

@@ -1,0 +1,296 @@
+"""Audits of mechanisms: the real function, on the worst adjacent inputs, as often as the draws allow.
+
+An audit finds a lower bound on the epsilon of a single run of a mechanism and holds it against what the project's own
+accountants say of that run at the same delta. A bound above it is a violation: noise of the wrong scale, a wrong
+sensitivity, a tie that leaks. What it cannot see is how often a mechanism ran, or private data that went round it.
+
+Which inputs, which direction and which set of outputs tell most is chosen on a pilot of a tenth of the draws; the bound
+comes from fresh draws (Clopper-Pearson, shared over directions and parts by Bonferroni). A sound mechanism whose figure
+is exact is therefore called violated with a chance of at most 1 - confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.errors import BenchError
+from bench.privacy.accountants import proven
+from bench.privacy.audit_checks import check_audit_delta, check_confidence
+from bench.privacy.audit_noise import HalfNoise
+from bench.privacy.audit_pairs import Pair, Part, once, parts_of
+from bench.privacy.bounds import refuted_epsilon, refuted_epsilons
+from bench.privacy.event import Event
+from bench.privacy.events import DPSGD, Bypass
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.privacy.noise import Noise
+
+DRAWS = 1_000_000
+CHUNK = 250_000
+"""Draws that are held at once."""
+CUTS = 512
+"""Thresholds that the pilot tries on outputs that are numbers."""
+LABELS = 1024
+"""Distinct outputs up to which each is looked at by itself."""
+
+
+class Verdict(StrEnum):
+    """What an audit says."""
+
+    VIOLATED = "violated"
+    HOLDS = "no violation found"
+    NO_POWER = "no power"
+    """Nothing was found, nor is anything found with half the noise: the audit is blind, and says nothing."""
+    NOT_AUDITED = "not audited here"
+
+
+@dataclass(frozen=True, slots=True)
+class PartAudit:
+    """The audit of one part of a mechanism, for a single run."""
+
+    part: str
+    inputs: str
+    """The adjacent inputs that the pilot chose, of the direction that gave the bound."""
+    delta: float
+    bound: float
+    """Lower bound on epsilon, at least 0."""
+    exact: float
+    """What the accountants say of one run at `delta`."""
+    with_half_noise: float | None = None
+    """The bound that the same audit reaches where the mechanism draws half the noise; None where that was not run."""
+
+    @property
+    def tightness(self) -> float:
+        """The bound as a share of the exact figure."""
+        return self.bound / self.exact if self.exact > 0 else math.inf if self.bound > 0 else 1.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Violated where the bound exceeds the figure."""
+        if self.bound > self.exact:
+            return Verdict.VIOLATED
+        blind = self.with_half_noise is not None and self.with_half_noise <= self.exact
+        return Verdict.NO_POWER if blind else Verdict.HOLDS
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismAudit:
+    """The audit of a mechanism. Its `bound`, `exact` and `tightness` are those of the part that decides."""
+
+    kind: str
+    parameters: dict[str, Any]
+    """The event of a single run, as a record keeps it."""
+    draws: int
+    """On each input, for each direction; the pilot's are not among them."""
+    confidence: float
+    parts: tuple[PartAudit, ...]
+    reason: str = ""
+    """Why it was not audited."""
+
+    @property
+    def deciding(self) -> PartAudit | None:
+        """The part that is violated most, else one without power, else the one whose bound says least."""
+        rank = [Verdict.VIOLATED, Verdict.NO_POWER, Verdict.HOLDS]
+
+        def order(part: PartAudit) -> tuple[int, float]:
+            verdict = part.verdict
+            return rank.index(verdict), -part.tightness if verdict is Verdict.VIOLATED else part.tightness
+
+        return min(self.parts, key=order, default=None)
+
+    @property
+    def bound(self) -> float:
+        """The lower bound on epsilon of the deciding part; 0 where nothing was audited."""
+        return self.deciding.bound if self.deciding else 0.0
+
+    @property
+    def exact(self) -> float:
+        """What the accountants say of the deciding part; infinite where nothing was audited."""
+        return self.deciding.exact if self.deciding else math.inf
+
+    @property
+    def tightness(self) -> float:
+        """The bound as a share of the figure; 0 where nothing was audited."""
+        return self.deciding.tightness if self.deciding else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the deciding part says."""
+        return self.deciding.verdict if self.deciding else Verdict.NOT_AUDITED
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values for JSON, an infinite figure as the string ``"inf"``."""
+        return {
+            "kind": self.kind,
+            "parameters": self.parameters,
+            "draws": self.draws,
+            "confidence": self.confidence,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "parts": [
+                {
+                    "part": part.part,
+                    "inputs": part.inputs,
+                    "delta": part.delta,
+                    "bound": part.bound,
+                    "exact": part.exact if math.isfinite(part.exact) else "inf",
+                    "with_half_noise": part.with_half_noise,
+                    "verdict": part.verdict.value,
+                }
+                for part in self.parts
+            ],
+        }
+
+
+def audit_mechanism(
+    event: Event,
+    noise: Noise,
+    draws: int = DRAWS,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    *,
+    power: bool = True,
+) -> MechanismAudit:
+    """Audit the mechanism of `event`, one run of it, with noise from `noise`.
+
+    Args:
+        event: As a ledger recorded it; how often it ran does not matter.
+        noise: The source that the mechanism draws from. An exact source must go with an exact event.
+        draws: On each input, in each direction; a pilot takes a tenth more.
+        delta: At which bound and figure are taken. None: 0 for a pure mechanism, and for Gaussian noise one that this
+            many draws can resolve, at most :data:`bench.privacy.audit_pairs.GAUSSIAN_DELTA`.
+        confidence: Of the verdict; 1 minus it bounds the chance of a false alarm.
+        power: Whether to run it all again with half the noise, to know whether it would be seen.
+
+    Raises:
+        BenchError: On fewer than 1000 draws, or a delta or confidence out of range.
+
+    """
+    check_confidence(confidence)
+    if draws < 1000:
+        raise BenchError(f"an audit of a mechanism needs at least 1000 draws, not {draws}.")
+    if delta is not None:
+        check_audit_delta(delta)
+    single = once(event)
+    parts = parts_of(single)
+    if not parts:
+        return MechanismAudit(event.kind, single.as_dict(), 0, confidence, (), _reason(event))
+    share = 1 - (1 - confidence) / len(parts)
+    found = []
+    for part in parts:
+        at = part.delta if delta is None else delta
+        exact = part.event.pure_epsilon() if at == 0 else proven([part.event], at).epsilon
+        bound, inputs = _bound(part, noise, draws, at, share)
+        half = _bound(part, HalfNoise(noise), draws, at, share)[0] if power else None
+        found.append(PartAudit(part.name, inputs, at, bound, exact, half))
+    return MechanismAudit(event.kind, single.as_dict(), draws, confidence, tuple(found))
+
+
+def audit_events(
+    events: Sequence[Event],
+    noise: Noise,
+    draws: int = DRAWS,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    *,
+    power: bool = True,
+) -> list[MechanismAudit]:
+    """Audit every distinct mechanism of a ledger once, in order of appearance; see :func:`audit_mechanism`.
+
+    The confidence is shared, so that the chance of any false alarm is at most 1 - `confidence`.
+    """
+    distinct = list(dict.fromkeys(once(event) for event in events))
+    number = sum(1 for event in distinct if parts_of(event))
+    share = 1 - (1 - check_confidence(confidence)) / max(number, 1)
+    return [audit_mechanism(event, noise, draws, delta, share, power=power) for event in distinct]
+
+
+def _reason(event: Event) -> str:
+    if isinstance(event, DPSGD):
+        return "a step of DP-SGD needs a model: the project's tests draw steps of its optimiser on adjacent batches"
+    if isinstance(event, Bypass):
+        return f"it states no finite epsilon: {event.reason}"
+    return "no adjacent inputs are known for this kind of event"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What the pilot chose for one direction: inputs, and a set of outputs, by labels or by a range."""
+
+    pair: Pair
+    score: float
+    labels: NDArray[Any] | None = None
+    low: float = -math.inf
+    high: float = math.inf
+
+    def hits(self, second: bool, draws: int, noise: Noise) -> int:
+        total = 0
+        for start in range(0, draws, CHUNK):
+            outputs = self.pair.draw(min(CHUNK, draws - start), second, noise)
+            if self.labels is not None:
+                total += int(np.isin(outputs, self.labels).sum())
+            else:
+                total += int(((outputs > self.low) & (outputs <= self.high)).sum())
+        return total
+
+
+def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
+    """Return the lower bound of a part, at least 0, and the inputs that gave it."""
+    pilot = draws // 10
+    chosen: dict[int, _Choice] = {}
+    for pair in part.pairs:
+        outputs = [_drawn(pair, second, pilot, noise) for second in (False, True)]
+        for direction in (0, 1):
+            choice = _choose(pair, outputs[direction], outputs[1 - direction], delta, confidence)
+            if direction not in chosen or choice.score > chosen[direction].score:
+                chosen[direction] = choice
+    # Two directions share the error. A mechanism may be private in one of them and not in the other.
+    share = 1 - (1 - confidence) / 2
+    bound, inputs = 0.0, part.pairs[0].inputs
+    for direction, choice in chosen.items():
+        first, other = (choice.hits(bool(side), draws, noise) for side in (direction, 1 - direction))
+        found = refuted_epsilon(first, draws, other, draws, delta, share)
+        if found > bound:
+            bound, inputs = found, choice.pair.inputs
+    return bound, inputs
+
+
+def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> NDArray[Any]:
+    sizes = [min(CHUNK, draws - start) for start in range(0, draws, CHUNK)]
+    return np.concatenate([pair.draw(size, second, noise) for size in sizes])
+
+
+def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:
+    """Return the set of outputs whose draws in the pilot refute most, first over other.
+
+    The pilot's own size is what the score is taken at: at that of the draws to come, the luck of rare sets would win.
+    """
+
+    def best(hits: NDArray[Any], other_hits: NDArray[Any]) -> tuple[int, float]:
+        refuted = refuted_epsilons(hits, len(first), other_hits, len(other), delta, confidence)
+        place = int(np.argmax(refuted))
+        return place, float(refuted[place])
+
+    values = np.unique(np.concatenate([first, other]))
+    # Numbers of a fine grid may be all different in a small pilot: looked at one by one, they would be all luck.
+    if len(values) <= (LABELS if np.issubdtype(values.dtype, np.integer) else min(LABELS, len(first) // 50)):
+        here, there = (np.searchsorted(values, part) for part in (first, other))
+        counts = [np.bincount(part, minlength=len(values)).astype(np.float64) for part in (here, there)]
+        order = np.argsort(-(counts[0] + 0.5) / (counts[1] + 0.5), kind="stable")
+        place, score = best(np.cumsum(counts[0][order]), np.cumsum(counts[1][order]))
+        return _Choice(pair, score, labels=values[order[: place + 1]])
+    cuts = np.unique(np.quantile(np.concatenate([first, other]), np.linspace(0, 1, CUTS + 2)[1:-1]))
+    below = [np.searchsorted(np.sort(part), cuts, side="right").astype(np.float64) for part in (first, other)]
+    up, up_score = best(len(first) - below[0], len(other) - below[1])
+    down, down_score = best(below[0], below[1])
+    if up_score >= down_score:
+        return _Choice(pair, up_score, low=float(cuts[up]))
+    return _Choice(pair, down_score, high=float(cuts[down]))
