@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
-from attacks.evaluators import Committee, check_disjoint, digests, gate, train_committee
+from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
 from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
 from bench.cache import Cache
 from bench.console import Progress
@@ -185,6 +185,15 @@ def test_noise_pleases_one_evaluator_more_often_than_all(committee: Committee) -
     noise = torch.rand(200, 1, 20, 16, generator=torch.Generator().manual_seed(0))
     verdict = committee.predict(noise)
     assert verdict.agreed.double().mean() < 0.8
+
+
+def test_the_worst_class_counts_as_the_committees_false_positives(committee: Committee) -> None:
+    """Ten of fifty images of other classes are taken for class 1, none for another."""
+    truth = torch.arange(60) // 10
+    said = truth.clone()
+    said[:10] = 1
+    verdict = replace(committee.predict(shapes(60, 4)[0]), labels=said.expand(3, -1))
+    assert _false_positives(verdict, truth, CLASSES) == pytest.approx(10 / 50)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
