@@ -106,7 +106,7 @@ class InversionScores:
     inception: float
     """DPSD's [IS]; see :func:`bench.similarity.dpsd_inception_score` for why nothing is ranked by it."""
     false_positives: float
-    """Share of held-out natural images that all evaluators take for one and the same wrong class."""
+    """Of the committee, see there."""
     judged_on: str
 
 
@@ -193,7 +193,7 @@ def score(
         kid=kid(*sets) if min(map(len, sets)) > 1 else None,
         inception=dpsd_inception_score(verdict.probabilities),
         **_observed(reconstructions.observed, observed),
-        judged_on="the evaluators were trained on non-members: distances in their features favour these" * seen,
+        judged_on="the evaluators were trained on non-members: distances in their features do not compare" * seen,
     )
 
 

@@ -68,6 +68,8 @@ def reconstruction_sheet(
         title: the attack and the student, in words.
         note: below the title, smaller: what is to be known to read the sheet.
 
+    The sheet shows private images: it is for data sets that everybody may read.
+
     Raises:
         BenchError: where there is no row, or a column has not as many images.
 
@@ -83,7 +85,8 @@ def comparison_sheet(
     """Write a PNG with a row for each class and a column for each student or control under one attack.
 
     So that what epsilon does is seen at one look: the student without privacy, the private ones, a counterfactual
-    target that was trained on other people, the prior without a target; then `references`, such as a private photo.
+    target that was trained on other people, the prior without a target; then `references`, such as a private photo,
+    which belong on a sheet only where everybody may read the data set.
 
     Raises :class:`BenchError` where there is no row, or a column has not as many images.
     """
@@ -114,7 +117,7 @@ def _write_sheet(path: Path, rows: Sequence[str], columns: Sequence[Column], tit
     left = 0.25 + 0.085 * max(map(len, rows))
     lines = max(column.title.count("\n") + 1 for column in columns)
     notes = _wrapped(note, left + len(columns) * step_w)
-    head = 0.15 + 0.26 * (title.count("\n") + 1) + 0.17 * len(notes) + 0.17 * lines + 0.14
+    head = 0.15 + 0.26 * (title.count("\n") + 1) + 0.17 * len(notes) + 0.17 * lines + (0.14 if notes else 0.04)
     places, x = [], left
     for column in columns:
         x += 0.3 if column.apart else 0.0
@@ -224,7 +227,9 @@ def roc_figure(
         limit = ceiling(grid, epsilon, delta)
         label = f"most that ε = {epsilon:.4g}, δ = {delta:.0e} allows"
         axes.plot(grid, np.maximum(limit, least), color="black", linewidth=1.4, label=label)
-        axes.fill_between(grid, np.maximum(limit, least), 1.0, color="#e5e7eb", linewidth=0)
+        axes.fill_between(
+            grid, np.maximum(limit, least), 1.0, color="#e5e7eb", linewidth=0, label="ruled out by the proof"
+        )
     for place, (name, (false, true)) in enumerate(curves.items()):
         x, y = np.asarray(false, dtype=np.float64), np.asarray(true, dtype=np.float64)
         if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
-from attacks.evaluators import Committee, check_disjoint, digests, gate, train_committee
+from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
 from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
 from bench.cache import Cache
 from bench.console import Progress
+from bench.data.datasets import load
+from bench.data.splits import materialise, split
 from bench.errors import BenchError
 from bench.estimates import Estimate
 from bench.interface import Context, Facts, Reconstructions
@@ -165,6 +168,28 @@ def test_large_images_are_scaled_down_and_colours_taken() -> None:
         assert recipe.build(tiny)(torch.rand(2, 1, 8, 8)).shape == (2, CLASSES)
 
 
+def test_a_folder_of_identities_needs_nothing_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "root"))
+    for half, count, seed in (("train", 42, 0), ("test", 18, 1)):
+        for number, (image, label) in enumerate(zip(*shapes(count, seed), strict=True)):
+            path = tmp_path / "people" / half / f"id{int(label)}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[0].numpy()).save(path)
+    loaded = load(f"folder:{tmp_path / 'people'}")
+    data = materialise(loaded, split(loaded))
+    known, private = data.private.facts, data.private
+    forbidden = {"the private records": digests(private.images), "the public images": digests(data.public.images)}
+    # 3 images a class, as for faces; bars that may be mirrored are told apart by their columns' distance to the middle.
+    plan = [replace(recipe, augmentation="slanted") for recipe in recipes(known, len(data.test_labels))]
+    plan = [replace(recipe, settings=recipe.settings and QUICK) for recipe in plan]
+    found = train_committee(
+        data.test_images, data.test_labels, known, context(), forbidden,
+        held_out=(private.images, private.labels), chosen=plan,
+    )  # fmt: skip
+    assert found.kinds == ("convolutional", "gradients", "discriminant")
+    assert min(found.accuracies) > 0.7
+
+
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +210,15 @@ def test_noise_pleases_one_evaluator_more_often_than_all(committee: Committee) -
     noise = torch.rand(200, 1, 20, 16, generator=torch.Generator().manual_seed(0))
     verdict = committee.predict(noise)
     assert verdict.agreed.double().mean() < 0.8
+
+
+def test_the_worst_class_counts_as_the_committees_false_positives(committee: Committee) -> None:
+    """Ten of fifty images of other classes are taken for class 1, none for another."""
+    truth = torch.arange(60) // 10
+    said = truth.clone()
+    said[:10] = 1
+    verdict = replace(committee.predict(shapes(60, 4)[0]), labels=said.expand(3, -1))
+    assert _false_positives(verdict, truth, CLASSES) == pytest.approx(10 / 50)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
