@@ -13,7 +13,8 @@ used for an autoencoder only, are replaced by a Gaussian blur of the image that 
 
 The quick preset is ours. A convolutional student's unregularised optimum is a texture that nobody recognises; shifted
 and noisy views, and a prior for few bright and smooth strokes, turn it into digits. With the weights of the prior in
-units of the mean gradient of the loss (``prior=relative``), they suit students of any temperature.
+units of the mean gradient of the loss (``prior=relative``), they suit students of any temperature. A numeric gradient
+is mostly noise, and larger than the true one: a relative prior has to be lighter beside it.
 """
 
 from __future__ import annotations
