@@ -101,8 +101,12 @@ class MechanismAudited(Row):
     parameters: dict[str, Any]
     draws: int
     epsilon: float
-    exact: float | None
+    exact: float
+    half_noise: float | None = None
+    """What the same draws would have shown with half of the noise: the power of the audit."""
     verdict: str
+    reason: str = ""
+    """Why it was not audited."""
 
 
 class AuditRecord(Row):

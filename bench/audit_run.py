@@ -20,6 +20,7 @@ from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.errors import BenchError
 from bench.interface import Context, Family, PrivacyUnit
 from bench.plan import Cell, cell_of
+from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import METHODS
@@ -112,7 +113,7 @@ def audit_student(
         options = options.fitted(cell.facts.private_records)
         cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
         context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers, notes.append)
-        parts = _audit(cell, options, run_dir, source, context)
+        parts = _audit(record, cell, options, run_dir, source, context)
         status = Status.DONE
     except Exception as error:  # noqa: BLE001 (one student's failure must not stop the others)
         status = Status.FAILED
@@ -156,7 +157,9 @@ def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
     return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
 
 
-def _audit(cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSource, context: Context) -> dict[str, Any]:
+def _audit(
+    record: Record, cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSource, context: Context
+) -> dict[str, Any]:
     from attacks.audit import check_power
 
     method = METHODS.get(cell.method)
@@ -165,9 +168,9 @@ def _audit(cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSourc
     if options.refute is not None:
         total = options.runs * options.guesses
         check_power(options.runs * options.canaries, total, options.refute, cell.delta, options.confidence)
-    mechanisms = _mechanisms(cell, options, run_dir, context)
+    mechanisms = mechanisms_of(record, options, context)
     siblings: dict[bool, list[Sibling]] = {False: [], True: []}
-    passes = [False, True] if options.power and method.private and not method.bypass else [False]
+    passes = [False, True] if options.power and method.private else [False]
     with context.progress.stage("siblings", len(passes) * options.runs) as stage:
         for index in range(options.runs):
             for noiseless in passes:
@@ -179,7 +182,7 @@ def _audit(cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSourc
                 stage.advance()
     channels = count_guesses(siblings[False], canaries, options, cell.delta, context)
     power = count_guesses(siblings[True], canaries, options, cell.delta, context) if siblings[True] else []
-    if not power:
+    if not method.private:
         context.note("there is no noise to leave out: the audit is its own power run")
     return {
         "channels": channels,
@@ -215,8 +218,8 @@ def count_guesses(
         for sibling, scores in rows:
             ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{sibling.index}")
             correct += one_run(
-                scores, sibling.coins[numbers], guesses // 2, guesses // 2, delta,
-                confidence=options.confidence, generator=ties,
+                scores, sibling.coins[numbers], guesses // 2, guesses // 2, delta, ties,
+                group=canaries.group(family), confidence=options.confidence,
             ).correct  # fmt: skip
         counted.append((name, family, guesses * len(rows), correct))
     confidence = corrected(options.confidence, len(counted))
@@ -227,6 +230,27 @@ def count_guesses(
     ]  # fmt: skip
 
 
-def _mechanisms(cell: Cell, options: AuditOptions, run_dir: RunDir, context: Context) -> list[MechanismAudited]:
-    """Draw from every distinct mechanism of the record's ledger on adjacent inputs."""
-    return []
+def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
+    """Draw from every distinct mechanism of the record's ledger on the worst adjacent inputs that are known."""
+    from bench.privacy.event import Event
+    from bench.privacy.mechanism_audit import audit_events
+
+    if not options.draws or record.privacy is None:
+        return []
+    events = [Event.from_dict(event) for event in record.privacy.events]
+    noise = SeededNoise(Streams(options.seed, "audit/").numpy(f"mechanisms/{record.key}"))
+    with context.progress.stage("mechanisms", 1):
+        found = audit_events(events, noise, options.draws, record.delta, options.confidence)
+    return [
+        MechanismAudited(
+            kind=a.kind,
+            parameters=a.parameters,
+            draws=a.draws,
+            epsilon=a.bound,
+            exact=a.exact,
+            half_noise=a.deciding.with_half_noise if a.deciding else None,
+            verdict=a.verdict.value,
+            reason=a.reason,
+        )
+        for a in found
+    ]

@@ -204,8 +204,8 @@ def _mechanisms(audit: AuditRecord) -> str:
     if not audit.mechanisms:
         return "–"
     bad = sum(m.verdict == "violated" for m in audit.mechanisms)
-    looked = sum(m.verdict in ("violated", "consistent") for m in audit.mechanisms)
-    return f"{bad} VIOLATED" if bad else f"{looked} of {len(audit.mechanisms)} consistent"
+    hold = sum(m.verdict == "no violation found" for m in audit.mechanisms)
+    return f"{bad} VIOLATED" if bad else f"{hold} of {len(audit.mechanisms)} hold"
 
 
 def attack(

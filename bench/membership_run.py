@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from bench.plan import Cell, keyed
 from bench.registry import METHODS
 from bench.run import noise_of
 from bench.seeds import Streams
-from bench.siblings import Sibling, logits_of, queries_of, train_sibling
+from bench.siblings import Sibling, find_sibling, logits_of, queries_of, train_sibling
 from bench.store import RunDir
 
 if TYPE_CHECKING:
@@ -96,31 +96,26 @@ def train_siblings(
     """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
     from bench.ensemble import worker_pool
 
+    found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
+    missing = [index for index, sibling in found.items() if sibling is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
     importable = not METHODS.get(cell.method).__module__.startswith("bench_plugin_")
-    workers = min(context.workers, count) if importable else 1
-    with (
-        context.progress.stage(f"siblings of {cell.method}", count) as stage,
-        worker_pool(workers, context.device.type) as pool,
-    ):
-        if pool is None:
-            siblings = []
-            for index in range(count):
-                siblings.append(job(context.device, context.progress, context.workers, index))
-                stage.advance()
-            return siblings
-        return _side_by_side(pool, functools.partial(job, context.device, Progress(), 1), count, stage.advance)
-
-
-def _side_by_side(pool: ProcessPoolExecutor, job: Any, count: int, advance: Any) -> list[Sibling]:
-    from concurrent.futures import as_completed
-
-    futures = {pool.submit(job, index): index for index in range(count)}
-    done: dict[int, Sibling] = {}
-    for future in as_completed(futures):
-        done[futures[future]] = future.result()
-        advance()
-    return [done[index] for index in range(count)]
+    workers = min(context.workers, len(missing)) if importable else 1
+    if missing:
+        with (
+            context.progress.stage(f"siblings of {cell.method}", len(missing)) as stage,
+            worker_pool(workers, context.device.type) as pool,
+        ):
+            if pool is None:
+                for index in missing:
+                    found[index] = job(context.device, context.progress, context.workers, index)
+                    stage.advance()
+            else:
+                futures = {pool.submit(job, context.device, Progress(), 1, index): index for index in missing}
+                for future in as_completed(futures):
+                    found[futures[future]] = future.result()
+                    stage.advance()
+    return [sibling for sibling in found.values() if sibling is not None]
 
 
 def _train_one(

@@ -84,6 +84,43 @@ class NoiselessLedger(Ledger):
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
+class _Absent(Exception):
+    """Raised in place of a training: the sibling is not there."""
+
+
+def find_sibling(cell: Cell, canaries: Canaries, index: int, context: Context) -> Sibling | None:
+    """Return the sibling number `index` of `cell` from the cache; None where it has not been trained yet."""
+    _, depends = _depends(cell, canaries, index, context, noiseless=False)
+
+    def absent() -> Arrays:
+        raise _Absent
+
+    try:
+        return _unpack(index, canaries.coins(cell.seed, index), context.cache.get("sibling", depends, absent))
+    except _Absent:
+        return None
+
+
+def _depends(
+    cell: Cell, canaries: Canaries, index: int, context: Context, *, noiseless: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a sibling's private set depends on, and what the sibling does."""
+    method = METHODS.get(cell.method)
+    which = {
+        "plan": dataclasses.asdict(canaries.plan), "adjacency": canaries.adjacency.value, "index": index,
+        "seed": cell.seed, "label": method.unit is PrivacyUnit.LABEL,
+    }  # fmt: skip
+    depends = {
+        **which,
+        "method": [cell.method, method.version],
+        "config": as_dict(cell.config),
+        "delta": cell.delta,
+        "noiseless": noiseless,
+        "device": context.device.type,
+    }
+    return which, depends
+
+
 def train_sibling(
     cell: Cell,
     canaries: Canaries,
@@ -99,18 +136,7 @@ def train_sibling(
     `context.cache` has the cell's base; `noise` makes the source of noise from the sibling's streams.
     """
     coins = canaries.coins(cell.seed, index)
-    which = {
-        "plan": dataclasses.asdict(canaries.plan), "adjacency": canaries.adjacency.value, "index": index,
-        "label": METHODS.get(cell.method).unit is PrivacyUnit.LABEL,
-    }  # fmt: skip
-    depends = {
-        **which,
-        "method": [cell.method, METHODS.get(cell.method).version],
-        "config": as_dict(cell.config),
-        "delta": cell.delta,
-        "noiseless": noiseless,
-        "device": context.device.type,
-    }
+    which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
     def make() -> Arrays:
         # The ensembles of the sibling are its own; which cell asks for them does not matter.

@@ -63,7 +63,10 @@ def inversion_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...
 
     def of(role: Role, metric: str = INVERSION_METRIC, *, scale: float = 100) -> str:
         scores = attack.targets.get(role.value)
-        return percent(scores.metrics.get(metric) if scores else None, scale)
+        estimate = scores.metrics.get(metric) if scores else None
+        if role is not Role.STUDENT:  # the controls' intervals are in the record: here they would fold the table
+            return "–" if estimate is None else f"{scale * estimate.value:.1f}"
+        return percent(estimate, scale)
 
     student = attack.targets[Role.STUDENT.value]
     return (
