@@ -27,7 +27,9 @@ Keys = Annotated[
     list[str] | None, typer.Argument(help="Keys of records, or their beginnings; none: every student of the directory.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory, as given to `bench run`.")]
-Methods = Annotated[str, typer.Option("--methods", "-m", help="Only students of these methods, with commas.")]
+Methods = Annotated[
+    str, typer.Option("--methods", "-m", help="Only students of these methods, with commas; or files of methods.")
+]
 Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, where the students were trained on a folder.")]
 ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
@@ -140,6 +142,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     Raises :class:`BenchError` where there is none, :class:`UnknownNameError` for a key or method that fits none.
     """
     from bench.record import Status
+    from bench.registry import METHODS
 
     read = run_dir.read_records()
     for line in read.damaged:
@@ -152,7 +155,8 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     for key in keys or ():
         if not any(record.key.startswith(key) for record in done):
             raise UnknownNameError("record", key, [record.key for record in done])
-    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    # A file is imported, so that its method is known by name.
+    wanted = [METHODS.get(n).name if n.endswith(".py") else n for n in map(str.strip, methods.split(",")) if n]
     for name in wanted:
         if not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
