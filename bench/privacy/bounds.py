@@ -236,7 +236,8 @@ def allowed_tpr(fpr: ArrayLike, epsilon: float, delta: float) -> Floats:
     """
     rates, small = _rates(fpr), math.exp(-_nonnegative_epsilon(epsilon))
     check_audit_delta(delta)
-    steep = rates / small + delta if small > 0 else np.where(rates > 0, 1.0, delta)
+    # An epsilon of hundreds would overflow, and forbids nothing above a false positive rate of 0.
+    steep = rates / small + delta if small > 1e-300 else np.where(rates > 0, 1.0, delta)
     return np.clip(np.minimum(steep, 1 - small * (1 - delta - rates)), 0.0, 1.0)
 
 
