@@ -214,7 +214,8 @@ def test_access_is_enough_and_needed(name: str, shapes: World, trained: torch.nn
 
 def test_numeric_gradient_needs_confidences_only(shapes: World, trained: torch.nn.Module) -> None:
     changes: dict[str, Any] = {"gradient": "numeric", "views": 1, "images_per_class": 1, "restarts": 1, "steps": 30}
-    changes |= {"directions": 20, "access": Access.CONFIDENCES, "noise": 0.0, "shift": 0, "darkness": 0.0}
+    changes |= {"directions": 20, "access": Access.CONFIDENCES, "noise": 0.0, "shift": 0}
+    changes |= {"prior": "absolute", "smoothness": 1e-3, "darkness": 0.0}
     made, target = attack("mi-face", shapes, trained, **changes)
     assert target.queries == CLASSES * (30 * (2 * 20 + 1) + 1)
     assert trained(made.images).argmax(1).tolist() == made.labels.tolist()
