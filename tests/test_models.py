@@ -14,7 +14,7 @@ from bench.models.classifiers import build, features_and_logits, model_options
 from bench.models.generators import ConvGenerator, DenseGenerator, generator_for
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, WeightNormLinear, data_dependent_start
 
-OWN = ["pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "small_cnn", "salimans_mlp"]
+OWN = ["pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "small_cnn", "salimans_mlp", "softmax_regression"]
 
 
 @pytest.mark.parametrize("name", OWN)

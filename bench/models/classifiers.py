@@ -234,6 +234,22 @@ def small_cnn(
 
 
 @register_model
+def softmax_regression(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
+) -> FeatureNet:
+    """Build a linear classifier of pixels: the net of Fredrikson et al. 2015, section 5, attacked on faces there.
+
+    Pixels are mapped to [-1, 1]; the head starts at 0, so that what it ends as comes of the data alone.
+    """
+    net = _assemble("softmax_regression", [Normalise()], (), nn.ReLU, in_chans, img_size, num_classes)
+    head = net.get_classifier()
+    assert isinstance(head, nn.Linear)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return net
+
+
+@register_model
 def salimans_mlp(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     widths: Sequence[int] = (1000, 500, 250, 250, 250), input_noise: float = 0.3, noise: float = 0.5, **_: Any,
