@@ -6,7 +6,9 @@ from :mod:`bench.controls`, so that every number stands beside what it would be 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +66,18 @@ class Workplace:
     """The name that a user's folder is loaded by: a record does not hold the path."""
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     """Records of an evaluation by data set, each checked once."""
+    stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    """What is closed when the command ends."""
+    _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
+
+    def pool(self) -> ProcessPoolExecutor | None:
+        """Return the processes that share the work, started when first asked for; None where one does it all."""
+        from bench.ensemble import worker_pool
+
+        if not self._pool:
+            kind = "cpu" if self.device == "cpu" else "cuda"
+            self._pool.append(self.stack.enter_context(worker_pool(self.workers, kind)))
+        return self._pool[0]
 
     def data_of(self, name: str) -> AttackData:
         """Return the records of an evaluation on the data set `name`."""

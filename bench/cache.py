@@ -41,9 +41,7 @@ class Cache:
     `base` goes into every key: the data set, its revision and its split, which no stage should have to repeat.
     """
 
-    def __init__(
-        self, root: Path | None, base: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, root: Path | None, base: Mapping[str, Any], say: Callable[[str], None] | None = None) -> None:
         self.root = root
         self.base = dict(base)
         self.made: list[str] = []
@@ -69,6 +67,10 @@ class Cache:
         self._write(name, arrays)
         return arrays
 
+    def silent(self) -> Cache:
+        """Return a cache over the same artefacts that says nothing, and so can be handed to another process."""
+        return Cache(self.root, self.base)
+
     def _path(self, name: str) -> Path:
         assert self.root is not None
         return self.root / f"{name}.safetensors"
@@ -91,7 +93,8 @@ class Cache:
         if damage:
             aside = path.with_suffix(".damaged")
             os.replace(path, aside)
-            self._say(f"the artefact {path.name} is damaged ({damage}); it is set aside and made anew")
+            if self._say is not None:
+                self._say(f"the artefact {path.name} is damaged ({damage}); it is set aside and made anew")
             return None
         return arrays
 

@@ -265,7 +265,7 @@ def attack(
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
         if not places:
-            places.append(Workplace(run_dir, source, progress, options, where, crew, data))
+            places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
         cell = cell_of(record, source.describe(data or record.dataset))
         known = {found.key: found for found in run_dir.read_attacks()[0]}
         with progress.stage("attacks", len(names)) as stage:
@@ -280,7 +280,8 @@ def attack(
                 results.append(found)
                 stage.advance()
 
-    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
+    with contextlib.ExitStack() as stack:
+        stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
     if json_:
         print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))
     else:

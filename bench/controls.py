@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bench.data.splits import Materialised
     from bench.training import FitSettings
 
-CHUNK_STEPS = 10
-"""After how many steps a matched control is tested."""
+CHECKS = 200
+"""At most how often a matched control is tested on its way to the accuracy of one without privacy."""
 
 
 class Role(StrEnum):
@@ -141,9 +141,10 @@ def _matched(
         net = fresh(student, streams)
         total, order = settings.total_steps(len(material.private)), streams.torch("order")
         # A rate small enough that accuracy climbs in steps and does not jump over the student's.
-        piece = dataclasses.replace(settings, epochs=None, steps=CHUNK_STEPS, lr=settings.lr / 5)
-        with context.progress.stage("matched control", total // CHUNK_STEPS) as stage:
-            for _ in range(total // CHUNK_STEPS):
+        chunk = max(1, total // CHECKS)
+        piece = dataclasses.replace(settings, epochs=None, steps=chunk, lr=settings.lr / 5)
+        with context.progress.stage("matched control", total // chunk) as stage:
+            for _ in range(total // chunk):
                 if measure(net, material.test_images, material.test_labels, device=context.device) >= accuracy:
                     break
                 fit(net, material.private.images, material.private.labels, piece, order, device=context.device)

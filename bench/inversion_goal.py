@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import Estimated, Scores
 from bench.config import as_dict
+from bench.console import Progress
 from bench.controls import Role, make_control, weights_digest
 from bench.data.ranks import ranks
 from bench.errors import BenchError
-from bench.interface import Access, Facts, Knowledge, Reconstructions, Released
+from bench.interface import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.seeds import Streams
 
 if TYPE_CHECKING:
@@ -34,51 +37,54 @@ def inversion(
     record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the student of `record`."""
-    from attacks.evaluators import digests, train_committee
     from attacks.inversion_scores import margin, score, summarise
     from bench.data.datasets import get_dataset
     from bench.inversion_picture import draw
     from bench.training import accuracy
 
-    assert record.student is not None
     data = place.data_of(cell.dataset)
     facts = data.material.private.facts
-    forbidden = {"the private records": digests(data.members[0])}
-    if data.auxiliary is not None:
-        forbidden["the auxiliary data"] = digests(data.auxiliary.images)
-    committee = train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out)
+    committee = committee_of(data, context)
     student = load_student(record, facts, place)
     if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
         raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
     observed = _observed(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    targets_of = {Role.STUDENT: student}
+    for role in list(Role)[1:]:
+        control = make_control(
+            role, student, record.utility.accuracy if record.utility else 0.0, data.material, data.disjoint,
+            place.options.preset.value, place.options.seed, context,
+        )  # fmt: skip
+        if control is not None:
+            targets_of[role] = control
+    made = _reconstruct_all(attack, config, targets_of, data, observed, facts, context, place.pool())
     scored: dict[Role, Scored] = {}
-    made: dict[Role, Reconstructions] = {}
     targets: dict[str, Scores] = {}
-    with context.progress.stage(f"{attack.name}: targets", len(Role)) as stage:
-        for role in Role:
-            released = student if role is Role.STUDENT else make_control(
-                role, student, record.utility.accuracy if record.utility else 0.0, data.material, data.disjoint,
-                place.options.preset.value, place.options.seed, context,
-            )  # fmt: skip
-            if released is not None:
-                with context.progress.stage(role.value, 1):
-                    made[role], queries = _reconstruct(attack, config, released, data, observed, facts, context)
-                scored[role] = score(made[role], committee, data.members, data.nonmembers, observed)
-                good = accuracy(
-                    released.student, data.material.test_images, data.material.test_labels, device=context.device
-                )
-                metrics = _metrics(summarise([scored[role]], committee))
-                targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
+    with context.progress.stage(f"{attack.name}: scores", len(made)) as stage:
+        for role, (found, queries) in made.items():
+            scored[role] = score(found, committee, data.members, data.nonmembers, observed)
+            net = targets_of[role].student
+            good = accuracy(net, data.material.test_images, data.material.test_labels, device=context.device)
+            metrics = _metrics(summarise([scored[role]], committee))
+            targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
             stage.advance()
-    for control in (Role.COUNTERFACTUAL, Role.PRIOR, Role.NON_PRIVATE, Role.MATCHED):
-        if control in scored:
-            name = f"committee top-1 above {control}"
-            targets[Role.STUDENT].metrics[name] = _estimated(margin([scored[Role.STUDENT]], [scored[control]]))
+    for against in (Role.COUNTERFACTUAL, Role.PRIOR, Role.NON_PRIVATE, Role.MATCHED):
+        if against in scored:
+            name = f"committee top-1 above {against}"
+            gap = margin([scored[Role.STUDENT]], [scored[against]])
+            targets[Role.STUDENT.value].metrics[name] = _estimated(gap)
     picture = f"attacks/{key}.png"
     draw(
-        place.run_dir.path / picture, made, scored, data.members, data.nonmembers,
-        get_dataset(cell.dataset).class_names, title=f"{attack.name} on {record.key}",
-    )  # fmt: skip
+        place.run_dir.path / picture,
+        {role: found for role, (found, _) in made.items()},
+        scored,
+        # A picture may be passed on: of a user's own data it shows what the attack made, and no record.
+        (data.members, data.nonmembers) if facts.public_benchmark else None,
+        get_dataset(cell.dataset).class_names,
+        title=f"{attack.name} on {record.key}",
+    )
+    if not facts.public_benchmark:
+        context.note("measured on private records: keep these figures to yourself, or account for them")
     return {
         "targets": targets,
         "no_power": _gate(targets, facts, committee),
@@ -86,11 +92,22 @@ def inversion(
         "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
         "pictures": [picture],
         "details": {
-            "images_per_class": len(made[Role.STUDENT].labels) // facts.classes,
+            "images_per_class": len(made[Role.STUDENT][0].labels) // facts.classes,
             "committee": str(committee),
             "judged_on": scored[Role.STUDENT].judged_on,
         },
     }
+
+
+def committee_of(data: AttackData, context: Context) -> Committee:
+    """Return the evaluators of a data set, after checking that they saw no private and no auxiliary image."""
+    from attacks.evaluators import digests, train_committee
+
+    forbidden = {"the private records": digests(data.members[0])}
+    if data.auxiliary is not None:
+        forbidden["the auxiliary data"] = digests(data.auxiliary.images)
+    facts = data.material.private.facts
+    return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out)
 
 
 def load_student(record: Record, facts: Facts, place: Workplace) -> Released:
@@ -122,25 +139,60 @@ def load_student(record: Record, facts: Facts, place: Workplace) -> Released:
     return released
 
 
+def _reconstruct_all(
+    attack: InversionAttack,
+    config: Any,
+    targets: Mapping[Role, Released],
+    data: AttackData,
+    observed: Observed | None,
+    facts: Facts,
+    context: Context,
+    pool: ProcessPoolExecutor | None,
+) -> dict[Role, tuple[Reconstructions, int]]:
+    """Return what the attack makes of each target, and how many images went through it.
+
+    The first is attacked here, since it may train what all share (a generator); the others in the processes of `pool`.
+    """
+    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    made: dict[Role, tuple[Reconstructions, int]] = {}
+    with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
+        for place, (role, released) in enumerate(targets.items()):
+            if place == 1 and pool is not None:
+                apart = dataclasses.replace(context, progress=Progress(), note=_silent, cache=context.cache.silent())
+                rest = {
+                    pool.submit(_reconstruct, attack, config, other, auxiliary, observed, facts, apart): name
+                    for name, other in list(targets.items())[1:]
+                }
+                for done in as_completed(rest):
+                    made[rest[done]] = done.result()
+                    stage.advance()
+                break
+            with context.progress.stage(role.value, 1):
+                made[role] = _reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            stage.advance()
+    return {role: made[role] for role in targets}
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
 def _reconstruct(
     attack: InversionAttack,
     config: Any,
     released: Released,
-    data: AttackData,
+    known: PublicData | None,
     observed: Observed | None,
     facts: Facts,
     context: Context,
 ) -> tuple[Reconstructions, int]:
     """Return what the attack makes of `released` and how many images went through it; an artefact."""
-    import dataclasses
-
     import numpy as np
     import torch
 
     from bench.controls import content_digest
     from bench.target import Target
 
-    known = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
     depends = {
         "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,
         "target": weights_digest(released), "device": context.device.type,

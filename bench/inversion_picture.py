@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,15 @@ def draw(
     path: Path,
     made: Mapping[Role, Reconstructions],
     scored: Mapping[Role, Scored],
-    members: Labelled,
-    nonmembers: Labelled,
+    records: tuple[Labelled, Labelled] | None,
     class_names: tuple[str, ...],
     *,
     title: str,
 ) -> None:
-    """Write the sheet to `path`; the first classes are shown, and of each the first tries, none chosen by its looks."""
+    """Write the sheet to `path`; the first classes are shown, and of each the first tries, none chosen by its looks.
+
+    `records` are members and non-members, of which the nearest are shown; None shows none.
+    """
     from reports.pictures import comparison_sheet
 
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
@@ -41,27 +43,61 @@ def draw(
     for role in made:
         for place in range(TRIES if role is Role.STUDENT else 1):
             name = role.value if role is not Role.STUDENT else f"student, try {place + 1}"
-            columns.append(_tries(name, made[role], scored[role], classes, place, apart=role is Role.NON_PRIVATE))
-    references = [
-        _nearest("nearest member", made[Role.STUDENT], members, nonmembers, classes),
-        _nearest("nearest other", made[Role.STUDENT], nonmembers, members, classes),
-    ]
+            good = scored[role].values["top1"] > 0
+            columns.append(_column(name, made[role], good, classes, place, apart=role is Role.NON_PRIVATE))
+    references: list[Column] = []
+    note = "green: all three evaluators name it"
+    if records is not None:
+        references = [
+            _nearest("nearest member", made[Role.STUDENT], *records, classes),
+            _nearest("nearest other", made[Role.STUDENT], records[1], records[0], classes),
+        ]
+        note += "; nearest: to the student's first try by SSIM, of equally large pools"
     names = [class_names[label] for label in classes]
-    note = "green: all three evaluators name it; nearest: to the student's first try by SSIM, of equally large pools"
     comparison_sheet(path, names, columns, references, title=title, note=note)
 
 
-def _tries(name: str, made: Reconstructions, scored: Scored, classes: list[int], place: int, *, apart: bool) -> Column:
+def draw_comparison(
+    path: Path,
+    students: Sequence[tuple[str, Reconstructions, Sequence[bool]]],
+    controls: Sequence[tuple[str, Reconstructions, Sequence[bool]]],
+    members: Labelled,
+    class_names: tuple[str, ...],
+    *,
+    title: str,
+) -> None:
+    """Write the sheet of one attack on several students: a column each, their controls, and a record of each class.
+
+    Students and controls are given as name, reconstructions and, image by image, whether the evaluators agree.
+    """
+    import torch
+
+    from reports.pictures import Column, comparison_sheet
+
+    classes = list(dict.fromkeys(students[0][1].labels.tolist()))[:ROWS]
+    columns = [
+        _column(name, made, good, classes, 0, apart=place == len(students))
+        for place, (name, made, good) in enumerate([*students, *controls])
+    ]
+    shown = [members[0][int((members[1] == label).nonzero().flatten()[0])].float() / 255 for label in classes]
+    names = [class_names[label] for label in classes]
+    note = "the first try on each student; green: all three evaluators name it"
+    comparison_sheet(path, names, columns, [Column("a member", torch.stack(shown))], title=title, note=note)
+
+
+def _column(
+    name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
+) -> Column:
     import torch
 
     from reports.pictures import Column
 
     rows = [int((made.labels == label).nonzero().flatten()[place % int((made.labels == label).sum())])
             for label in classes]  # fmt: skip
-    chosen = torch.tensor(rows)
-    good = [bool(scored.values["top1"][row]) for row in rows]
+    verdicts = [bool(good[row]) for row in rows]
     absent = [] if made.reached is None else [not bool(made.reached[row]) for row in rows]
-    return Column(name, made.images[chosen], ["yes" if g else "no" for g in good], good, apart, absent)
+    captions = ["yes" if verdict else "no" for verdict in verdicts]
+    return Column(name, made.images[torch.tensor(rows)], captions, verdicts, apart, absent)
 
 
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
