@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from bench.interface import Adjacency, PrivacyUnit
+from bench.interface import Adjacency, AuditKind, PrivacyUnit
 from bench.record import Failure, Provenance, Row, Status
 
 
@@ -92,6 +92,8 @@ class Channel(Row):
     group: int = 1
     epsilon: float
     cap: float
+    errors: tuple[int, int, int, int] | None = None
+    """False positives of so many runs without the canary, false negatives of so many with it; for many runs."""
 
 
 class MechanismAudited(Row):
@@ -118,7 +120,7 @@ class AuditRecord(Row):
     status: Status
     method: str
     dataset: str
-    kind: Literal["one-run", "many-run"] = "one-run"
+    kind: AuditKind = AuditKind.ONE_RUN
     unit: PrivacyUnit
     """What the canaries are: one record, or one label."""
     adjacency: Adjacency

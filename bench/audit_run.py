@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
-from bench.audited import bounded, corrected
+from bench.audited import bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.errors import BenchError
-from bench.interface import Context, Family, PrivacyUnit
+from bench.interface import AuditKind, Context, Family, PrivacyUnit
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
@@ -30,6 +30,7 @@ from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 
 if TYPE_CHECKING:
     from bench.console import Progress
+    from bench.data.splits import Materialised
     from bench.store import RunDir
 
 AUDIT_VERSION = 1
@@ -55,6 +56,7 @@ class AuditOptions:
     draws: int = 1_000_000
     """On each side, for each mechanism of the ledger; 0 leaves the mechanisms out."""
     refute: float | None = None
+    kind: AuditKind = AuditKind.ONE_RUN
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -62,12 +64,19 @@ class AuditOptions:
             raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
         if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0:
             raise BenchError("--runs must be 1 or more, and canaries, guesses and draws not negative.")
+        if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
+            raise BenchError(
+                "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
+                "--kind many-run --runs 100, without --canaries and with another family than duplicated."
+            )
 
     def fitted(self, private_records: int) -> AuditOptions:
         """Return the options with numbers for so many private records.
 
         Raises :class:`BenchError` where the guesses cannot reach what `refute` asks for.
         """
+        if self.kind is AuditKind.MANY_RUN:
+            return dataclasses.replace(self, canaries=1, guesses=1)
         canaries = self.canaries or max(2, min(1000, private_records // 10))
         guesses = self.guesses or max(2, min(100, canaries // 2))
         if guesses % 2 or guesses > canaries:
@@ -80,7 +89,7 @@ class AuditOptions:
     def plan(self, *, images: bool) -> CanaryPlan:
         """Return the canaries: those of the family and, with `images`, natural ones for released images."""
         counts: dict[str, int] = {self.family.value: self.canaries}
-        if images and self.family is not Family.NATURAL:
+        if images and self.family is not Family.NATURAL and self.kind is AuditKind.ONE_RUN:
             counts[Family.NATURAL.value] = max(2, self.canaries // 4)
         return CanaryPlan(**counts, copies=self.copies, seed=self.seed)
 
@@ -131,6 +140,7 @@ def audit_student(
             "adjacency": method.adjacency,
             "delta": record.delta,
             "confidence": options.confidence,
+            "kind": options.kind,
             "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
             "runs": options.runs,
             "notes": list(dict.fromkeys(notes)),
@@ -165,6 +175,8 @@ def _audit(
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
     canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
+    if options.kind is AuditKind.MANY_RUN:
+        return _many_runs(record, cell, canaries, options, run_dir, material, context)
     if options.refute is not None:
         total = options.runs * options.guesses
         check_power(options.runs * options.canaries, total, options.refute, cell.delta, options.confidence)
@@ -191,6 +203,40 @@ def _audit(
         "power": power,
         "mechanisms": mechanisms,
         "accuracy": sum(sibling.accuracy for sibling in siblings[False]) / options.runs,
+    }
+
+
+def _many_runs(
+    record: Record,
+    cell: Cell,
+    canaries: Canaries,
+    options: AuditOptions,
+    run_dir: RunDir,
+    material: Materialised,
+    context: Context,
+) -> dict[str, Any]:
+    """Audit one canary over many runs: the first half of each arm chooses the threshold, the others are counted."""
+    import numpy as np
+
+    from attacks.audit import many_runs
+    from bench.membership_run import train_siblings
+
+    siblings = train_siblings(cell, canaries, options.runs, material, context, run_dir)
+    scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in siblings])
+    coins = np.array([bool(s.coins[0]) for s in siblings])
+    found = many_runs(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
+    errors = (found.false_positives, found.negatives, found.false_negatives, found.positives)
+    channel = many_bounded("student", options.family.value, errors, cell.delta, options.confidence)
+    if options.refute is not None and channel.cap < options.refute:
+        raise BenchError(
+            f"{options.runs} runs certify an epsilon of {channel.cap:.2f} at most, not {options.refute:g}: give more --runs."
+        )
+    return {
+        "channels": [channel],
+        "epsilon": channel.epsilon,
+        "allowed": max(sibling.proven for sibling in siblings),
+        "mechanisms": mechanisms_of(record, options, context),
+        "accuracy": sum(sibling.accuracy for sibling in siblings) / options.runs,
     }
 
 

@@ -28,6 +28,18 @@ def bounded(
     )  # fmt: skip
 
 
+def many_bounded(name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float) -> Channel:
+    """Return the channel of one canary over many runs, with its Clopper-Pearson bound at this confidence."""
+    from bench.privacy.bounds import many_run_epsilon
+
+    found = many_run_epsilon(*errors, delta, confidence)
+    runs = errors[1] + errors[3]
+    return Channel(
+        name=name, family=family, canaries=1, guesses=runs, correct=runs - errors[0] - errors[2],
+        epsilon=found.epsilon, cap=found.cap, errors=errors,
+    )  # fmt: skip
+
+
 def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
     """Return the audited epsilon of one student, or of several that differ in their seeds alone; None without an audit.
 
@@ -35,6 +47,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     their counts add up. What is left (several channels, audits with other options) is corrected for its number.
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
+    apart: list[Channel] = []
     done = [
         a for a in audits
         if a.status is Status.DONE and (a.unit is unit or (unit is PrivacyUnit.CLIENT and a.unit is PrivacyUnit.RECORD))
@@ -44,12 +57,20 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     for audit in done:
         options = audit.key.rsplit("--", 1)[-1]
         for channel in audit.channels:
+            if channel.errors is not None:
+                apart.append(channel)
+                continue
             counts = pooled.setdefault((options, channel.name, channel.family, channel.group), [0, 0, 0])
             for position, number in enumerate((channel.canaries, channel.guesses, channel.correct)):
                 counts[position] += number
     confidence, delta = min(a.confidence for a in done), min(a.delta for a in done)
-    each = corrected(confidence, len(pooled))
+    each = corrected(confidence, len(pooled) + len(apart))
     channels = [
+        many_bounded(channel.name, channel.family, channel.errors, delta, each)
+        for channel in apart
+        if channel.errors is not None
+    ]
+    channels += [
         bounded(name, family, canaries, guesses, correct, group, delta, each)
         for (_, name, family, group), (canaries, guesses, correct) in pooled.items()
     ]

@@ -14,7 +14,7 @@ import typer
 from bench.config import Preset, Reuse
 from bench.console import print_table
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Family
+from bench.interface import AuditKind, Family
 
 if TYPE_CHECKING:
     from bench.attack_record import AttackRecord, AuditRecord
@@ -49,6 +49,9 @@ def audit(
     canaries: Annotated[int, typer.Option("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
     guesses: Annotated[int, typer.Option("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
     runs: Annotated[int, typer.Option("--runs", help="Siblings to train and to guess on.")] = 1,
+    kind: Annotated[
+        AuditKind, typer.Option("--kind", help="one-run: many canaries in each run; many-run: one canary, many runs.")
+    ] = AuditKind.ONE_RUN,
     copies: Annotated[int, typer.Option("--copies", help="Places of a duplicated canary.")] = 4,
     confidence: Annotated[float, typer.Option("--confidence", help="Of the lower bound.")] = 0.95,
     refute: Annotated[float | None, typer.Option("--refute", help="Fail where this epsilon is out of reach.")] = None,
@@ -72,7 +75,7 @@ def audit(
 
     options = AuditOptions(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
-        power=power, draws=draws, refute=refute,
+        power=power, draws=draws, refute=refute, kind=kind,
     )  # fmt: skip
     results: list[AuditRecord] = []
 

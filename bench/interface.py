@@ -81,6 +81,15 @@ class Family(StrEnum):
     OUTLIER = "outlier"
 
 
+class AuditKind(StrEnum):
+    """How a pipeline is audited."""
+
+    ONE_RUN = "one-run"
+    """Many canaries in one run (Steinke et al. 2023)."""
+    MANY_RUN = "many-run"
+    """One canary in many runs, errors bounded by Clopper-Pearson."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The privacy that was asked for: at most `epsilon` at `delta`, on the basis that is named.

