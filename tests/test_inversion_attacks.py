@@ -219,9 +219,11 @@ def test_numeric_gradient_needs_confidences_only(shapes: World, trained: torch.n
     made, target = attack("mi-face", shapes, trained, **changes)
     assert target.queries == CLASSES * (30 * (2 * 20 + 1) + 1)
     assert trained(made.images).argmax(1).tolist() == made.labels.tolist()
-    assert resemblance(made.images, made.labels, shapes.prototypes)[1] > 0.1
+    lead = resemblance(made.images, made.labels, shapes.prototypes)[1]
+    assert lead > 0.4
     coarse, _ = attack("mi-face", shapes, trained, rounding=0.1, **changes)
-    assert not torch.equal(made.images, coarse.images)
+    # Rounded answers do not change under small steps: the countermeasure leaves this variant little to go by.
+    assert resemblance(coarse.images, coarse.labels, shapes.prototypes)[1] < lead - 0.1
 
 
 def test_mi_face_stops_where_the_paper_says(shapes: World, trained: torch.nn.Module) -> None:
