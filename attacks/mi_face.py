@@ -253,7 +253,7 @@ def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
 
 def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:
     """Return log confidences (n, classes); one that was rounded to 0 counts as half of the least that is told."""
-    return target.confidences(images, rounding).clamp_min(rounding / 2 if rounding else 1e-12).log()
+    return target.confidences(images, rounding).clamp_min(rounding / 2 if rounding else 1e-38).log()
 
 
 def _clean_loss(config: MIFaceConfig, target: Target, images: Tensor, labels: Tensor) -> Tensor:
