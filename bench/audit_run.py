@@ -229,7 +229,7 @@ def _many_runs(
     channel = many_bounded("student", options.family.value, errors, cell.delta, options.confidence)
     if options.refute is not None and channel.cap < options.refute:
         raise BenchError(
-            f"{options.runs} runs certify an epsilon of {channel.cap:.2f} at most, not {options.refute:g}: give more --runs."
+            f"{options.runs} runs certify an epsilon of {channel.cap:.2f} at most, not {options.refute:g}. More --runs."
         )
     return {
         "channels": [channel],

@@ -113,8 +113,9 @@ def _each_student(
     workers: int,
     threads: int,
     quiet: bool,
+    end: Callable[[list[Record]], None] = lambda students: None,
 ) -> int | None:
-    """Call `do` for each chosen student, the directory locked; return the number of the signal that stopped it."""
+    """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.console import open_progress
     from bench.launch import Stopped, stopping_signals
     from bench.run import DataSource, prepare_device
@@ -134,6 +135,7 @@ def _each_student(
                     with progress.stage(record.key, 1):
                         do(record, run_dir, source, progress, where, workers or available_cores())
                     stage.advance()
+                end(students)
         except Stopped as stop:
             return stop.number
     return None
@@ -283,8 +285,14 @@ def attack(
                 results.append(found)
                 stage.advance()
 
+    def end(students: list[Record]) -> None:
+        from bench.attack_compare import compare
+
+        broken = {found.student for found in results if found.failure is not None}
+        compare([record for record in students if record.key not in broken], names, places[0])
+
     with contextlib.ExitStack() as stack:
-        stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
+        stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end)
     if json_:
         print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))
     else:

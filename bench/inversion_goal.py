@@ -48,7 +48,7 @@ def inversion(
     student = load_student(record, facts, place)
     if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
         raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
-    observed = _observed(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    observed = observed_of(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
     targets_of = {Role.STUDENT: student}
     for role in list(Role)[1:]:
         control = make_control(
@@ -160,7 +160,7 @@ def _reconstruct_all(
             if place == 1 and pool is not None:
                 apart = dataclasses.replace(context, progress=Progress(), note=_silent, cache=context.cache.silent())
                 rest = {
-                    pool.submit(_reconstruct, attack, config, other, auxiliary, observed, facts, apart): name
+                    pool.submit(reconstruct, attack, config, other, auxiliary, observed, facts, apart): name
                     for name, other in list(targets.items())[1:]
                 }
                 for done in as_completed(rest):
@@ -168,7 +168,7 @@ def _reconstruct_all(
                     stage.advance()
                 break
             with context.progress.stage(role.value, 1):
-                made[role] = _reconstruct(attack, config, released, auxiliary, observed, facts, context)
+                made[role] = reconstruct(attack, config, released, auxiliary, observed, facts, context)
             stage.advance()
     return {role: made[role] for role in targets}
 
@@ -177,7 +177,7 @@ def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def _reconstruct(
+def reconstruct(
     attack: InversionAttack,
     config: Any,
     released: Released,
@@ -230,7 +230,7 @@ def _reconstruct(
     return Reconstructions(images, labels, tensor("reached"), tensor("observed")), int(arrays["queries"][0])
 
 
-def _observed(data: AttackData, seed: int) -> Observed:
+def observed_of(data: AttackData, seed: int) -> Observed:
     """Return the images whose answers the attacker saw: as many members as non-members, chosen by index."""
     import torch
 
