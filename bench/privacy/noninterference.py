@@ -2,7 +2,8 @@
 
 A method is run twice with a severed ledger, the same seeds and the same public data, on two private sets that share
 only their number of records, image shape and number of classes. The two releases must then be equal to the byte. Where
-they are not, private data went round the mechanisms: the method has declared that bypass, or it is rejected.
+they are not, private data went round the mechanisms: the method has declared that bypass, or it is rejected. One that
+passes is held to the sensitivities that it states: see :mod:`bench.privacy.sensitivity`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from bench.cache import Cache, canonical_json
 from bench.config import parse_overrides
 from bench.console import Progress
 from bench.interface import Budget, Context, Facts, Method, PrivateData, PublicData, Released
-from bench.privacy.ledger import seeded_ledger
+from bench.privacy.noise import SeededNoise
+from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.seeds import Streams
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def check_method(
     delta: float = 1e-5,
     seed: int = 0,
 ) -> Check:
-    """Run the non-interference test on `method` with its tiny preset and say what came of it.
+    """Run the non-interference and the sensitivity test on `method` with its tiny preset and say what came of them.
 
     `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's.
 
@@ -100,8 +102,8 @@ def check_method(
     config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
     config = method.calibrate(config, Budget(epsilon, delta), facts)
     first, second = private_pair(facts)
-    released_a, events_a, bypass_a, notes_a = _severed_run(method, config, first, seed)
-    released_b, events_b, bypass_b, notes_b = _severed_run(method, config, second, seed)
+    released_a, events_a, bypass_a, notes_a, given = _severed_run(method, config, first, seed)
+    released_b, events_b, bypass_b, notes_b, _ = _severed_run(method, config, second, seed)
     difference = (
         _compare(released_a, released_b)
         or _compare_parts("what the ledger recorded", events_a, events_b)
@@ -132,12 +134,23 @@ def check_method(
             "counts, batch-norm statistics, early stopping on private data, queries chosen by private data. Route it "
             "through the ledger, or declare it with ledger.bypass",
         )
-    return Check(name, Verdict.PASSED, "equal releases, to the byte, on two unrelated private sets")
+    for neighbour in neighbours(first, method.unit) if given else []:
+        other = _severed_run(method, config, neighbour, seed)[-1]
+        moved = violation(given, other, method.adjacency)
+        if moved:
+            return Check(
+                name, Verdict.REJECTED, f"{moved}. The noise is sized for less than what one record does. State the "
+                "sensitivity that holds, clip, or give each record to one teacher only"
+            )  # fmt: skip
+    reason = "equal releases, to the byte, on two unrelated private sets"
+    if given:
+        reason += "; no neighbour moves what its mechanisms are given by more than they are charged for"
+    return Check(name, Verdict.PASSED, reason)
 
 
 def _severed_run(
     method: type[Method], config: Any, private: PrivateData, seed: int
-) -> tuple[Released, list[Any], list[str], list[str]]:
+) -> tuple[Released, list[Any], list[str], list[str], list[Given]]:
     import torch
 
     streams = Streams(seed)
@@ -149,12 +162,12 @@ def _severed_run(
         progress=Progress(),
         note=notes.append,
     )
-    ledger = seeded_ledger(method.unit, method.adjacency, streams.numpy("noise"), severed=True)
+    ledger = ProbeLedger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")), severed=True)
     # Streams that a method draws from torch's and NumPy's global generators are made equal too.
     torch.manual_seed(streams.integer("global"))
     np.random.seed(streams.integer("global") % 2**32)
     released = method().train_student(config, private, public_set(), ledger, context)
-    return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes
+    return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes, ledger.given
 
 
 def _compare(first: Released, second: Released) -> str:

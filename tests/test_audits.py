@@ -1,0 +1,213 @@
+"""Audits of whole pipelines: a lie is caught, an innocent is not, and what cannot be told is said."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from one_teacher import one_cell
+from records_for_tests import provenance, record
+
+from bench.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
+from bench.audited import audited_of, with_audits
+from bench.cache import Cache
+from bench.canaries import CanaryPlan, draw_canaries
+from bench.console import Progress
+from bench.errors import BenchError
+from bench.interface import Adjacency, AuditKind, Context, Facts, Family, PrivacyUnit, PrivateData, Released
+from bench.models.classifiers import build
+from bench.record import Status
+from bench.run import run_cell
+from bench.seeds import Streams
+from bench.siblings import Sibling
+from reports.leaderboard import build_board, cells_of
+
+FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))
+FAST = AuditOptions(canaries=140, guesses=100, draws=20_000)
+
+
+def private(seed: int = 0) -> PrivateData:
+    generator = np.random.default_rng(seed)
+    images = torch.from_numpy(generator.integers(0, 256, (2_000, 1, 12, 12)).astype(np.uint8))
+    return PrivateData(images, torch.from_numpy(np.arange(2_000) % 10), FACTS)
+
+
+def context() -> Context:
+    return Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+
+
+def sibling(seed: int, coins: np.ndarray, images: bool = False) -> Sibling:
+    """A student that nothing private went into."""
+    torch.manual_seed(seed)
+    extras = {"synthetic_images": torch.rand(30, 1, 12, 12)} if images else {}
+    net = build("small_cnn", 10, 1, 12, width=4).eval()
+    return Sibling(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
+
+
+@pytest.mark.parametrize(("adjacency", "images"), [(Adjacency.REPLACE, True), (Adjacency.ADD_REMOVE, False)])
+def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confidence(
+    adjacency: Adjacency, images: bool
+) -> None:
+    data, found, audits = private(), 0, 300
+    for seed in range(audits):
+        plan = CanaryPlan(outlier=100, natural=60, seed=seed)
+        canaries = draw_canaries(data, plan, PrivacyUnit.RECORD, adjacency)
+        options = AuditOptions(canaries=100, guesses=60, seed=seed)
+        channels = count_guesses([sibling(seed, canaries.coins(0, 0), images)], canaries, options, 1e-5, context())
+        assert len(channels) == 1 + images
+        found += any(channel.epsilon > 0 for channel in channels)
+    # At most one in twenty by the bound, and three standard deviations for the luck of these 300.
+    assert found <= 0.05 * audits + 3 * (0.05 * 0.95 * audits) ** 0.5
+
+
+def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=40", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(student, FAST, run_dir, source, Progress())
+        again = audit_student(student, FAST, run_dir, source, Progress())
+    assert audit.status is Status.DONE, audit.failure
+    assert student.privacy is not None
+    assert audit.allowed is not None
+    assert audit.epsilon is not None
+    assert audit.allowed == pytest.approx(student.privacy.proven.epsilon)
+    assert audit.epsilon > max(1.0, audit.allowed)
+    assert audit.violated
+    assert audit.verdict.startswith("VIOLATED")
+    assert audit.accuracy is not None
+    assert audit.accuracy > 0.8, "the audited student must be a student"
+    # The siblings were artefacts: the second audit trained nothing, and says the same.
+    assert again.provenance.artefacts_made == 0
+    assert again.channels == audit.channels
+    (board_row,) = build_board([student], [audit]).rows
+    assert board_row.audited == audit.epsilon
+    assert any("BUG: audited > proven" in remark for remark in board_row.remarks)
+    (filled,) = with_audits([student], [audit])
+    assert filled.privacy is not None
+    assert filled.privacy.audited is not None
+    assert filled.privacy.audited.epsilon == audit.epsilon
+
+
+def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
+    """A student that learnt nothing, beside images that are the private ones."""
+    data = private()
+    canaries = draw_canaries(data, CanaryPlan(outlier=100, natural=100), PrivacyUnit.RECORD, Adjacency.REPLACE)
+    coins = canaries.coins(0, 0)
+    innocent = sibling(0, coins)
+    side = torch.from_numpy(coins.astype(np.int64))
+    stolen = canaries.images[torch.arange(len(canaries)), side].float() / 255
+    innocent.released.extras["synthetic_images"] = stolen
+    channels = count_guesses([innocent], canaries, AuditOptions(canaries=100, guesses=60), 1e-5, context())
+    assert {c.name: c.correct for c in channels}["released images"] == 60
+    assert {c.name: c.epsilon for c in channels}["released images"] > 2
+    assert {c.name: c.epsilon for c in channels}["student"] == 0
+
+
+def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=20", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        options = AuditOptions(kind=AuditKind.MANY_RUN, runs=12, draws=0)
+        audit = audit_student(student, options, run_dir, source, Progress())
+    assert audit.status is Status.DONE, audit.failure
+    (channel,) = audit.channels
+    assert channel.errors is not None
+    assert channel.errors[1] + channel.errors[3] == 6, "half of the runs chose the threshold"
+    assert channel.correct >= 5
+    assert channel.cap < 1, "six runs cannot certify more"
+    assert audited_of([audit], PrivacyUnit.RECORD) is not None
+
+
+def counted(correct: int, student: str = "a", options: str = "audit-1", **changes: object) -> AuditRecord:
+    channel = Channel(
+        name="student", family="outlier", canaries=1000, guesses=100, correct=correct, epsilon=0.0, cap=3.46
+    )
+    given: dict[str, object] = {
+        "key": f"{student}--{options}", "student": student, "status": Status.DONE, "method": "pate",
+        "dataset": "mnist", "unit": PrivacyUnit.RECORD, "adjacency": Adjacency.REPLACE, "delta": 1e-5,
+        "confidence": 0.95, "plan": {}, "runs": 1, "channels": [channel], "epsilon": 0.0, "allowed": 4.0,
+        "provenance": provenance(),
+    }  # fmt: skip
+    return AuditRecord(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
+    from bench.privacy.bounds import one_run_epsilon
+
+    pooled = audited_of([counted(80, "a"), counted(84, "b")], PrivacyUnit.RECORD)
+    assert pooled is not None
+    assert pooled.epsilon == pytest.approx(one_run_epsilon(2000, 200, 164, 1e-5))
+
+
+def test_several_audits_of_one_student_pay_for_their_number() -> None:
+    from bench.privacy.bounds import one_run_epsilon
+
+    best = audited_of([counted(84), counted(50, options="audit-2")], PrivacyUnit.RECORD)
+    assert best is not None
+    assert best.epsilon == pytest.approx(one_run_epsilon(1000, 100, 84, 1e-5, 0.975))
+    assert best.epsilon < one_run_epsilon(1000, 100, 84, 1e-5)
+
+
+def test_an_audit_of_records_says_nothing_of_a_query_s_label() -> None:
+    assert audited_of([counted(90)], PrivacyUnit.QUERY_LABEL) is None
+    assert audited_of([counted(90)], PrivacyUnit.CLIENT) is not None
+    student = record(unit=PrivacyUnit.QUERY_LABEL)
+    (row,) = build_board([student], [counted(90, student.key)]).rows
+    assert row.audited is None
+    assert any("audited at record level" in remark for remark in row.remarks)
+
+
+def test_no_power_is_said_where_nothing_is_found_without_noise_either() -> None:
+    student = record()
+    blind = counted(50, student.key, power=[counted(52).channels[0]])
+    assert blind.verdict == "no power"
+    (row,) = build_board([student], [blind]).rows
+    assert row.audited == 0
+    assert any(remark.startswith("no power") for remark in row.remarks)
+    seeing = counted(50, student.key, power=[counted(95).channels[0].model_copy(update={"epsilon": 2.0})])
+    assert seeing.verdict == "consistent"
+
+
+def test_a_broken_mechanism_fails_the_audit_whatever_the_student_shows() -> None:
+    broken = MechanismAudited(kind="gnmax", parameters={}, draws=10, epsilon=2.0, exact=1.0, verdict="violated")
+    student = record()
+    audit = counted(50, student.key, mechanisms=[broken])
+    assert audit.violated
+    (row,) = build_board([student], [audit]).rows
+    assert any("gnmax gives away more" in remark for remark in row.remarks)
+    assert "0.00" in cells_of(row)
+
+
+def test_what_cannot_be_told_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=1", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        out_of_reach = dataclasses.replace(FAST, refute=8.0)
+        audit = audit_student(student, out_of_reach, run_dir, source, Progress())
+        assert audit.failure is not None
+        assert "guess" in audit.failure.reason
+        crowded = audit_student(student, AuditOptions(canaries=2_000, draws=0), run_dir, source, Progress())
+        assert crowded.failure is not None
+        assert "too few private records" in crowded.failure.reason
+        other = student.model_copy(update={"method_version": 99})
+        stale = audit_student(other, FAST, run_dir, source, Progress())
+        assert stale.failure is not None
+        assert "version 99" in stale.failure.reason
+    with pytest.raises(BenchError, match="even and at most"):
+        AuditOptions(canaries=100, guesses=101).fitted(10_000)
+    with pytest.raises(BenchError, match="confidence"):
+        AuditOptions(confidence=1.5)
+    with pytest.raises(BenchError, match="8 runs or more"):
+        AuditOptions(kind=AuditKind.MANY_RUN, runs=3)
+
+
+def test_every_option_that_changes_a_bound_is_in_the_key() -> None:
+    student = record()
+    keys = {audit_key(student, FAST)}
+    for change in (
+        {"canaries": 150}, {"guesses": 50}, {"runs": 2}, {"family": Family.MISLABELLED}, {"confidence": 0.9},
+        {"seed": 1},
+    ):  # fmt: skip
+        keys.add(audit_key(student, dataclasses.replace(FAST, **change)))  # type: ignore[arg-type]
+    assert len(keys) == 7
