@@ -1,0 +1,154 @@
+"""``bench attack`` and ``bench audit`` as users meet them: tables, pictures, resumption, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.attack_record import AttackRecord, parse_row
+from bench.controls import Role
+from bench.store import RunDir
+
+
+def bench(*words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("attacked") / "runs"
+    done = bench("run", "-m", "nonprivate,dp-sgd", "-d", "digits", "-e", "10", "-p", "tiny", "-o", str(out),
+                 "--student", "small_cnn", "--workers", "1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def attacked(trained: Path) -> tuple[Path, str]:
+    names = "mi-face,inversion-network,label-gap,robustness"
+    done = bench("attack", "-o", str(trained), "-a", names, "-p", "tiny", "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return trained, done.stdout
+
+
+def test_attacks_print_their_tables_and_leave_records_and_pictures(attacked: tuple[Path, str]) -> None:
+    out, printed = attacked
+    for word in ("model inversion", "membership", "robustness", "counterfactual", "pictures in"):
+        assert word in printed, printed
+    records, damaged = RunDir(out).read_attacks()
+    assert damaged == []
+    assert len(records) == 2 * 4
+    assert {record.goal for record in records} == {"inversion", "membership", "robustness"}
+    for record in records:
+        for picture in record.pictures:
+            assert (out / picture).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        assert parse_row(record.to_json(), AttackRecord) == record
+    assert (out / "attacks" / "compare-digits-mi-face.png").exists()
+
+
+def test_every_inversion_stands_beside_its_controls(attacked: tuple[Path, str]) -> None:
+    records = [r for r in RunDir(attacked[0]).read_attacks()[0] if r.goal == "inversion"]
+    for record in records:
+        assert set(record.targets) == {role.value for role in Role}
+        student = record.targets["student"].metrics
+        for name in ("committee top-1", "committee top-1 above counterfactual", "ssim member - non-member", "[IS]"):
+            assert name in student, (record.key, sorted(student))
+        top = student["committee top-1"]
+        assert top.low is not None
+        assert top.high is not None
+        assert 0 <= top.low <= top.value <= top.high <= 1
+        assert len(record.evaluators) == 3
+        assert min(record.evaluators.values()) > 0.5
+        assert record.targets["student"].queries
+        if record.attack == "inversion-network":
+            assert "answers: ssim gap" in student
+            assert "digits" in record.auxiliary
+
+
+def test_what_is_done_is_not_done_again(attacked: tuple[Path, str]) -> None:
+    out = attacked[0]
+    before = {path: path.stat().st_mtime_ns for path in (out / "attacks").glob("*.json")}
+    done = bench("attack", "-o", str(out), "-a", "mi-face,label-gap", "-p", "tiny", "--workers", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["attacks"]) == 4
+    assert {path: path.stat().st_mtime_ns for path in (out / "attacks").glob("*.json")} == before
+
+
+def test_a_student_that_is_not_the_recorded_one_is_refused(attacked: tuple[Path, str], tmp_path: Path) -> None:
+    copy = tmp_path / "runs"
+    shutil.copytree(attacked[0], copy)
+    records = {record.method: record for record in RunDir(copy).read_records().found}
+    mine, other = records["nonprivate"].student, records["dp-sgd"].student
+    assert mine is not None
+    assert other is not None
+    shutil.copy(copy / other.file, copy / mine.file)
+    done = bench("attack", records["nonprivate"].key, "-o", str(copy), "-a", "mi-face", "-p", "tiny", "--reuse", "none")
+    assert done.returncode == 1
+    assert "SHA-256 differs" in done.stdout
+    (copy / mine.file).write_bytes(b"nothing")
+    done = bench("attack", records["nonprivate"].key, "-o", str(copy), "-a", "mi-face", "-p", "tiny", "--reuse", "none")
+    assert done.returncode == 1
+    assert "is damaged" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Path, str]) -> None:
+    out = attacked[0]
+    done = bench("attack", "-o", str(out), "-a", "inversion-network", "-p", "tiny", "--auxiliary", "digits")
+    assert done.returncode == 1
+    assert "the auxiliary data and the private records have" in done.stdout
+    assert "in common" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("attack", "-a", "mi-fase"), "Did you mean 'mi-face'"),
+        (("attack", "-a", "mi-face", "--set", "restart=3"), "restart"),
+        (("attack", "nothing-like-it"), "unknown record"),
+        (("attack", "-m", "pate"), "unknown method among the students"),
+        (("audit", "--confidence", "2"), "confidence"),
+        (("audit", "--guesses", "7"), "even"),
+        (("audit", "--kind", "many-run", "--runs", "2"), "8 runs or more"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(trained: Path, words: tuple[str, ...], said: str) -> None:
+    done = bench(*words, "-o", str(trained), "-q")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_place_without_students_is_told(tmp_path: Path) -> None:
+    done = bench("attack", "-o", str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert "no such run directory" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_audits_fill_the_column_and_are_kept(trained: Path) -> None:
+    words = ("audit", "-o", str(trained), "--canaries", "80", "--guesses", "40", "--draws", "20000", "--workers", "1")
+    done = bench(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("audits at 95% confidence", "cap", "no noise", "right guesses"):
+        assert word in done.stdout
+    audits, _ = RunDir(trained).read_audits()
+    assert {audit.method for audit in audits} == {"nonprivate", "dp-sgd"}
+    assert all(audit.epsilon is not None for audit in audits)
+    private = next(audit for audit in audits if audit.method == "dp-sgd")
+    assert private.power, "a method with noise is run without it too"
+    assert private.allowed is not None
+    again = bench(*words, "-q")
+    assert again.returncode == 0
+    assert RunDir(trained).read_audits()[0] == audits
+    board = bench("leaderboard", str(trained), "-o", str(trained / "board"), "--json")
+    rows = json.loads(board.stdout)["records"]
+    assert all(row["privacy"]["audited"]["confidence"] == 0.95 for row in rows)
+    shown = bench("show", audits[0].student[:14], "-o", str(trained))
+    assert "guesses right" in shown.stdout
