@@ -131,6 +131,8 @@ class AuditRecord(Row):
     channels: list[Channel] = []
     epsilon: float | None = None
     """The largest bound over the channels."""
+    claimed: float | None = None
+    """What the student's record says is claimed."""
     allowed: float | None = None
     """What the ledger proves of the runs that were audited, for the same unit."""
     power: list[Channel] = []
@@ -150,8 +152,12 @@ class AuditRecord(Row):
 
     @property
     def powerless(self) -> bool:
-        """Whether the same audit finds nothing where no noise is at all."""
-        return bool(self.power) and not any(channel.epsilon > 0 for channel in self.power)
+        """Whether the same audit of the pipeline without noise would not refute what is claimed or proven either.
+
+        Then the bound says nothing in favour of the pipeline: the experiment is too weak for such an epsilon.
+        """
+        limits = [limit for limit in (self.claimed, self.allowed) if limit is not None]
+        return bool(self.power) and max(channel.epsilon for channel in self.power) <= min(limits, default=math.inf)
 
     @property
     def verdict(self) -> str:
@@ -160,7 +166,9 @@ class AuditRecord(Row):
             return f"failed: {self.failure.reason}"
         if self.violated:
             return "VIOLATED: audited > proven"
-        if self.powerless and not self.epsilon:
+        if self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed:
+            return "claim refuted"
+        if self.powerless:
             return "no power"
         return "consistent" if self.allowed is None or math.isfinite(self.allowed) else "nothing is proven"
 

@@ -139,6 +139,7 @@ def audit_student(
             "unit": canary_unit(method.unit),
             "adjacency": method.adjacency,
             "delta": record.delta,
+            "claimed": record.privacy.claimed.epsilon if record.privacy else None,
             "confidence": options.confidence,
             "kind": options.kind,
             "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},

@@ -76,7 +76,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     ]
     best = max(channels, key=lambda channel: channel.epsilon)
     seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})"
-    if all(a.powerless for a in done) and best.epsilon == 0:
+    if all(a.powerless for a in done):
         seen += "; no power"
     return Audited(epsilon=best.epsilon, confidence=confidence, audit=f"{seen}; at most {best.cap:.2f} could be seen")
 

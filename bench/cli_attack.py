@@ -92,7 +92,7 @@ def audit(
     if json_:
         print(json.dumps({"audits": [result.model_dump(mode="json") for result in results]}, indent=1))
     else:
-        print_audits(results, out)
+        print_audits(results)
     if stopped is not None:
         print("stopped. Give the same command again to go on.", file=sys.stderr)
         raise typer.Exit(128 + stopped)
@@ -172,12 +172,10 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     ]
 
 
-def print_audits(results: Sequence[AuditRecord], out: Path) -> None:
+def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print audits as a table, and a line for each mechanism that is violated."""
-    from bench.store import RunDir
     from reports.leaderboard import epsilon_text
 
-    claimed = {r.key: r.privacy.claimed.epsilon for r in RunDir(out).read_records().found if r.privacy is not None}
     rows: list[tuple[str, ...]] = []
     for a in results:
         guesses = "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels)
@@ -186,7 +184,7 @@ def print_audits(results: Sequence[AuditRecord], out: Path) -> None:
         rows.append(
             (
                 a.student,
-                epsilon_text(claimed.get(a.student)),
+                epsilon_text(a.claimed),
                 epsilon_text(a.allowed, "up"),
                 epsilon_text(a.epsilon, "down"),
                 epsilon_text(cap, "down"),

@@ -206,8 +206,9 @@ def _audit_remarks(audits: Sequence[AuditRecord], unit: PrivacyUnit | None, clai
             remarks.append("BUG: audited > proven")
         elif audited.epsilon > claimed:
             remarks.append("audited > claimed: the claim is refuted")
-        if audited.epsilon == 0 and all(audit.powerless for audit in done):
-            remarks.append("no power: the audit sees nothing without noise either")
+        elif all(audit.powerless for audit in done):
+            seen = max(channel.epsilon for audit in done for channel in audit.power)
+            remarks.append(f"audit without power: {epsilon_text(seen, 'down')} seen without any noise")
     else:
         of_record = audited_of(done, PrivacyUnit.RECORD)
         if of_record is not None:

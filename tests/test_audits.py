@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,15 @@ from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))
 FAST = AuditOptions(canaries=140, guesses=100, draws=20_000)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the command line does: beside anything else that runs, two threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def private(seed: int = 0) -> PrivateData:
@@ -159,15 +169,22 @@ def test_an_audit_of_records_says_nothing_of_a_query_s_label() -> None:
     assert any("audited at record level" in remark for remark in row.remarks)
 
 
-def test_no_power_is_said_where_nothing_is_found_without_noise_either() -> None:
+def test_no_power_is_said_where_no_noise_would_not_be_seen_either() -> None:
     student = record()
-    blind = counted(50, student.key, power=[counted(52).channels[0]])
+
+    def audit(seen: float, **changes: object) -> AuditRecord:
+        power = counted(50).channels[0].model_copy(update={"epsilon": seen})
+        return counted(50, student.key, power=[power], claimed=1.0, **changes)
+
+    blind = audit(0.9)
     assert blind.verdict == "no power"
     (row,) = build_board([student], [blind]).rows
     assert row.audited == 0
-    assert any(remark.startswith("no power") for remark in row.remarks)
-    seeing = counted(50, student.key, power=[counted(95).channels[0].model_copy(update={"epsilon": 2.0})])
-    assert seeing.verdict == "consistent"
+    assert "audit without power: 0.90 seen without any noise" in row.remarks
+    assert audit(1.1).verdict == "consistent"
+    assert audit(1.1, epsilon=1.05).verdict == "claim refuted"
+    assert audit(1.1, epsilon=4.1).verdict.startswith("VIOLATED")
+    assert audit(1.1, allowed=float("inf")).verdict == "nothing is proven"
 
 
 def test_a_broken_mechanism_fails_the_audit_whatever_the_student_shows() -> None:
