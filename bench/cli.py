@@ -18,7 +18,7 @@ from bench.errors import BenchError
 from bench.interface import Basis
 
 if TYPE_CHECKING:
-    from bench.attack_record import AuditRecord
+    from bench.attack_record import AttackRecord, AuditRecord
     from bench.plan import Cell, State
     from bench.record import Record
 
@@ -266,23 +266,30 @@ def leaderboard(
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown and CSV, and print it."""
     from bench.store import RunDir, write_atomic
+    from reports.attacks import attacks_page
     from reports.leaderboard import build_board, to_csv, to_markdown
 
     records: dict[str, Record] = {}
     audits: dict[str, AuditRecord] = {}
+    attacks: dict[str, AttackRecord] = {}
     for path in runs:
         read = RunDir(path).read_records()
         found, damaged = RunDir(path).read_audits()
-        for line in [*read.damaged, *damaged]:
+        struck, torn = RunDir(path).read_attacks()
+        for line in [*read.damaged, *damaged, *torn]:
             print(f"warning: {line}", file=sys.stderr)
         records.update({record.key: record for record in read.found})
         audits.update({audit.key: audit for audit in found})
+        attacks.update({attack.key: attack for attack in struck})
     board = build_board(records.values(), audits.values())
     folder = runs[0] if out is None else out
     write_atomic(folder / "leaderboard.md", to_markdown(board).encode())
     write_atomic(folder / "leaderboard.csv", to_csv(board).encode())
     _print_board(list(records.values()), list(audits.values()), json_=json_)
     print(f"wrote {folder / 'leaderboard.md'} and {folder / 'leaderboard.csv'}", file=sys.stderr)
+    if attacks:
+        write_atomic(folder / "attacks.md", attacks_page(records.values(), list(attacks.values())).encode())
+        print(f"wrote {folder / 'attacks.md'}", file=sys.stderr)
 
 
 def _grid(

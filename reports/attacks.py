@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from bench.attack_record import AttackRecord, Estimated, Scores
 from bench.controls import Role
 from bench.record import Record, Status
+from reports.leaderboard import md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
@@ -33,6 +35,33 @@ def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[T
         if rows:
             found.append((TITLES[goal], columns, rows))
     return found
+
+
+def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> str:
+    """Return the tables of `attacks` as Markdown, students in the order of data set, method, epsilon and seed."""
+    every = list(records)
+    by_key = {record.key: record for record in every}
+
+    def order(attack: AttackRecord) -> tuple[str, str, float, int, str]:
+        record = by_key.get(attack.student)
+        if record is None:
+            return (attack.dataset, attack.student, 0.0, 0, attack.attack)
+        epsilon = math.inf if record.epsilon is None else record.epsilon
+        return (record.dataset, record.method, -epsilon, record.seed, attack.attack)
+
+    parts = ["# Attacks\n"]
+    for title, columns, rows in tables(every, sorted(attacks, key=order)):
+        parts.append(f"## {title[0].upper()}{title[1:]}\n")
+        parts.append("| " + " | ".join(columns) + " |")
+        parts.append("|" + "---|" * len(columns))
+        parts.extend("| " + " | ".join(md(text) for text in row) + " |" for row in rows)
+        parts.append("")
+    failed = [attack for attack in attacks if attack.failure is not None]
+    if failed:
+        parts.append("## Failed\n")
+        parts.extend(f"- `{a.key}`: {md(a.failure.reason if a.failure else '')}" for a in failed)
+        parts.append("")
+    return "\n".join(parts)
 
 
 TITLES = {

@@ -267,19 +267,19 @@ def to_markdown(board: Board) -> str:
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
         adjacencies = sorted({row.adjacency for row in rows})
-        parts.append(f"## {_md(dataset)}, unit {unit}\n")
+        parts.append(f"## {md(dataset)}, unit {unit}\n")
         parts.append(
             f"Adjacency: {', '.join(adjacencies)}. delta = {', '.join(f'{d:g}' for d in deltas)}. "
             "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline.\n"
         )
         parts.append("| " + " | ".join(COLUMNS) + " |")
         parts.append("|" + "---|" * len(COLUMNS))
-        parts.extend("| " + " | ".join(_md(text) for text in cells_of(row)) + " |" for row in rows)
+        parts.extend("| " + " | ".join(md(text) for text in cells_of(row)) + " |" for row in rows)
         parts.append("")
     if board.failures:
         parts.append("## Failed\n")
         parts.extend(
-            f"- `{_md(record.key)}`: {_md(record.failure.reason if record.failure else 'unknown')}"
+            f"- `{md(record.key)}`: {md(record.failure.reason if record.failure else 'unknown')}"
             for record in board.failures
         )
         parts.append("")
@@ -288,7 +288,7 @@ def to_markdown(board: Board) -> str:
     return "\n".join(parts)
 
 
-def _md(text: str) -> str:
+def md(text: str) -> str:
     """Return `text` so that it stays text in a Markdown table cell."""
     flat = " ".join(text.split())
     for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.store import RunDir
+from reports.attacks import attacks_page
 from reports.leaderboard import build_board, to_csv, to_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -14,9 +15,20 @@ def test_committed_board_is_regenerated_to_the_byte() -> None:
     read = RunDir(ROOT / "leaderboards").read_records(set_aside=False)
     assert read.damaged == []
     assert read.found
-    board = build_board(read.found)
+    audits, damaged = RunDir(ROOT / "leaderboards").read_audits()
+    assert damaged == []
+    board = build_board(read.found, audits)
     assert (ROOT / "leaderboards" / "leaderboard.md").read_text() == to_markdown(board)
     assert (ROOT / "leaderboards" / "leaderboard.csv").read_text() == to_csv(board)
+
+
+def test_committed_attacks_are_regenerated_to_the_byte() -> None:
+    directory = RunDir(ROOT / "leaderboards")
+    attacks, damaged = directory.read_attacks()
+    assert damaged == []
+    assert attacks
+    page = attacks_page(directory.read_records(set_aside=False).found, attacks)
+    assert (ROOT / "leaderboards" / "attacks.md").read_text() == page
 
 
 def test_readme_prints_the_committed_board() -> None:
@@ -30,3 +42,6 @@ def test_nothing_of_the_board_has_run_from_changed_files() -> None:
     for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
         assert record.provenance.git_commit
         assert record.provenance.git_dirty is False, record.key
+    for row in (*RunDir(ROOT / "leaderboards").read_audits()[0], *RunDir(ROOT / "leaderboards").read_attacks()[0]):
+        assert row.provenance.git_commit
+        assert row.provenance.git_dirty is False, row.key
