@@ -215,6 +215,8 @@ def show(
     """Show a method (settings and the places that state them) or a record (three epsilons, ledger, provenance)."""
     from bench.listing import find_record, method_page, record_page
     from bench.registry import METHODS
+    from bench.store import RunDir
+    from reports.attacks import tables
 
     if what in METHODS or what.endswith(".py"):
         title, text, columns, rows = method_page(METHODS.get(what))
@@ -228,7 +230,8 @@ def show(
     if json_:
         print(record.to_json(), end="")
         return
-    for title, columns, rows in record_page(record):
+    attacks = [found for found in RunDir(out).read_attacks()[0] if found.student == record.key]
+    for title, columns, rows in [*record_page(record), *tables([record], attacks)]:
         print_table(title, columns, rows)
 
 

@@ -305,10 +305,12 @@ def attack(
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     """Print attacks as one table for each goal, the pictures' places, and why a cell has no power."""
     from bench.store import RunDir
-    from reports.attacks import tables
+    from reports.attacks import powerless, tables
 
     for title, columns, rows in tables(RunDir(out).read_records().found, results):
         print_table(title, columns, rows)
+    for line in powerless(results):
+        print(line)
     pictures = [picture for result in results for picture in result.pictures]
     if pictures:
         print(f"{len(pictures)} pictures in {out / 'attacks'}")

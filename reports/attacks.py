@@ -37,6 +37,15 @@ def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[T
     return found
 
 
+def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
+    """Return a line for each reason why cells have no power, with the attacks and data sets that it speaks of."""
+    reasons: dict[str, list[str]] = {}
+    for attack in attacks:
+        if attack.no_power:
+            reasons.setdefault(attack.no_power, []).append(f"{attack.attack} on {attack.dataset}")
+    return [f"no power ({', '.join(dict.fromkeys(where))}): {why}" for why, where in sorted(reasons.items())]
+
+
 def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> str:
     """Return the tables of `attacks` as Markdown, students in the order of data set, method, epsilon and seed."""
     every = list(records)
@@ -56,6 +65,8 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
         parts.append("|" + "---|" * len(columns))
         parts.extend("| " + " | ".join(md(text) for text in row) + " |" for row in rows)
         parts.append("")
+    parts.extend(f"- {md(line)}" for line in powerless(attacks))
+    parts.append("")
     failed = [attack for attack in attacks if attack.failure is not None]
     if failed:
         parts.append("## Failed\n")
@@ -109,7 +120,7 @@ def inversion_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...
         of(Role.PRIOR),
         of(Role.STUDENT, f"{INVERSION_METRIC} above counterfactual"),
         of(Role.STUDENT, MEMBER_GAP, scale=1),
-        f"no power: {attack.no_power}" if attack.no_power else "",
+        "no power" if attack.no_power else "",
     )
 
 
@@ -129,7 +140,7 @@ def membership_row(record: Record | None, attack: AttackRecord) -> tuple[str, ..
         of(baseline, "auc"),
         of(student, "tpr@0.001", 100),
         of(student, "tpr@0.01", 100),
-        f"no power: {attack.no_power}" if attack.no_power else "",
+        "no power" if attack.no_power else "",
     )
 
 
