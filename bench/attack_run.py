@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bench.console import Progress
     from bench.store import RunDir
 
-RUN_VERSION = 1
-"""Raised whenever the same attack would be judged otherwise: part of every key."""
+JUDGED = {"inversion": 1, "membership": 2, "robustness": 1}
+"""By goal, a number that is raised whenever the same attack would be judged otherwise: part of every key."""
 ROBUSTNESS = "robustness"
 """The name under which adversarial robustness is asked for; no attack on privacy."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
@@ -123,7 +123,7 @@ def configurable(name: str) -> Any:
 def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
     """Return the key of one attack on one student: everything that its numbers depend on, hashed."""
     depends = [
-        RUN_VERSION, name, configurable(name).version, as_dict(config), options.seed, options.auxiliary,
+        JUDGED[_goal(name)], name, configurable(name).version, as_dict(config), options.seed, options.auxiliary,
         options.preset.value,
         options.sibling_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
     ]  # fmt: skip

@@ -35,7 +35,7 @@ RATES = (0.001, 0.01)
 """False-positive rates at which the true-positive rate is stated."""
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
-"""Family to scores, truth and number of the target, over all targets."""
+"""Family to scores, truth and number of the canary, over all targets."""
 
 
 def membership(
@@ -72,7 +72,8 @@ def membership(
             if role is Role.STUDENT or family == headline:
                 curve = roc(scores, truth)
                 curves[f"{role}, {family}"] = curve.fpr, curve.tpr
-    roc_figure(place.run_dir.path / picture, curves, proven, cell.delta)
+    title = f"{attack.name} on {record.key}"
+    roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
     auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
     powerless = auc.low is None or auc.low <= 0.5
     context.note(
@@ -114,18 +115,19 @@ def _score(
             found[family.value] = (
                 np.concatenate([scores[mine] for scores in every]),
                 np.concatenate([inside[mine] for inside in truth]),
-                np.repeat(np.arange(len(siblings)), int(mine.sum())),
+                np.tile(candidates.canary[mine], len(siblings)),
             )
     return found
 
 
 def _metrics(
-    scores: NDArray[np.float64], truth: NDArray[np.bool_], target: NDArray[np.int64], *, seed: int
+    scores: NDArray[np.float64], truth: NDArray[np.bool_], canary: NDArray[np.int64], *, seed: int
 ) -> dict[str, Estimated]:
+    """Return the metrics with intervals over canaries: of its two alternatives one is in, and targets share them."""
     from bench.roc import membership_metrics
 
-    found: MembershipMetrics = membership_metrics(scores, truth, target, RATES, seed=seed)
-    count = len(scores)
+    found: MembershipMetrics = membership_metrics(scores, truth, canary, RATES, seed=seed)
+    count = len(np.unique(canary))
     metrics = {"auc": Estimated(value=found.auc.value, low=found.auc.low, high=found.auc.high, n=count)}
     for rate in found.tpr:
         if rate.resolved:
