@@ -84,10 +84,12 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
         theirs_too = source.material(other)
         if theirs_too.private.facts.shape != facts.shape:
             raise BenchError(
-                f"the auxiliary data {other} has images of shape {theirs_too.private.facts.shape}, {name} of "
-                f"{facts.shape}. Use a set of the same shape with --auxiliary."
+                f"the auxiliary data {theirs_too.private.facts.dataset} has images of shape "
+                f"{theirs_too.private.facts.shape}, {facts.dataset} of {facts.shape}. Use a set of the same shape with "
+                "--auxiliary."
             )
-        known = PublicData(theirs_too.private.images, f"{len(theirs_too.private)} records of {other}, without labels")
+        said = f"{len(theirs_too.private)} records of {theirs_too.private.facts.dataset}, without labels"
+        known = PublicData(theirs_too.private.images, said)
         if disjoint is None and theirs_too.private.facts.classes == facts.classes:
             disjoint = (theirs_too.private.images, theirs_too.private.labels)
     if not len(evaluators[0]):

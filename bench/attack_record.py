@@ -152,12 +152,15 @@ class AuditRecord(Row):
 
     @property
     def powerless(self) -> bool:
-        """Whether the same audit of the pipeline without noise would not refute what is claimed or proven either.
+        """Whether the audit could not have refuted what is claimed or proven.
 
-        Then the bound says nothing in favour of the pipeline: the experiment is too weak for such an epsilon.
+        That is so where so many guesses cannot, were all right, or where those on the pipeline without noise do not.
+        Then the bound says nothing in favour of the pipeline.
         """
-        limits = [limit for limit in (self.claimed, self.allowed) if limit is not None]
-        return bool(self.power) and max(channel.epsilon for channel in self.power) <= min(limits, default=math.inf)
+        limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
+        if self.power and max(channel.epsilon for channel in self.power) <= limit:
+            return True
+        return bool(self.channels) and max(channel.cap for channel in self.channels) <= limit
 
     @property
     def verdict(self) -> str:
@@ -168,9 +171,13 @@ class AuditRecord(Row):
             return "VIOLATED: audited > proven"
         if self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed:
             return "claim refuted"
+        if self.allowed is None:
+            return "nothing is claimed of a record"
+        if not math.isfinite(self.allowed):
+            return "nothing is proven"
         if self.powerless:
             return "no power"
-        return "consistent" if self.allowed is None or math.isfinite(self.allowed) else "nothing is proven"
+        return "consistent" if self.power else "consistent, power not known"
 
     def to_json(self) -> str:
         """Return the record as it is written to its file."""

@@ -45,6 +45,8 @@ class AttackOptions:
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
+    auxiliary_revision: str = ""
+    """Of that data set, whose name may mean other images tomorrow."""
     siblings: int = 0
 
     def sibling_count(self) -> int:
@@ -123,7 +125,8 @@ def configurable(name: str) -> Any:
 def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
     """Return the key of one attack on one student: everything that its numbers depend on, hashed."""
     depends = [
-        JUDGED[_goal(name)], name, configurable(name).version, as_dict(config), options.seed, options.auxiliary,
+        JUDGED[_goal(name)], name, configurable(name).version, as_dict(config), options.seed,
+        options.auxiliary_revision or None,
         options.preset.value,
         options.sibling_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
     ]  # fmt: skip

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bench.data.splits import Materialised
     from bench.store import RunDir
 
+PRIVATE_FIGURES = "measured on private records: keep these figures to yourself, or account for them"
 AUDIT_VERSION = 1
 """Raised whenever the same options would give another bound: part of every key."""
 
@@ -78,7 +79,7 @@ class AuditOptions:
         if self.kind is AuditKind.MANY_RUN:
             return dataclasses.replace(self, canaries=1, guesses=1)
         canaries = self.canaries or max(2, min(1000, private_records // 10))
-        guesses = self.guesses or max(2, min(100, canaries // 2))
+        guesses = self.guesses or max(2, min(100, canaries // 2) // 2 * 2)
         if guesses % 2 or guesses > canaries:
             raise BenchError(
                 f"--guesses must be even and at most the number of canaries ({canaries}), not {guesses}: half of them "
@@ -139,7 +140,7 @@ def audit_student(
             "unit": canary_unit(method.unit),
             "adjacency": method.adjacency,
             "delta": record.delta,
-            "claimed": record.privacy.claimed.epsilon if record.privacy else None,
+            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks_of(method.unit) else None,
             "confidence": options.confidence,
             "kind": options.kind,
             "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
@@ -162,10 +163,15 @@ def audit_key(record: Record, options: AuditOptions) -> str:
 def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
     """Return what a canary is for methods that protect `unit`: a label, or else a record.
 
-    A record of a client is a change of that client, so its bound holds for the client too. For a method that protects
-    a query's label it speaks of a training record, and of nothing else.
+    For methods that protect a query's label, or a client, it speaks of a training record and of nothing else: a query
+    has no canary, and whose record a client holds may depend on other records.
     """
     return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
+
+
+def speaks_of(unit: PrivacyUnit) -> bool:
+    """Return whether an audit's canaries are the very unit that the method's claim protects."""
+    return canary_unit(unit) is unit
 
 
 def _audit(
@@ -179,8 +185,10 @@ def _audit(
     if options.kind is AuditKind.MANY_RUN:
         return _many_runs(record, cell, canaries, options, run_dir, material, context)
     if options.refute is not None:
-        total = options.runs * options.guesses
-        check_power(options.runs * options.canaries, total, options.refute, cell.delta, options.confidence)
+        # Released images may be a second channel, which both then pay for.
+        total, strict = options.runs * options.guesses, corrected(options.confidence, 2)
+        group = canaries.group(options.family)
+        check_power(options.runs * options.canaries, total, options.refute, cell.delta, strict, group)
     mechanisms = mechanisms_of(record, options, context)
     siblings: dict[bool, list[Sibling]] = {False: [], True: []}
     passes = [False, True] if options.power and method.private else [False]
@@ -195,12 +203,14 @@ def _audit(
                 stage.advance()
     channels = count_guesses(siblings[False], canaries, options, cell.delta, context)
     power = count_guesses(siblings[True], canaries, options, cell.delta, context) if siblings[True] else []
+    if not cell.facts.public_benchmark:
+        context.note(PRIVATE_FIGURES)
     if not method.private:
         context.note("there is no noise to leave out: the audit is its own power run")
     return {
         "channels": channels,
         "epsilon": max(channel.epsilon for channel in channels),
-        "allowed": max(sibling.proven for sibling in siblings[False]),
+        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(s.proven for s in siblings[False]),
         "power": power,
         "mechanisms": mechanisms,
         "accuracy": sum(sibling.accuracy for sibling in siblings[False]) / options.runs,
@@ -222,20 +232,23 @@ def _many_runs(
     from attacks.audit import many_runs
     from bench.membership_run import train_siblings
 
+    method = METHODS.get(cell.method)
+    counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
+    cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, options.confidence).cap
+    if options.refute is not None and cap < options.refute:
+        raise BenchError(
+            f"{options.runs} runs certify an epsilon of {cap:.2f} at most, not {options.refute:g}. More --runs."
+        )
     siblings = train_siblings(cell, canaries, options.runs, material, context, run_dir)
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in siblings])
     coins = np.array([bool(s.coins[0]) for s in siblings])
     found = many_runs(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     errors = (found.false_positives, found.negatives, found.false_negatives, found.positives)
     channel = many_bounded("student", options.family.value, errors, cell.delta, options.confidence)
-    if options.refute is not None and channel.cap < options.refute:
-        raise BenchError(
-            f"{options.runs} runs certify an epsilon of {channel.cap:.2f} at most, not {options.refute:g}. More --runs."
-        )
     return {
         "channels": [channel],
         "epsilon": channel.epsilon,
-        "allowed": max(sibling.proven for sibling in siblings),
+        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(sibling.proven for sibling in siblings),
         "mechanisms": mechanisms_of(record, options, context),
         "accuracy": sum(sibling.accuracy for sibling in siblings) / options.runs,
     }
@@ -256,6 +269,8 @@ def count_guesses(
     seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in siblings]
     tables = [("student", options.family, scored)]
     known = [(s, scores) for s, scores in seen if scores is not None]
+    if canaries.unit is PrivacyUnit.LABEL:
+        known = []  # both alternatives are one image
     if len(known) == len(siblings) and canaries.of(Family.NATURAL).size:
         tables.append(("released images", Family.NATURAL, known))
     for name, family, rows in tables:

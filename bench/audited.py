@@ -28,6 +28,12 @@ def bounded(
     )  # fmt: skip
 
 
+def no_power(audits: Iterable[AuditRecord]) -> bool:
+    """Return whether none of the audits could have refuted what is claimed or proven, as far as that is known."""
+    audits = list(audits)
+    return any(a.powerless for a in audits) and all(a.powerless or not a.power for a in audits)
+
+
 def many_bounded(name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float) -> Channel:
     """Return the channel of one canary over many runs, with its Clopper-Pearson bound at this confidence."""
     from bench.privacy.bounds import many_run_epsilon
@@ -48,10 +54,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
     apart: list[Channel] = []
-    done = [
-        a for a in audits
-        if a.status is Status.DONE and (a.unit is unit or (unit is PrivacyUnit.CLIENT and a.unit is PrivacyUnit.RECORD))
-    ]  # fmt: skip
+    done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
     if not done:
         return None
     for audit in done:
@@ -76,7 +79,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     ]
     best = max(channels, key=lambda channel: channel.epsilon)
     seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})"
-    if all(a.powerless for a in done):
+    if no_power(done):
         seen += "; no power"
     return Audited(epsilon=best.epsilon, confidence=confidence, audit=f"{seen}; at most {best.cap:.2f} could be seen")
 

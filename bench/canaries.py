@@ -73,6 +73,7 @@ class Canaries:
     """Drawn canaries. `family` (m,) names each one's; alternative 1 is in the set where its coin fell on True."""
 
     plan: CanaryPlan
+    unit: PrivacyUnit
     adjacency: Adjacency
     family: NDArray[np.str_]
     images: torch.Tensor
@@ -98,7 +99,12 @@ class Canaries:
         return self.plan.copies if family is Family.DUPLICATED else 1
 
     def coins(self, seed: int, index: int) -> NDArray[np.bool_]:
-        """Return the fair and independent coins (m,) of the sibling number `index` of a cell with this seed."""
+        """Return the fair and independent coins (m,) of the sibling number `index` of a cell with this seed.
+
+        One canary alone, for audits over many runs, gets opposite coins in every two runs: both arms are equally long.
+        """
+        if len(self) == 1 and index % 2:
+            return ~self.coins(seed, index - 1)
         return self.plan.streams().numpy(f"coins/{seed}/{index}").random(len(self)) < 0.5
 
 
@@ -122,6 +128,8 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     images = private.images[torch.from_numpy(first)][:, None].repeat(1, 2, 1, 1, 1)
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)
+    if adjacency is Adjacency.ADD_REMOVE:
+        labels = labels[:, ::-1].copy()  # of two classes, the wrong label is the one that is put in
     natural = np.flatnonzero(family == Family.NATURAL.value)
     labels[natural, 1] = true[natural]
     if pairs:
@@ -130,7 +138,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     outlier = np.flatnonzero(family == Family.OUTLIER.value)
     patterns = _patterns(len(outlier), private.facts.shape, streams.numpy("patterns"))
     images[torch.from_numpy(outlier)] = patterns[:, None].repeat(1, 2, 1, 1, 1)
-    return Canaries(plan, adjacency, family, images, torch.from_numpy(labels), place, owner, withdrawn)
+    return Canaries(plan, unit, adjacency, family, images, torch.from_numpy(labels), place, owner, withdrawn)
 
 
 def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) -> PrivateData:
@@ -172,7 +180,10 @@ def _choose(private: PrivateData, number: int, generator: np.random.Generator) -
 def _two_others(
     true: NDArray[np.int64], classes: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two labels for each of `true` (n,): different from each other and, where there are classes, from it."""
+    """Return two labels for each of `true` (n,): different from each other and, from three classes on, from it.
+
+    Of two classes the first is the wrong label and the second the true one.
+    """
     if classes == 2:
         return 1 - true, true.copy()
     first = generator.integers(1, classes, len(true))

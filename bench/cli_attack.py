@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -114,6 +115,7 @@ def _each_student(
     threads: int,
     quiet: bool,
     end: Callable[[list[Record]], None] = lambda students: None,
+    closing: contextlib.ExitStack | None = None,
 ) -> int | None:
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.console import open_progress
@@ -130,7 +132,11 @@ def _each_student(
         source = DataSource(progress)
         where = prepare_device(device, threads)
         try:
-            with stopping_signals(), progress.stage("students", len(students)) as stage:
+            with (
+                stopping_signals(),
+                closing or contextlib.ExitStack(),
+                progress.stage("students", len(students)) as stage,
+            ):
                 for record in students:
                     with progress.stage(record.key, 1):
                         do(record, run_dir, source, progress, where, workers or available_cores())
@@ -165,10 +171,15 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     for name in wanted:
         if not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
+    strange = sorted({record.method for record in done if record.method not in METHODS})
+    for name in strange:
+        print(f"left out: the students of {name}, whose file is not given: --methods FILE.py", file=sys.stderr)
     return [
         record
         for record in done
-        if (not keys or any(record.key.startswith(key) for key in keys)) and (not wanted or record.method in wanted)
+        if record.method not in strange
+        and (not keys or any(record.key.startswith(key) for key in keys))
+        and (not wanted or record.method in wanted)
     ]
 
 
@@ -261,13 +272,16 @@ def attack(
     from bench.plan import cell_of
 
     names = attack_names(attacks)
-    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings)
+    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings=siblings)
     check_overrides([configurable(name) for name in names], options.overrides)
     results: list[AttackRecord] = []
     places: list[Workplace] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
+        nonlocal options
         if not places:
+            if auxiliary is not None:
+                options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
             places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
         cell = cell_of(record, source.describe(data or record.dataset))
         known = {found.key: found for found in run_dir.read_attacks()[0]}
@@ -289,8 +303,8 @@ def attack(
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])
 
-    with contextlib.ExitStack() as stack:
-        stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end)
+    stack = contextlib.ExitStack()  # closed with the directory still locked: its processes write there
+    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end, stack)
     if json_:
         print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))
     else:

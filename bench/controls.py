@@ -58,7 +58,7 @@ def make_control(
     facts = material.private.facts
     depends: dict[str, Any] = {
         "role": role.value, "net": student.student_name, "options": student.student_options, "preset": preset,
-        "seed": seed, "device": context.device.type,
+        "seed": seed, "device": context.device.type, "recipe": repr(recipe(facts, preset)),
     }  # fmt: skip
     streams = Streams(seed, f"control/{role.value}/")
     settings = recipe(facts, preset)

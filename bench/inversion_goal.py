@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import Estimated, Scores
+from bench.audit_run import PRIVATE_FIGURES
 from bench.config import as_dict
 from bench.console import Progress
 from bench.controls import Role, make_control, weights_digest
@@ -74,17 +75,19 @@ def inversion(
             gap = margin([scored[Role.STUDENT]], [scored[against]])
             targets[Role.STUDENT.value].metrics[name] = _estimated(gap)
     picture = f"attacks/{key}.png"
+    names, shown = get_dataset(cell.dataset).class_names, list(made)
+    if not facts.public_benchmark:
+        # A picture may be passed on. What was made of nets without privacy is as good as the records themselves.
+        names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
+        context.note(PRIVATE_FIGURES)
     draw(
         place.run_dir.path / picture,
-        {role: found for role, (found, _) in made.items()},
+        {role: made[role][0] for role in shown},
         scored,
-        # A picture may be passed on: of a user's own data it shows what the attack made, and no record.
         (data.members, data.nonmembers) if facts.public_benchmark else None,
-        get_dataset(cell.dataset).class_names,
+        names,
         title=f"{attack.name} on {record.key}",
     )
-    if not facts.public_benchmark:
-        context.note("measured on private records: keep these figures to yourself, or account for them")
     return {
         "targets": targets,
         "no_power": _gate(targets, facts, committee),

@@ -39,9 +39,14 @@ class Outcome:
 
 @contextmanager
 def stopping_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed."""
+    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
+
+    Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
+    """
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
         raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.attack_record import Estimated, Scores
+from bench.audit_run import PRIVATE_FIGURES
 from bench.cache import Cache
 from bench.controls import Role
 from bench.interface import Family
@@ -76,6 +77,8 @@ def membership(
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
     auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
     powerless = auc.low is None or auc.low <= 0.5
+    if not cell.facts.public_benchmark:
+        context.note(PRIVATE_FIGURES)
     context.note(
         f"{count} siblings, each the target once with the others as references; headline family: {headline}, which the "
         "pipeline without privacy gives away most"

@@ -1,8 +1,8 @@
 """Membership attacks on a student's pipeline: siblings as targets and as references, canaries as candidates.
 
 Every sibling is the target once, with the others as its references, so a few of them give many scores; intervals are
-drawn over targets and candidates. The same attack on a pipeline without privacy, with the same canaries and coins, is
-what the student's figures are measured against.
+drawn over canaries, and say nothing of other trainings. The same attack on a pipeline without privacy, with the same
+canaries and coins, is what the student's figures are measured against.
 """
 
 from __future__ import annotations
@@ -73,13 +73,19 @@ def candidates_of(canaries: Canaries) -> Candidates:
 
 
 def membership_plan(private_records: int, seed: int) -> CanaryPlan:
-    """Return the canaries of membership attacks on so many records: at most a twentieth of them has another's place."""
-    unit = max(2, min(200, private_records // 60))
-    return CanaryPlan(outlier=unit, natural=5 * unit, mislabelled=unit, duplicated=max(1, unit // 8), seed=seed)
+    """Return the canaries of membership attacks on so many records: a quarter of small sets, less of others."""
+    unit = max(1, min(200, private_records // 60))
+    return CanaryPlan(
+        outlier=unit,
+        natural=min(5 * unit, max(1, private_records // 12)),
+        mislabelled=unit,
+        duplicated=max(1, unit // 8) if private_records >= 100 else 0,
+        seed=seed,
+    )
 
 
 def baseline_cell(cell: Cell, student: str) -> Cell:
-    """Return the cell of the baseline without privacy that trains the same net on the same data, seed and preset."""
+    """Return the cell of the baseline without privacy that trains a net of this name on the same data and seed."""
     method = METHODS.get("nonprivate")
     config, reduced = build_config(method, Preset(cell.preset), cell.facts, [f"nonprivate.student={student}"])
     return keyed(

@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.cache import Arrays, Cache
 from bench.canaries import Canaries, place
-from bench.config import as_dict
+from bench.config import NoiseKind, as_dict
 from bench.interface import Context, Family, PrivacyUnit, Released
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
@@ -84,6 +84,10 @@ class NoiselessLedger(Ledger):
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
+SIBLING_VERSION = 1
+"""Raised whenever the same plan would draw other canaries or coins, or a sibling be trained otherwise: part of keys."""
+
+
 class _Absent(Exception):
     """Raised in place of a training: the sibling is not there."""
 
@@ -106,9 +110,12 @@ def _depends(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a sibling's private set depends on, and what the sibling does."""
     method = METHODS.get(cell.method)
+    plan: dict[str, Any] = dataclasses.asdict(canaries.plan)
+    if SIBLING_VERSION > 1:
+        plan["version"] = SIBLING_VERSION
     which = {
-        "plan": dataclasses.asdict(canaries.plan), "adjacency": canaries.adjacency.value, "index": index,
-        "seed": cell.seed, "label": method.unit is PrivacyUnit.LABEL,
+        "plan": plan, "adjacency": canaries.adjacency.value, "index": index,
+        "seed": cell.seed, "label": canaries.unit is PrivacyUnit.LABEL,
     }  # fmt: skip
     depends = {
         **which,
@@ -118,6 +125,8 @@ def _depends(
         "noiseless": noiseless,
         "device": context.device.type,
     }
+    if cell.noise is NoiseKind.SECURE:
+        depends["noise"] = cell.noise.value
     return which, depends
 
 

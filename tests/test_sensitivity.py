@@ -35,8 +35,9 @@ def test_how_far_a_record_moved_what_was_given(
     a, b = given(first, norm, bound), given(second, norm, bound)
     assert a.moved(b) == pytest.approx(moved)
     assert bool(violation([a], [b], Adjacency.REPLACE)) == (moved > bound)
-    # Under add-remove a replaced record is two steps.
-    assert bool(violation([a], [b], Adjacency.ADD_REMOVE)) == (moved > 2 * bound)
+    # Under add-remove a replaced record is two steps, of one teacher's vote all the same.
+    factor = 2 if norm in ("l1", "l2") else 1
+    assert bool(violation([a], [b], Adjacency.ADD_REMOVE)) == (moved > factor * bound)
     assert violation([a], [a], Adjacency.REPLACE) == ""
 
 

@@ -231,7 +231,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     origin = "official training records" if np.all(split.public < len(loaded.train)) else "official test records"
     if split.rule == "trpate" and spec.name in TRPATE_POOLED:
         origin = "labelled records"
-    source = f"{len(split.public)} {origin} of {spec.name}, without labels" if len(split.public) else "none"
+    source = f"{len(split.public)} {origin} of {known.dataset}, without labels" if len(split.public) else "none"
     return Materialised(
         private=private(split.members),
         public=PublicData(images(split.public), source),
