@@ -229,6 +229,11 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
         yield pool
+    except BaseException:
+        # Stopped or failed: nobody waits for what the others are at. What they had finished is kept.
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
