@@ -158,6 +158,8 @@ class AuditRecord(Row):
         Then the bound says nothing in favour of the pipeline.
         """
         limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
+        if math.isinf(limit):
+            return False  # nothing is claimed or proven that could be refuted
         if self.power and max(channel.epsilon for channel in self.power) <= limit:
             return True
         return bool(self.channels) and max(channel.cap for channel in self.channels) <= limit
