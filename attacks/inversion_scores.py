@@ -91,7 +91,8 @@ class InversionScores:
     ssim_member: Estimate | None
     ssim_nonmember: Estimate | None
     ssim_gap: Estimate | None
-    """Member minus non-member, image by image: above 0 where reconstructions are nearer to what was trained on."""
+    """Member minus non-member, image by image. The two pools differ by chance too: only what exceeds the gap of a
+    counterfactual target, or of the prior, tells of training."""
     psnr_member: Estimate | None
     psnr_nonmember: Estimate | None
     psnr_gap: Estimate | None
@@ -180,6 +181,8 @@ def score(
                 values[f"{name} {side}"][rows] = -best if name == "distance" else best
             if name == "ssim":
                 recovery.add(label, both[0].max(0).values, both[1].max(0).values)
+    for name in MEASURES:
+        values[f"{name} gap"] = values[f"{name} member"] - values[f"{name} nonmember"]
     # The kernel of KID knows a scale: features get the mean square 1 over the members.
     unit = spaces[0].square().mean().sqrt().clamp_min(1e-12) if len(spaces[0]) else torch.ones(())
     sets = verdict.features[:_SET] / unit, spaces[0][:_SET] / unit
@@ -282,7 +285,7 @@ def summarise(targets: Sequence[Scored], committee: Committee) -> InversionScore
 
     def gap(name: str) -> Estimate | None:
         low, high = _BOUNDS[name]
-        return over(column(f"{name} member") - column(f"{name} nonmember"), (low - high, high - low))
+        return over(column(f"{name} gap"), (low - high, high - low))
 
     recovered = np.concatenate([target.recovered for target in targets])
     kids = [target.kid for target in targets if target.kid is not None]
@@ -343,6 +346,6 @@ def margin(targets: Sequence[Scored], controls: Sequence[Scored], name: str = "t
     """
     a, b = (np.concatenate([target.values[name] for target in some]) for some in (targets, controls))
     over_a, over_b = (np.concatenate([target.labels for target in some]) for some in (targets, controls))
-    bounds = _BOUNDS.get(name.split()[0])
+    bounds = None if name.endswith("gap") else _BOUNDS.get(name.split()[0])
     here, there = np.isfinite(a), np.isfinite(b)
     return difference(a[here], b[there], over_a[here], clusters_b=over_b[there], bounds=bounds)

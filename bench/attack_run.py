@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.console import Progress
     from bench.store import RunDir
 
-JUDGED = {"inversion": 1, "membership": 2, "robustness": 1}
+JUDGED = {"inversion": 2, "membership": 2, "robustness": 1}
 """By goal, a number that is raised whenever the same attack would be judged otherwise: part of every key."""
 ROBUSTNESS = "robustness"
 """The name under which adversarial robustness is asked for; no attack on privacy."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
-from bench.audited import bounded, corrected, many_bounded
+from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.errors import BenchError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bench.store import RunDir
 
 PRIVATE_FIGURES = "measured on private records: keep these figures to yourself, or account for them"
-AUDIT_VERSION = 1
+AUDIT_VERSION = 2
 """Raised whenever the same options would give another bound: part of every key."""
 
 
@@ -185,8 +185,7 @@ def _audit(
     if options.kind is AuditKind.MANY_RUN:
         return _many_runs(record, cell, canaries, options, run_dir, material, context)
     if options.refute is not None:
-        # Released images may be a second channel, which both then pay for.
-        total, strict = options.runs * options.guesses, corrected(options.confidence, 2)
+        total, strict = options.runs * options.guesses, corrected(options.confidence, CHANNELS)
         group = canaries.group(options.family)
         check_power(options.runs * options.canaries, total, options.refute, cell.delta, strict, group)
     mechanisms = mechanisms_of(record, options, context)
@@ -232,9 +231,9 @@ def _many_runs(
     from attacks.audit import many_runs
     from bench.membership_run import train_siblings
 
-    method = METHODS.get(cell.method)
+    method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
     counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
-    cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, options.confidence).cap
+    cap = many_bounded("student", options.family.value, (0, counted, 0, counted), cell.delta, strict).cap
     if options.refute is not None and cap < options.refute:
         raise BenchError(
             f"{options.runs} runs certify an epsilon of {cap:.2f} at most, not {options.refute:g}. More --runs."
@@ -244,7 +243,7 @@ def _many_runs(
     coins = np.array([bool(s.coins[0]) for s in siblings])
     found = many_runs(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     errors = (found.false_positives, found.negatives, found.false_negatives, found.positives)
-    channel = many_bounded("student", options.family.value, errors, cell.delta, options.confidence)
+    channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
     return {
         "channels": [channel],
         "epsilon": channel.epsilon,
@@ -284,7 +283,7 @@ def count_guesses(
                 group=canaries.group(family), confidence=options.confidence,
             ).correct  # fmt: skip
         counted.append((name, family, guesses * len(rows), correct))
-    confidence = corrected(options.confidence, len(counted))
+    confidence = corrected(options.confidence, CHANNELS)
     return [
         bounded(name, family.value, len(canaries.of(family)) * len(siblings), guesses, correct,
                 canaries.group(family), delta, confidence)

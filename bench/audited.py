@@ -8,6 +8,9 @@ from bench.attack_record import AuditRecord, Channel
 from bench.interface import PrivacyUnit
 from bench.record import Audited, Record, Status
 
+CHANNELS = 2
+"""An audit looks at the student and at released images, and pays for both before it is known whether there are any."""
+
 
 def corrected(confidence: float, tests: int) -> float:
     """Return the confidence of each of `tests` bounds with which all hold together (Bonferroni)."""
@@ -67,7 +70,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
             for position, number in enumerate((channel.canaries, channel.guesses, channel.correct)):
                 counts[position] += number
     confidence, delta = min(a.confidence for a in done), min(a.delta for a in done)
-    each = corrected(confidence, len(pooled) + len(apart))
+    each = corrected(confidence, CHANNELS * len({audit.key.rsplit("--", 1)[-1] for audit in done}))
     channels = [
         many_bounded(channel.name, channel.family, channel.errors, delta, each)
         for channel in apart

@@ -74,6 +74,9 @@ def inversion(
             name = f"committee top-1 above {against}"
             gap = margin([scored[Role.STUDENT]], [scored[against]])
             targets[Role.STUDENT.value].metrics[name] = _estimated(gap)
+            # Members and test records differ by chance: what counts is the gap beyond that of another target.
+            beyond = margin([scored[Role.STUDENT]], [scored[against]], "ssim gap")
+            targets[Role.STUDENT.value].metrics[f"ssim member gap above {against}"] = _estimated(beyond)
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.public_benchmark:

@@ -14,8 +14,9 @@ Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 INVERSION_METRIC = "committee top-1"
 """The share of reconstructions that all three evaluators take for the class they were meant to show."""
-MEMBER_GAP = "ssim member - non-member"
-"""How much nearer reconstructions are to the nearest record that was trained on than to one that was not."""
+MEMBER_GAP = "ssim member gap above counterfactual"
+"""How much nearer (SSIM) reconstructions are to the nearest member than to the nearest non-member, beyond what they are
+for a target that saw neither: members and test records differ by chance."""
 
 
 def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[Table]:
@@ -82,7 +83,7 @@ TITLES = {
 }
 INVERSION_COLUMNS = (
     "student", "attack", "accuracy", "student's", "non-private", "matched", "counterfactual", "prior",
-    "above counterfactual", "member - non-member", "verdict",
+    "above counterfactual", "member gap above it", "verdict",
 )  # fmt: skip
 MEMBERSHIP_COLUMNS = (
     "student", "attack", "family", "AUC", "without privacy", "TPR at 0.1%", "TPR at 1%", "verdict",
