@@ -47,7 +47,7 @@ def test_help_is_fast_and_imports_nothing_slow() -> None:
         done = bench("--help")
         times.append(time.monotonic() - begin)
     assert done.returncode == 0
-    for command in ("run", "plan", "ls", "show", "check", "epsilon", "data", "leaderboard"):
+    for command in ("run", "plan", "ls", "show", "check", "attack", "audit", "epsilon", "data", "leaderboard"):
         assert command in done.stdout
     assert min(times) < 1.0, times  # half a second is the aim; a loaded machine gets some air
     code = "import sys, bench.cli; print([m for m in ('torch', 'numpy', 'scipy', 'pydantic') if m in sys.modules])"
