@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.config import setting
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Facts
+from bench.privacy.bounds import clopper_pearson
 
 if TYPE_CHECKING:
     import torch
@@ -325,7 +326,7 @@ def _right(model: Logits, images: Tensor, labels: Tensor, device: torch.device) 
 
 def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> RobustnessRow:
     hits, count = int(right.sum()), int(right.numel())
-    low, high = _clopper_pearson(hits, count)
+    low, high = clopper_pearson(hits, count, CONFIDENCE)
     better = None
     if pgd is not None:
         from scipy import stats
@@ -334,12 +335,3 @@ def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> Robustn
         # Were the two equally good, each image that one of them alone fooled would be a fair coin.
         better = float(stats.binom.sf(square_only - 1, square_only + pgd_only, 0.5)) if square_only else 1.0
     return RobustnessRow(attack, size, hits / count, count, low, high, better)
-
-
-def _clopper_pearson(hits: int, count: int) -> tuple[float, float]:
-    from scipy import stats
-
-    error = (1 - CONFIDENCE) / 2
-    low = float(stats.beta.ppf(error, hits, count - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1 - error, hits + 1, count - hits)) if hits < count else 1.0
-    return low, high

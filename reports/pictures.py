@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.errors import BenchError
+from bench.privacy.bounds import allowed_tpr
 from bench.store import write_atomic
 
 if TYPE_CHECKING:
@@ -45,37 +46,6 @@ class Column:
     good: Sequence[bool | None] = ()
     apart: bool = False
     absent: Sequence[bool] = ()
-
-
-def reconstruction_sheet(
-    path: Path,
-    rows: Sequence[str],
-    reconstructions: Sequence[Column],
-    member: Column,
-    nonmember: Column,
-    *,
-    title: str,
-    note: str = "",
-) -> None:
-    """Write a PNG with a row for each class: its reconstructions, the nearest private image, the nearest other one.
-
-    Args:
-        path: where to.
-        rows: the classes' names.
-        reconstructions: one column for each try that is shown.
-        member: for each row the private image that is nearest to the first reconstruction.
-        nonmember: for each row the nearest image of the class that no training saw.
-        title: the attack and the student, in words.
-        note: below the title, smaller: what is to be known to read the sheet.
-
-    The sheet shows private images: it is for data sets that everybody may read.
-
-    Raises:
-        BenchError: where there is no row, or a column has not as many images.
-
-    """
-    pair = (_apart(member), nonmember)
-    _write_sheet(path, rows, [*reconstructions, *pair], title, note)
 
 
 def comparison_sheet(
@@ -188,9 +158,7 @@ def ceiling(false_positives: ArrayLike, epsilon: float, delta: float) -> NDArray
     rate = np.asarray(false_positives, dtype=np.float64)
     if math.isinf(epsilon):
         return np.ones_like(rate)
-    # Large epsilons overflow where the other branch decides anyway.
-    grown = np.minimum(1.0, math.exp(min(epsilon, 700.0)) * rate + delta)
-    return np.clip(np.minimum(grown, 1 - math.exp(-epsilon) * (1 - delta - rate)), 0.0, 1.0)
+    return allowed_tpr(rate, epsilon, delta)
 
 
 def roc_figure(

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from bench.attack_record import AttackRecord, parse_row
+from bench.attack_run import AttackOptions, Workplace
+from bench.console import Progress
 from bench.controls import Role
+from bench.errors import BenchError
+from bench.interface import Released
+from bench.inversion_goal import load_student
+from bench.models.classifiers import build
+from bench.release import save_released
+from bench.run import DataSource
 from bench.store import RunDir
 
 
@@ -95,6 +103,24 @@ def test_a_student_that_is_not_the_recorded_one_is_refused(attacked: tuple[Path,
     assert done.returncode == 1
     assert "is damaged" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("classes", "size", "said"), [(7, 8, "has 7 classes, digits has 10"), (10, 28, "does not take images of shape")]
+)
+def test_a_student_of_other_classes_or_sizes_is_refused(
+    tmp_path: Path, trained: Path, classes: int, size: int, said: str
+) -> None:
+    """Its file is the one that the record names, so nothing but the net itself tells."""
+    options = {"num_classes": classes, "in_chans": 1, "img_size": size}
+    digest = save_released(Released(build("small_cnn", **options), "small_cnn", options), tmp_path / "x.safetensors")
+    record = next(r for r in RunDir(trained).read_records().found if r.method == "nonprivate")
+    assert record.student is not None
+    student = record.student.model_copy(update={"file": "x.safetensors", "sha256": digest})
+    source = DataSource(Progress())
+    place = Workplace(RunDir(tmp_path), source, Progress(), AttackOptions())
+    with pytest.raises(BenchError, match=said):
+        load_student(record.model_copy(update={"student": student}), source.describe("digits").facts, place)
 
 
 def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Path, str]) -> None:

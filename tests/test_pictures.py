@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from bench.errors import BenchError
-from reports.pictures import Column, ceiling, comparison_sheet, reconstruction_sheet, roc_figure
+from reports.pictures import Column, ceiling, comparison_sheet, roc_figure
 
 
 def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
@@ -45,7 +45,7 @@ def test_a_sheet_shows_every_image_once(tmp_path: Path) -> None:
     images[:, 0] = 1.0
     red = Column("red", images)
     path = tmp_path / "sheet.png"
-    reconstruction_sheet(path, ROWS, [red] * 3, red, red, title="attack on a student")
+    comparison_sheet(path, ROWS, [red] * 3, [red, red], title="attack on a student")
     one = 28 / 28 * 0.95 * 120 * (0.95 * 20 / 28 * 120)
     assert colour_of(path, (255, 0, 0)) == pytest.approx(15 * one, rel=0.08)
 

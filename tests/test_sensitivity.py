@@ -7,10 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.audit_run import AuditOptions, audit_student
+from bench.config import Grid
+from bench.console import Progress
 from bench.interface import Adjacency, PrivacyUnit
+from bench.plan import expand
 from bench.privacy.noninterference import Verdict, check_method, private_pair
 from bench.privacy.sensitivity import Given, neighbours, violation
 from bench.registry import METHODS
+from bench.run import DataSource, prepare_device, run_cell
+from bench.store import RunDir
 
 CHEATS = Path(__file__).parent / "cheats"
 
@@ -73,3 +79,20 @@ def test_cheats_are_rejected_by_the_check(name: str, why: str) -> None:
         del METHODS._members[method.name]
     assert check.verdict is Verdict.REJECTED
     assert why in check.reason
+
+
+@pytest.mark.network
+def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -> None:
+    """On MNIST, fetched where it is not here: a thousand small digits do not give enough away. Two minutes."""
+    method = METHODS.get(str(CHEATS / "cheat_output_noise.py"))
+    try:
+        assert check_method(method).verdict is Verdict.PASSED
+        source, run_dir = DataSource(Progress()), RunDir(tmp_path).create()
+        (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
+        prepare_device("cpu", 1)
+        student = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(student, AuditOptions(power=False, draws=0), run_dir, source, Progress())
+    finally:
+        del METHODS._members[method.name]
+    assert audit.failure is None
+    assert audit.violated
