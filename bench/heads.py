@@ -5,7 +5,7 @@ batches; each sees its own records only, and no sum runs over heads, so one reco
 
 Stochastic gradient descent moves W only within the span of the records it sees: after any number of steps
 W = W0 + X' A with one row of A for each record. A teacher of 200 records on 2,048 features is therefore trained through
-the 200 x 200 products of its records instead of its 2,048 x 256 weights. That gives the same weights up to rounding, with
+the 200 x 200 products of its records instead of its 2,048 x 256 weights: the same weights up to rounding, and
 a tenth of the arithmetic. Where a head has more records than features, W itself is trained.
 """
 
