@@ -48,6 +48,8 @@ class Cache:
         """Names of the artefacts that were made, not found, since this object exists."""
         self.found: list[str] = []
         """Names of the artefacts that were found."""
+        self.parent: Cache | None = None
+        """The cache of the data set that this one's is a variation of; see :meth:`child`."""
         self._say = say
         self._memory: dict[str, Arrays] = {}
 
@@ -57,19 +59,35 @@ class Cache:
         `depends` must name everything that the arrays depend on besides the data set, as JSON values; nothing in it
         may be computed from private records.
         """
-        name = f"{kind}-{digest_of({'kind': kind, 'base': self.base, 'depends': dict(depends)})}"
-        arrays = self._read(name)
-        if arrays is not None:
-            self.found.append(name)
-            return arrays
+        found = self.find(kind, depends)
+        if found is not None:
+            return found
+        name = self._name(kind, depends)
         arrays = make()
         self.made.append(name)
         self._write(name, arrays)
         return arrays
 
+    def find(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
+        """Return the artefact that :meth:`get` would return, None where it has not been made."""
+        name = self._name(kind, depends)
+        arrays = self._read(name)
+        if arrays is not None:
+            self.found.append(name)
+        return arrays
+
+    def child(self, **variation: Any) -> Cache:
+        """Return a cache for a variation of the data set: its artefacts are others, this one's can be looked up."""
+        made = Cache(self.root, {**self.base, **variation}, self._say)
+        made.parent = self
+        return made
+
     def silent(self) -> Cache:
         """Return a cache over the same artefacts that says nothing, and so can be handed to another process."""
         return Cache(self.root, self.base)
+
+    def _name(self, kind: str, depends: Mapping[str, Any]) -> str:
+        return f"{kind}-{digest_of({'kind': kind, 'base': self.base, 'depends': dict(depends)})}"
 
     def _path(self, name: str) -> Path:
         assert self.root is not None

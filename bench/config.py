@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -132,10 +132,10 @@ def build_config(
     Raises :class:`BenchError` on a field that the method has not, a value that does not fit it, or a preset that the
     method does not have.
     """
-    paper = method.Config()
+    presets = method.presets(facts)
+    paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
     if preset is not Preset.PAPER:
-        presets = method.presets(facts)
         if preset.value not in presets:
             raise BenchError(f"{method.name} has no preset {preset.value!r}; it has paper, {', '.join(presets)}.")
         changes.update(presets[preset.value])
@@ -161,6 +161,7 @@ def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[
         owner, dot, field = name.rpartition(".")
         if dot and owner != method.name:
             continue
+        field = _alias(field, known)
         if field not in known:
             if dot:
                 raise UnknownNameError(f"option of {method.name}", field, known)
@@ -177,8 +178,13 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
         if dot and owner not in fields:
             raise UnknownNameError("method in --set", owner, fields)
         known = fields[owner] if dot else set().union(*fields.values())
-        if field not in known:
+        if _alias(field, known) not in known:
             raise UnknownNameError(f"option of {owner}" if dot else "option in --set", field, known)
+
+
+def _alias(field: str, known: Collection[str]) -> str:
+    """Return `field`, or ``backbone`` for ``teacher`` where the teachers are heads on one frozen backbone."""
+    return "backbone" if field == "teacher" and field not in known and "backbone" in known else field
 
 
 def _parse_value(method: type[Configured], field: str, text: str) -> Any:

@@ -239,7 +239,10 @@ class Method(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return what ``quick`` and ``tiny`` change in the config for such data, as field name to value."""
+        """Return what ``quick`` and ``tiny`` change in the config for such data, as field name to value.
+
+        ``paper`` may be among them, for a paper with other settings for other data: all presets change those then.
+        """
 
     @classmethod
     @abc.abstractmethod
@@ -261,6 +264,11 @@ class Method(abc.ABC):
         Called for public benchmarks only: a figure that depends on the private data is private.
         """
         return cls.claimed(config, facts, delta)
+
+    @classmethod
+    def public_words(cls, config: Any, facts: Facts) -> str:
+        """Return what public data `config` uses, in words for the row."""
+        return cls.public_data
 
     @abc.abstractmethod
     def train_student(

@@ -321,9 +321,10 @@ def failure_of(
 
 
 def _public_data(method: type[Method], cell: Cell) -> str:
+    words = method.public_words(cell.config, cell.facts)
     if method.public_data == "none" or cell.facts.public_benchmark:
-        return method.public_data
-    return f"{method.public_data}: {cell.facts.public_records} images of the folder itself, taken as public"
+        return words
+    return f"{words}: {cell.facts.public_records} images of the folder itself, taken as public"
 
 
 def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:

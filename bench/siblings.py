@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cache import Arrays, Cache
+from bench.cache import Arrays
 from bench.canaries import Canaries, place
 from bench.config import NoiseKind, as_dict
 from bench.interface import Context, Family, PrivacyUnit, Released
@@ -149,7 +149,7 @@ def train_sibling(
 
     def make() -> Arrays:
         # The ensembles of the sibling are its own; which cell asks for them does not matter.
-        cache = Cache(context.cache.root, {**context.cache.base, "sibling": which}, context.progress.say)
+        cache = context.cache.child(sibling=which)
         inner = dataclasses.replace(
             context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache
         )

@@ -171,6 +171,28 @@ class PATEFamily(Method):
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
 
+    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+        """Raise :class:`BenchError` where a net cannot be made: before minutes of training, and before any charge."""
+        for model in (config.teacher, config.student):
+            make_student(model, facts, context.streams.torch("unused"))
+
+    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
+        """Return the teachers' votes (public records, classes) on the whole public pool. Private: for the ledger only.
+
+        One record may change one teacher's votes.
+        """
+        return ensemble_votes(config, private, public, context)
+
+    def student(
+        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """Return a student trained on the answers, its timm name and its options. Sees nothing private.
+
+        `asked` (k,) are positions in the public pool, `labels` (k,) the answers, int64 both.
+        """
+        student, options = train_on_answers(config, public, asked, labels, facts, context)
+        return student, config.student, options
+
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
@@ -178,12 +200,10 @@ class PATEFamily(Method):
         import torch
 
         self.check_facts(config, private.facts)
-        # A name that timm does not know is told before minutes of training, and before any budget is spent.
-        for model in (config.teacher, config.student):
-            make_student(model, private.facts, context.streams.torch("unused"))
+        self.check_models(config, private.facts, context)
         say_missing_classes(config, private.facts, context)
         queries = context.streams.numpy("queries").permutation(len(public))[: config.queries].astype(np.int64)
-        votes = ensemble_votes(config, private, public, context)[queries]
+        votes = self.votes(config, private, public, context)[queries]
         answers = self.answer(config, votes, ledger)
         given = answers >= 0
         if not given.any():
@@ -192,11 +212,11 @@ class PATEFamily(Method):
                 "for a larger epsilon."
             )
         asked, labels = torch.from_numpy(queries[given]), torch.from_numpy(answers[given])
-        student, options = train_on_answers(config, public, asked, labels, private.facts, context)
-        return Released(student, config.student, options, extras={"query_indices": asked, "query_labels": labels})
+        student, name, options = self.student(config, public, asked, labels, private.facts, context)
+        return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})
 
 
-def say_missing_classes(config: PATEFamilyConfig, facts: Facts, context: Context) -> None:
+def say_missing_classes(config: Any, facts: Facts, context: Context) -> None:
     """Note how many teachers will lack a class: what public numbers let one expect, never what the labels say."""
     part = facts.private_records // config.teachers
     lacking = config.teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
