@@ -78,6 +78,9 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
         "source": spec.source,
         "citation": spec.citation,
         "resolution": spec.resolution,
+        "labelled_source": None
+        if spec.labelled is None
+        else {"name": spec.labelled.name, "records": spec.labelled.records, "overlap": spec.labelled.overlap},
     }
 
 

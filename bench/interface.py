@@ -139,12 +139,32 @@ class PrivateData:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledSource:
+    """Labelled public records of a related set, from which knowledge may be transferred; nobody asks teachers of them.
+
+    `images` is uint8 (n, channels, height, width), of another height or width than the private ones where the data set
+    says so; `labels` is int64 (n,), of the same classes.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    name: str
+    overlap: str
+    """What it may share with the private records, in words: a guarantee says nothing of a record that lies in here."""
+
+    def __len__(self) -> int:
+        return int(self.images.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
 class PublicData:
     """The unlabelled public images that a method may see freely: uint8 (n, channels, height, width)."""
 
     images: torch.Tensor
     source: str
     """Where they come from, in words: the row prints it."""
+    labelled: LabelledSource | None = None
+    """A labelled public source besides, where the data set has one."""
 
     def __len__(self) -> int:
         return int(self.images.shape[0])

@@ -280,5 +280,7 @@ def _digits() -> DatasetSpec:
 def specs() -> list[DatasetSpec]:
     """Return every data set of this package, in the order in which they are listed."""
     from bench.data.builtin_more import more_specs
+    from bench.data.text import text_specs
 
-    return [_mnist(), _mnist_01(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs(), _digits()]
+    images = [_mnist(), _mnist_01(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs()]
+    return [*images, *text_specs(), _digits()]

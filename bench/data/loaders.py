@@ -43,17 +43,23 @@ def plain_view(arrays: Arrays) -> tuple[Records, Records]:
 
 def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
     """Raise ValueError where decoded `arrays` have not the records, the shape or the labels that `spec` tells of."""
-    for half, expected in (("train", spec.train_records), ("test", spec.test_records)):
+    for half, expected, wanted in halves(spec):
         found, *shape = arrays[f"{half}_images"].shape
         if expected is not None and found != expected:
             raise ValueError(f"{found} {half} records were found, {expected} are expected")
-        if tuple(shape) != spec.shape:
-            raise ValueError(f"{half} images have the shape {tuple(shape)}, {spec.shape} is expected")
+        if tuple(shape) != wanted:
+            raise ValueError(f"{half} images have the shape {tuple(shape)}, {wanted} is expected")
         given = arrays.get(f"{half}_labels")
         # A list can be read twice; a stream of pieces is for the store alone.
         for labels in given.pieces if given and isinstance(given.pieces, list) else ():
             if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
                 raise ValueError(f"a {half} label lies outside 0..{spec.classes - 1}")
+
+
+def halves(spec: DatasetSpec) -> list[tuple[str, int | None, tuple[int, int, int]]]:
+    """Return the name, the count and the shape of each kind of records that `spec` stores."""
+    own = [("train", spec.train_records, spec.shape), ("test", spec.test_records, spec.shape)]
+    return own if spec.labelled is None else [*own, ("source", spec.labelled.records, spec.labelled.shape)]
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,11 @@ class StoredLoader:
         arrays, manifest = found
         train, test = self.view(arrays)
         folder = request.root / request.spec.store
-        return Loaded(request.spec, train, test, str(manifest["revision"]), str(manifest["route"]), (folder,))
+        labelled = None
+        if request.spec.labelled is not None:
+            labelled = ArrayRecords(arrays["source_images"], arrays["source_labels"])
+        revision, route = str(manifest["revision"]), str(manifest["route"])
+        return Loaded(request.spec, train, test, revision, route, (folder,), labelled)
 
     def _fetch(self, request: LoadRequest, damage: str) -> None:
         reasons: list[str] = []

@@ -33,6 +33,14 @@ PINS: dict[str, dict[str, str]] = {
         "test_images": "a1ec8b89b8889a5d6433a41663c2e56fe145ab33ce3b8d46cf74a330cff12766",
         "test_labels": "b5083ae5cb7c40a8fc1bc2d7cf41fdacd8b504c30ca664bec7a6d6de37203ad9",
     },
+    "movie-review": {
+        "train_images": "7e510a82a2e57c74dff8ffa53d790a4b035e7963d21c3e8fa001e431059469be",
+        "train_labels": "bd84dda421eee9e8d7471e29c42b3c4a8a13f9043a04172e088ee46586163c0f",
+        "test_images": "300afde496945add97489c6b159b53ba6fe8396604f98630641c98b4ab13365f",
+        "test_labels": "80ddb87317a6303763df78e896488360a04478b477afb278ccbe80090a0b79d3",
+        "source_images": "ead0cf0c80bec37baf5b65fbcae2b3f331ce0bdf1bb4d784d16a298eab13d9e3",
+        "source_labels": "82ab65b9803953c4fd8be401ab3328d10bae787b1256f8a8f09b96d514bf3435",
+    },
     "digits": {
         "train_images": "fad2ca36759b7f5642c42dd5715556f6be3b1c815f54680ebef527df5b15ee54",
         "train_labels": "c83ed9e7d5dd4057046050e142cc2ba5a78c99a1c5d8e7d59e89c4bfd55c2e4e",

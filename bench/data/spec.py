@@ -89,6 +89,8 @@ class Loaded:
     """How it came here, in words."""
     paths: tuple[Path, ...] = ()
     """The files or folders that hold it."""
+    labelled: Records | None = None
+    """The labelled public source that comes with it; see :class:`LabelledSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,21 @@ class LoadRequest:
     root: Path
     fetch: bool
     progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSpec:
+    """What is known of a labelled public source before it is read: other records, of the same classes.
+
+    `shape` is (channels, height, width) of one of its records, which may be larger than the data set's; `records` is
+    None where only the files tell.
+    """
+
+    name: str
+    records: int | None
+    shape: tuple[int, int, int]
+    overlap: str
+    """What it may share with the private records, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,8 @@ class DatasetSpec:
     store: str = ""
     """Folder under the data root; sets that share pixels share it. Empty: the name."""
     download_bytes: int | None = None
+    labelled: LabelledSpec | None = None
+    """A labelled public source that is stored with it, where it has one."""
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.classes:

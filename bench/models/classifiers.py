@@ -20,6 +20,8 @@ from bench.models import keras_resnet  # noqa: F401 (registers resnet50_keras)
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
 
 Size = int | tuple[int, int]
+OWN_MODULES = "bench.models."
+"""Where this project's own entry points lie: they take `img_size`."""
 
 
 class FeatureNet(nn.Module):
@@ -295,7 +297,7 @@ def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **
     height, width = _size(img_size)
     base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
     sized = {**base, "img_size": height if height == width else [height, width]}
-    if model_entrypoint(name).__module__ == __name__:
+    if model_entrypoint(name).__module__.startswith(OWN_MODULES):
         return sized
     for arguments in (sized, base):
         try:
@@ -322,3 +324,7 @@ def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tenso
     hidden = timm_model.forward_features(images)
     features = timm_model.forward_head(hidden, pre_logits=True)
     return features.flatten(1), timm_model.forward_head(hidden)
+
+
+# At the end: these register models of their own, and take FeatureNet from here.
+from bench.models import gaussian, text  # noqa: E402, F401

