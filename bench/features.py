@@ -169,7 +169,7 @@ def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) ->
 def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
     from bench.models.weights import load_backbone, weights_by_digest
 
-    return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256)))
+    return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
 
 
 def _worker_features(spec: BackboneSpec, images: Tensor) -> Tensor:

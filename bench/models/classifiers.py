@@ -327,4 +327,4 @@ def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tenso
 
 
 # At the end: these register models of their own, and take FeatureNet from here.
-from bench.models import gaussian, text  # noqa: E402, F401
+from bench.models import gaussian, text, transfer  # noqa: E402, F401

@@ -206,8 +206,8 @@ class FrozenTransfer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenTransfer:
         if not self.backbone.spec.carried:
-            self.backbone._apply(fn)
-        super()._apply(fn, recurse)
+            self.backbone._apply(fn)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -239,7 +239,8 @@ def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Mo
         return DenseHead(features, hidden, classes)
     from bench.models.gaussian import GaussianHead
 
-    return GaussianHead(features, classes)
+    gaussian: nn.Module = GaussianHead(features, classes)
+    return gaussian
 
 
 @register_model
@@ -262,5 +263,5 @@ def frozen_transfer(
     else:
         from bench.models.weights import load_backbone, weights_by_digest
 
-        frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256)))
+        frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
     return FrozenTransfer(frozen, make_head(head, frozen.num_features, hidden, num_classes), num_classes)
