@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.ensemble import check_disjoint
 from bench.errors import BenchError
+from bench.models.transfer import DenseHead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,6 +80,16 @@ class Heads:
         count = len(self.first)
         wide = torch.baddbmm(self.first_bias, features.expand(count, *features.shape), self.first).relu_()
         return torch.baddbmm(self.last_bias, wide, self.last)
+
+    def write(self, number: int, head: nn.Module) -> None:
+        """Write head `number` into a :class:`bench.models.transfer.DenseHead` of the same widths."""
+        assert isinstance(head, DenseHead)
+        assert head.first is not None
+        with torch.no_grad():
+            head.first.weight.copy_(self.first[number].T)
+            head.first.bias.copy_(self.first_bias[number, 0])
+            head.last.weight.copy_(self.last[number].T)
+            head.last.bias.copy_(self.last_bias[number, 0])
 
 
 @dataclass(frozen=True, slots=True)

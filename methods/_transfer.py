@@ -1,4 +1,4 @@
-"""What the methods on transferred features share: the frozen backbone, its weights, their hash, their words for the row.
+"""What the methods on transferred features share: the frozen backbone, its weights, their hash, words for the row.
 
 Nothing here sees a label. A backbone and its weights are public; the features of private images are private and reach
 the outside through the ledger alone, as votes or as noisy gradients.

@@ -1,6 +1,6 @@
 """Training a backbone on a labelled public source: TrPATE's knowledge from non-private data (sections IV.A and V).
 
-The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST. Here any timm model can be trained
+The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here any timm model can be trained
 on any labelled set. The result is public and an artefact: every teacher, student, seed and epsilon shares it.
 """
 
