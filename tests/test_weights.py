@@ -544,7 +544,8 @@ SCORES = {
 """Top-1 and top-5 of 70 labelled photographs, shorter side at size / 0.875 and the centre cut out, as measured."""
 
 
-def photos(folder):
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
     """The photographs of two packages with their ImageNet labels."""
     from PIL import Image
 
@@ -560,6 +561,7 @@ def photos(folder):
             "725f35421b151f795de9d6517f2b0883e7b587955f9b7453811c25cf5c3f430d",
         ),
     )  # fmt: skip
+    folder = tmp_path_factory.mktemp("photos")
     for number, route in enumerate(routes):
         route.fetch(folder / str(number), silent)
     paths = [path for path in sorted(folder.glob("*/*_*")) if path.suffix in (".jpg", ".png")]
@@ -579,10 +581,9 @@ def cut_out(image, size):
 
 
 @pytest.mark.network
-@pytest.mark.slow
 @pytest.mark.parametrize("backbone", list(SCORES))
-def test_published_weights_know_the_photographs(backbone, root, tmp_path):
-    images, labels = photos(tmp_path / "photos")
+def test_published_weights_know_the_photographs(backbone, root, photos):
+    images, labels = photos
     assert len(images) == 70
     found = find_weights(backbone)
     assert (found.origin, found.sha256) == ("package", weight_packages.PACKAGES[backbone].sha256)
