@@ -24,6 +24,9 @@ app = typer.Typer(
 
 Names = Annotated[list[str], typer.Argument(help="timm models by name.", show_default=False)]
 Name = Annotated[str, typer.Argument(help="A timm model by name.", show_default=False)]
+Weights = Annotated[
+    str, typer.Option("--weights", help="auto (a package, else timm's hub), package, hub or file:PATH.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
@@ -31,16 +34,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.
 @app.command(name="list")
 def list_(json_: Json = False) -> None:
     """List the backbones whose weights are in a package, and all weights that are here."""
-    from bench.models.weights import PACKAGES, folder, known_weights
+    from bench.models.weight_packages import PACKAGES
+    from bench.models.weight_store import folder, known_weights
 
     known = known_weights()
     rows = [_row(weights) for weights in known]
     present = {weights.backbone for weights in known if weights.origin == "package"}
     for backbone, package in PACKAGES.items():
         if backbone not in present:
-            row = {"backbone": backbone, "origin": "package", "source": package.route.label}
-            row |= {"trained_on": package.trained_on, "size": package.size, "sha256": package.sha256}
-            rows.append({**row, "here": False})
+            row = {"backbone": backbone, "origin": "package", "source": package.route.label, "here": False}
+            rows.append({**row, "trained_on": package.trained_on, "size": package.size, "sha256": package.sha256})
     rows.sort(key=lambda row: (row["origin"] != "package", row["backbone"]))
     if json_:
         print(json.dumps({"folder": str(folder()), "weights": rows}, indent=1))
@@ -71,8 +74,8 @@ def _row(found: PublicWeights) -> dict[str, Any]:
 
 
 @app.command()
-def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch weights that are not here, from a package where one is known; one that fails does not stop the others."""
+def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Json = False) -> None:
+    """Fetch weights that are not here; one that fails does not stop the others."""
     from bench.models.weights import check_backbone, find_weights
 
     # A misspelt name is noticed before the first byte is fetched.
@@ -83,7 +86,7 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
     for name in dict.fromkeys(names):
         try:
             with progress_display(quiet) as progress:
-                found = find_weights(name, progress=progress)
+                found = find_weights(name, weights, progress=progress)
         except BenchError as error:
             failures.append(name)
             print(f"error: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import timm
+import torch
 from torch import Tensor
 
 from bench.errors import BenchError
@@ -63,7 +64,8 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
             "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
         )
     try:
-        model = timm.create_model(backbone, pretrained=True)
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+            model = timm.create_model(backbone, pretrained=True)
     except Exception as error:
         # Several clients may be at work, each with errors of its own.
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -7,12 +7,11 @@ conversions were judged by what the nets say of labelled photographs (``tests/te
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,11 +21,11 @@ from bench.data.sources import ArchiveRoute, npm, wheel
 from bench.data.unpack import Wanted, only
 from bench.errors import BenchError
 from bench.models.keras_resnet import MEAN, STD
+from bench.models.weight_files import State, read_checkpoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-State = dict[str, Tensor]
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
 """From a folder with the unpacked files and the state dict of the timm model to that of the published weights."""
 
@@ -42,38 +41,6 @@ class WeightPackage:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     trained_on: str = "imagenet"
-
-
-def read_checkpoint(path: Path) -> State:
-    """Return the state dict in a file of torch.save, alone or under ``state_dict`` or ``model``.
-
-    The file may hold tensors and plain containers, nothing that would run code. The prefix ``module.``, which data
-    parallel training leaves, is taken off.
-
-    Raises:
-        BenchError: where it holds anything else or is damaged.
-
-    """
-    try:
-        held: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise BenchError(
-            f"{path} is not a file of tensors alone: {reason}. Accepted: .safetensors, or what torch.save wrote of a "
-            "state dict. Save the state dict and not the model."
-        ) from error
-    for name in ("state_dict", "model"):
-        if isinstance(held, Mapping) and isinstance(held.get(name), Mapping):
-            held = held[name]
-            break
-    if not isinstance(held, Mapping) or not held or not all(isinstance(v, Tensor) for v in held.values()):
-        raise BenchError(
-            f"{path} holds no state dict: names with a tensor each, alone or under 'model', are looked for."
-        )
-    state = {str(name): tensor for name, tensor in held.items()}
-    if all(name.startswith("module.") for name in state):
-        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    return state
 
 
 def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:

@@ -9,60 +9,51 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
-from safetensors import SafetensorError
 from safetensors import torch as tensor_files
 from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.data.sources import RouteError
-from bench.data.store import data_root, locked, storage_errors
+from bench.data.store import locked
 from bench.errors import BenchError, UnknownNameError
 from bench.models import classifiers
 from bench.models.hub import fetch_from_hub, trained_on
-from bench.models.weight_packages import PACKAGES, State, WeightPackage, read_checkpoint
+from bench.models.weight_files import State, read_state
+from bench.models.weight_packages import PACKAGES, WeightPackage
+from bench.models.weight_store import (
+    PublicWeights,
+    file_sha256,
+    folder,
+    is_whole,
+    known_weights,
+    manifest_path,
+    read_manifest,
+    set_aside,
+    stored_path,
+    write_manifest,
+)
 from bench.store import write_atomic
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress
 
-FORMAT = 1
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+__all__ = [
+    "PublicWeights",
+    "find_weights",
+    "image_size_problem",
+    "load_backbone",
+    "verify_weights",
+    "weights_by_digest",
+]
 FORMS = "auto, package, hub or file:PATH"
-
-_digests: dict[tuple[str, int, int], str] = {}
-"""SHA-256 by path, size and time of change: a file is hashed once per process unless it changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublicWeights:
-    """Weights that are here. `mean` and `std` are of RGB values in [0, 1], `size` is the native input in pixels."""
-
-    backbone: str
-    """Name of the timm model they fit."""
-    origin: str
-    """``package``, ``hub`` or ``file``."""
-    sha256: str
-    """SHA-256 of the file at `path`, in hex."""
-    source: str
-    """Where they come from, in words for a record."""
-    trained_on: str
-    """Public source data set, lower case; empty where it is not known."""
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    path: Path
-    """A file with a state dict in timm's names, with or without the classifier."""
 
 
 def find_weights(
@@ -92,7 +83,7 @@ def find_weights(
             raise UnknownNameError(
                 "backbone with a package of weights", backbone, PACKAGES, "Else take weights=hub or file:PATH."
             )
-        found = _stored(backbone, origin, say) or _fetched(backbone, origin, fetch, say)
+        found = _stored(backbone, origin) or _fetched(backbone, origin, fetch, say)
     else:
         raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
     if sha256 and found.sha256 != sha256.lower():
@@ -111,26 +102,20 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
 
     """
     check_backbone(backbone)
-    wanted, reasons = sha256.lower(), ""
-    for manifest in sorted(folder().glob("*.json")):
-        found = _read_manifest(manifest)
-        if found is None or (found.backbone, found.sha256) != (backbone, wanted):
+    wanted, reason = sha256.lower(), ""
+    how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
+    if backbone in PACKAGES and PACKAGES[backbone].sha256 == wanted:
+        how = _how_to_get(backbone, "package")
+    for found in known_weights():
+        if (found.backbone, found.sha256) != (backbone, wanted):
             continue
-        if found.origin == "file":
-            if found.path.is_file() and file_sha256(found.path) == wanted:
-                return found
-            reasons = f" They were in {found.path}, which is gone or another file now."
-        elif stored := _stored(backbone, found.origin, _silent):
-            return stored
-        else:
-            reasons = " The stored file was damaged and is set aside as .damaged."
-    package = PACKAGES.get(backbone)
-    how = (
-        f"Get them with: python -m bench weights get {backbone}"
-        if package and package.sha256 == wanted
-        else "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
-    )
-    raise BenchError(f"weights of {backbone} with SHA-256 {wanted} are not under {folder()}.{reasons} {how}")
+        if is_whole(found):
+            return found
+        now = "damaged, or another file now" if found.path.exists() else "gone"
+        reason = f" {found.path} had them and is {now}."
+        if found.origin != "file":
+            how = _how_to_get(backbone, found.origin)
+    raise BenchError(f"weights of {backbone} with SHA-256 {wanted} are not under {folder()}.{reason} {how}")
 
 
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
@@ -144,12 +129,15 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
         BenchError: where the file is not the one that was found, or does not fit the model.
 
     """
-    if file_sha256(found.path) != found.sha256:
+    if not is_whole(found):
+        digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
         raise BenchError(
-            f"{found.path} has SHA-256 {file_sha256(found.path)}, not {found.sha256} as when it was found: it was "
-            f"changed or is damaged. Check it with: python -m bench weights verify {found.backbone}"
+            f"{found.path} {digest}, and had {found.sha256} when it was found: it was changed or is damaged. "
+            f"Check it with: python -m bench weights verify {found.backbone}"
         )
-    model = _headless(found.backbone)
+    # The start that the weights replace must not move the caller's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        model = _headless(found.backbone)
     model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
     if size is not None:
         _set_size(model, size)
@@ -178,14 +166,10 @@ def image_size_problem(backbone: str, size: int) -> str:
             return f"{backbone} without its classifier gives no vector of features"
         except (AssertionError, ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
             # What the model as it is says of the size: it may name the size that it takes.
-            reason = reason or " ".join(str(error).split())[:160] or type(error).__name__
-    return f"{backbone} cannot take images of {size}x{size} pixels: {reason}"
-
-
-def known_weights() -> list[PublicWeights]:
-    """Return all that a manifest tells of, in the order of their names; the files themselves are not read."""
-    found = [_read_manifest(path) for path in sorted(folder().glob("*.json"))]
-    return [weights for weights in found if weights is not None]
+            reason = reason or " ".join(str(error).split())[:160] or f"{type(error).__name__} within timm"
+    config: Any = timm.get_pretrained_cfg(backbone)
+    native = f" (its own size: {config.input_size[-1]})" if config else ""
+    return f"{backbone} cannot take images of {size}x{size} pixels{native}: {reason}"
 
 
 def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
@@ -198,55 +182,22 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
     check_backbone(backbone)
     found = [weights for weights in known_weights() if weights.backbone == backbone]
     if not found:
-        raise BenchError(f"no weights of {backbone} are under {folder()}. {_how_to_get(backbone)}")
+        raise BenchError(f"no weights of {backbone} are under {folder()}. {_how_to_get(backbone, 'package')}")
     for weights in found:
         (progress or _silent)(f"verifying {weights.path.name}", 0, None)
-        _digests.clear()
-        if weights.path.is_file() and file_sha256(weights.path) == weights.sha256:
+        if is_whole(weights, anew=True):
             continue
         if weights.origin == "file":
             raise BenchError(f"{weights.path} is gone or no longer has SHA-256 {weights.sha256}: find it again.")
-        with locked(folder(), _stem(backbone, weights.origin), progress or _silent):
-            aside = _set_aside(weights.path)
+        with locked(folder(), weights.path.stem, progress or _silent):
+            if is_whole(weights, anew=True):  # another process has just mended it
+                continue
+            aside = set_aside(weights)
         raise BenchError(
-            f"{weights.path} is damaged: its SHA-256 is not {weights.sha256[:16]}.... It was set aside as {aside}. "
-            + _how_to_get(backbone)
+            f"{weights.path} is damaged: its SHA-256 is not {weights.sha256}. It was set aside as {aside}. "
+            + _how_to_get(backbone, weights.origin)
         )
     return found
-
-
-def folder() -> Path:
-    """Return where weights lie: ``weights`` below the data root."""
-    return data_root() / "weights"
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hex; it is read once per process unless it changes."""
-    status = path.stat()
-    key = (str(path), status.st_size, status.st_mtime_ns)
-    if key not in _digests:
-        with path.open("rb") as handle:
-            _digests[key] = hashlib.file_digest(handle, "sha256").hexdigest()
-    return _digests[key]
-
-
-def read_state(path: Path) -> State:
-    """Return the state dict in `path`: safetensors, or tensors alone in a file of torch.save; runs no code of it.
-
-    Raises:
-        BenchError: where the file is missing, of another kind, damaged or no state dict.
-
-    """
-    if not path.is_file():
-        raise BenchError(f"there is no file {path}. Give file:PATH of one that ends in {', '.join(SUFFIXES)}.")
-    if path.suffix not in SUFFIXES:
-        raise BenchError(f"{path} is of no known kind: weights are in files that end in {', '.join(SUFFIXES)}.")
-    if path.suffix != ".safetensors":
-        return read_checkpoint(path)
-    try:
-        return dict(tensor_files.load_file(path))
-    except (SafetensorError, ValueError) as error:
-        raise BenchError(f"{path} is no file of safetensors or is damaged: {error}.") from error
 
 
 def _silent(what: str, done: int, total: int | None) -> None:
@@ -318,77 +269,61 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
     return {name: state[name] for name in body}
 
 
-def _stem(backbone: str, origin: str) -> str:
-    return f"{backbone}-{origin}"
-
-
 def _own_file(backbone: str, given: Path) -> PublicWeights:
     """Return the user's own file, checked against the model, and note its digest and place."""
     path = given.absolute()
     _fitting(backbone, read_state(path), path)
     size, mean, std, _ = _facts(backbone)
     found = PublicWeights(backbone, "file", file_sha256(path), f"file {path.name}", "", size, mean, std, path)
-    manifest = folder() / f"{_stem(backbone, 'file')}-{found.sha256[:16]}.json"
-    if _read_manifest(manifest) != found:
-        _write_manifest(manifest, found)
+    if read_manifest(manifest_path(found)) != found:
+        write_manifest(found)
     return found
 
 
-def _stored(backbone: str, origin: str, say: Progress) -> PublicWeights | None:
-    """Return what is stored and whole, else None; a damaged file is set aside."""
-    path = folder() / f"{_stem(backbone, origin)}.safetensors"
-    found = _read_manifest(_manifest(path))
-    package = PACKAGES.get(backbone)
-    # Weights of an earlier version of the conversion are not those that are pinned now.
-    if found is None or (origin == "package" and package is not None and found.sha256 != package.sha256):
-        return None
-    if path.is_file() and file_sha256(path) == found.sha256:
-        return found
-    aside = _set_aside(path)
-    say(f"{path.name} is damaged; set aside as {aside.name}", 0, None)
-    return None
+def _known(backbone: str, origin: str) -> PublicWeights | None:
+    """Return what a manifest tells of fetched weights, unless this version pins others."""
+    found = read_manifest(stored_path(backbone, origin).with_suffix(".json"))
+    pinned = PACKAGES[backbone].sha256 if origin == "package" else None
+    return found if found is not None and pinned in (None, found.sha256) else None
 
 
-def _manifest(path: Path) -> Path:
-    return path.with_suffix(".json")
-
-
-def _set_aside(path: Path) -> Path:
-    aside = path.with_name(path.name + ".damaged")
-    with storage_errors(path):
-        if path.exists():
-            os.replace(path, aside)
-        _manifest(path).unlink(missing_ok=True)
-    return aside
+def _stored(backbone: str, origin: str) -> PublicWeights | None:
+    """Return fetched weights that are here and whole."""
+    found = _known(backbone, origin)
+    return found if found is not None and is_whole(found) else None
 
 
 def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
     """Fetch, convert and store weights under a lock, unless another process has just done so."""
+    path = stored_path(backbone, origin)
     if not fetch:
-        raise BenchError(f"weights of {backbone} ({origin}) are not under {folder()}. {_how_to_get(backbone)}")
-    with locked(folder(), _stem(backbone, origin), say):
-        if found := _stored(backbone, origin, say):
+        seen = "damaged" if _known(backbone, origin) and path.exists() else "not here"
+        raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
+    with locked(folder(), path.stem, say):
+        if found := _stored(backbone, origin):
             return found
-        path = folder() / f"{_stem(backbone, origin)}.safetensors"
+        damaged = _known(backbone, origin)
+        if damaged and path.exists():
+            say(f"{path.name} is damaged; set aside as {set_aside(damaged).name}", 0, None)
         if origin == "package":
             package = PACKAGES[backbone]
-            facts = package.size, package.mean, package.std
+            size, mean, std = package.size, package.mean, package.std
             state, source, data = _from_package(backbone, package, say), package.route.label, package.trained_on
         else:
             size, mean, std, tag = _facts(backbone)
-            facts = size, mean, std
             state, source = fetch_from_hub(backbone, tuple(PACKAGES), say)
             data = trained_on(tag)
+        # Cloned: safetensors refuses shared memory. Sorted and without metadata, the bytes are always the same.
         raw = tensor_files.save({name: state[name].contiguous().clone() for name in sorted(state)})
         digest = hashlib.sha256(raw).hexdigest()
         if origin == "package" and digest != PACKAGES[backbone].sha256:
             raise BenchError(
                 f"{source} came as pinned, but its conversion has SHA-256 {digest}, not {PACKAGES[backbone].sha256}: "
-                "another version of safetensors or timm than was tested. Please report it."
+                "another version of safetensors, torch or timm than was tested. Please report it."
             )
         write_atomic(path, raw)
-        found = PublicWeights(backbone, origin, digest, source, data, *facts, path)
-        _write_manifest(_manifest(path), found)
+        found = PublicWeights(backbone, origin, digest, source, data, size, mean, std, path)
+        write_manifest(found)
     return found
 
 
@@ -418,37 +353,6 @@ def _from_package(backbone: str, package: WeightPackage, say: Progress) -> State
     return state
 
 
-def _how_to_get(backbone: str) -> str:
-    return f"Get them with: python -m bench weights get {backbone}"
-
-
-def _write_manifest(path: Path, found: PublicWeights) -> None:
-    entry = {
-        "format": FORMAT,
-        "backbone": found.backbone,
-        "origin": found.origin,
-        "sha256": found.sha256,
-        "source": found.source,
-        "trained_on": found.trained_on,
-        "size": found.size,
-        "mean": list(found.mean),
-        "std": list(found.std),
-        "file": str(found.path) if found.origin == "file" else found.path.name,
-    }
-    write_atomic(path, (json.dumps(entry, indent=1) + "\n").encode())
-
-
-def _read_manifest(path: Path) -> PublicWeights | None:
-    """Return what a manifest tells of; None where there is none or it cannot be understood, as after a torn disk."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held["format"] != FORMAT:
-            return None
-        # A stored file lies beside its manifest, whatever the manifest says.
-        file = Path(held["file"]) if held["origin"] == "file" else path.parent / Path(held["file"]).name
-        return PublicWeights(
-            str(held["backbone"]), str(held["origin"]), str(held["sha256"]), str(held["source"]),
-            str(held["trained_on"]), int(held["size"]), tuple(held["mean"]), tuple(held["std"]), file,
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _how_to_get(backbone: str, origin: str) -> str:
+    asked = " --weights hub" if origin == "hub" and backbone in PACKAGES else ""
+    return f"Get them with: python -m bench weights get {backbone}{asked}"
