@@ -51,7 +51,7 @@ class PATEConfig(PATEFamilyConfig):
 class PATE(PATEFamily):
     """Label public images by the noisy plurality of teachers, then train the student on them."""
 
-    Config = PATEConfig
+    Config: ClassVar[type] = PATEConfig
     citation = "Papernot et al. 2017"
     printed: ClassVar[Printed] = PRINTED
 
