@@ -1,0 +1,182 @@
+"""Many heads at once: the same weights as one by one, and nothing of one head in another."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bench.data.splits import partition
+from bench.errors import BenchError
+from bench.heads import Heads, HeadSettings, head_labels, train_heads
+from bench.models.transfer import DenseHead
+
+FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
+
+
+def records(count: int, width: int, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    centres = torch.randn(classes, width, generator=generator)
+    return centres[labels] + torch.randn(count, width, generator=generator), labels
+
+
+def by_autograd(
+    features: torch.Tensor, labels: torch.Tensor, classes: int, fitting: HeadSettings, seed: int
+) -> DenseHead:
+    """Train one head by torch's own gradients and optimiser, in the order that the module states."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randn(features.shape[1], fitting.hidden, generator=generator) * (3 * features.shape[1]) ** -0.5
+    last = torch.randn(fitting.hidden, classes, generator=generator) * (3 * fitting.hidden) ** -0.5
+    head = DenseHead(features.shape[1], fitting.hidden, classes)
+    with torch.no_grad():
+        head.first.weight.copy_(first.T)
+        head.first.bias.zero_()
+        head.last.weight.copy_(last.T)
+        head.last.bias.zero_()
+    starts = range(0, len(features), fitting.batch_size)
+    order = [int(n) for _ in range(fitting.epochs) for n in torch.randperm(len(starts), generator=generator)]
+    optimizer = torch.optim.SGD(head.parameters(), fitting.lr, fitting.momentum)
+    for step, number in enumerate(order):
+        optimizer.param_groups[0]["lr"] = fitting.lr * 0.5 * (1 + np.cos(np.pi * step / len(order)))
+        batch = slice(number * fitting.batch_size, (number + 1) * fitting.batch_size)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(features[batch]), labels[batch]).backward()
+        optimizer.step()
+    return head
+
+
+def trained(
+    features: torch.Tensor, labels: torch.Tensor, parts: list[np.ndarray], fitting: HeadSettings, seed: int = 5
+) -> list[Heads]:
+    return list(train_heads(features, labels, parts, 3, fitting, torch.Generator().manual_seed(seed)))
+
+
+@pytest.mark.parametrize("width", [40, 6], ids=["more features than records", "more records than features"])
+def test_weights_are_those_of_ordinary_training(width: int) -> None:
+    features, labels = records(30, width)
+    parts = [np.arange(15), np.arange(15, 30)]
+    (heads,) = trained(features, labels, parts, FEW)
+    for number, part in enumerate(parts):
+        expected = by_autograd(features[part], labels[part], 3, FEW, 5)
+        found = DenseHead(width, FEW.hidden, 3)
+        heads.write(number, found)
+        for name, value in expected.state_dict().items():
+            torch.testing.assert_close(found.state_dict()[name], value, atol=2e-5, rtol=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(teachers=st.integers(2, 14), spare=st.integers(0, 5), wide=st.booleans(), at=st.integers(0, 10_000))
+def test_one_record_changes_one_head(teachers: int, spare: int, wide: bool, at: int) -> None:
+    """To the byte: parts of unequal sizes are filled up, and what fills them must be nobody's record."""
+    count = 5 * teachers + spare
+    features, labels = records(count, 40 if wide else 3)
+    parts = partition(count, teachers, "heads")
+    before = trained(features, labels, parts, FEW)
+    changed, other = features.clone(), labels.clone()
+    changed[at % count] = 1e3
+    other[at % count] = (labels[at % count] + 1) % 3
+    after = trained(changed, other, parts, FEW)
+    differ = [
+        not torch.equal(getattr(a, name)[k], getattr(b, name)[k])
+        for a, b in zip(before, after, strict=True)
+        for k in range(len(a.first))
+        for name in ("first",)
+    ]
+    owner = next(number for number, part in enumerate(parts) if at % count in part)
+    assert [number for number, one in enumerate(differ) if one] == [owner]
+
+
+def test_a_head_that_diverges_harms_no_other() -> None:
+    features, labels = records(40, 50)
+    parts = [np.arange(20), np.arange(20, 40)]
+    calm = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    features[3] = float("inf")
+    wild = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    assert np.array_equal(calm[1, 20:], wild[1, 20:])
+    assert wild.shape == (2, 40)
+
+
+def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
+    features, labels = records(120, 60)
+    parts = partition(120, 12, "heads")
+    every = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
+    assert every.shape == (12, 120)
+    first = head_labels(features, labels, parts[:10], features, 3, FEW, torch.Generator().manual_seed(0))
+    assert np.array_equal(every[:10], first)
+
+
+def test_heads_learn() -> None:
+    features, labels = records(200, 30)
+    (heads,) = trained(features, labels, [np.arange(200)], HeadSettings(hidden=16, epochs=20, lr=0.05))
+    assert (heads.logits(features)[0].argmax(1) == labels).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": float("nan")}, {"epochs": 0}, {"momentum": 1.0}, {"hidden": 0}])
+def test_settings_that_cannot_be_meant_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(BenchError):
+        HeadSettings(**bad)
+
+
+def test_overlapping_parts_are_refused() -> None:
+    features, labels = records(10, 4)
+    with pytest.raises(BenchError, match="overlap"):
+        list(train_heads(features, labels, [np.arange(6), np.arange(5, 10)], 3, FEW, torch.Generator()))
+
+
+@pytest.mark.slow
+def test_faster_than_a_loop() -> None:
+    """200 heads of 200 records on the 2,048 features of ResNet-50, as the paper has them, against one after another.
+
+    A loop over ten of them is timed, by the training loop of this project and by torch's own, and counted twentyfold.
+    """
+    from bench.training import FitSettings, fit
+
+    teachers, part, width, classes, fitting = 200, 200, 2048, 10, HeadSettings()
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(classes, width, generator=generator) * 0.2
+    labels = torch.randint(0, classes, (teachers * part,), generator=generator)
+    features = nn.functional.layer_norm(
+        centres[labels] + torch.randn(len(labels), width, generator=generator), (width,)
+    )
+    asked_labels = torch.randint(0, classes, (1_000,), generator=generator)
+    asked = nn.functional.layer_norm(
+        centres[asked_labels] + torch.randn(1_000, width, generator=generator), (width,)
+    )  # fmt: skip
+    parts = partition(len(labels), teachers, "benchmark")
+
+    def accuracy(logits: torch.Tensor) -> float:
+        return float((logits.argmax(-1) == asked_labels).float().mean())
+
+    begun = time.perf_counter()
+    every = [
+        heads for heads in train_heads(features, labels, parts, classes, fitting, torch.Generator().manual_seed(1))
+    ]
+    together = time.perf_counter() - begun
+    found = np.mean([accuracy(logits) for heads in every for logits in heads.logits(asked)])
+    begun, single = time.perf_counter(), []
+    for part_of in parts[:10]:
+        single.append(by_autograd(features[part_of], labels[part_of], classes, fitting, 1))
+    plain = (time.perf_counter() - begun) * teachers / 10
+    begun, ours = time.perf_counter(), []
+    for part_of in parts[:10]:
+        settings_ = FitSettings(epochs=50, batch_size=32, lr=0.01, momentum=0.9)
+        ours.append(
+            fit(DenseHead(width, 256, classes), features[part_of], labels[part_of], settings_, torch.Generator())
+        )
+    loop = (time.perf_counter() - begun) * teachers / 10
+    alone = np.mean([accuracy(head(asked)) for head in single])
+    fitted = np.mean([accuracy(head(asked)) for head in ours])
+    print(
+        f"\n200 heads at once: {together:.1f} s, {100 * found:.2f}%; one by one by torch: {plain:.0f} s "
+        f"({plain / together:.0f} times), {100 * alone:.2f}%; by bench.training.fit: {loop:.0f} s "
+        f"({loop / together:.0f} times), {100 * fitted:.2f}%"
+    )
+    assert abs(found - alone) < 0.01
+    assert abs(found - fitted) < 0.01
+    assert min(plain, loop) > 10 * together
