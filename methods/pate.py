@@ -19,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
 from bench.errors import BenchError
@@ -50,7 +50,7 @@ class PATEConfig(PATEFamilyConfig):
 class PATE(PATEFamily):
     """Label public images by the noisy plurality of teachers, then train the student on them."""
 
-    Config = PATEConfig
+    Config: ClassVar[type] = PATEConfig
     citation = "Papernot et al. 2017"
 
     @classmethod
