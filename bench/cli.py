@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, cli_attack, cli_data, cli_epsilon
+from bench import __version__, cli_attack, cli_data, cli_epsilon, cli_weights
 from bench.config import Grid, NoiseKind, Preset, Reuse
 from bench.console import print_table
 from bench.errors import BenchError
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_epsilon.app, name="epsilon")
+app.add_typer(cli_weights.app, name="weights")
 app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 

@@ -96,7 +96,7 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
         try:
-            with _display(quiet) as progress:
+            with progress_display(quiet) as progress:
                 loaded = load(name, progress=progress)
         except BenchError as error:
             failures.append(name)
@@ -122,7 +122,7 @@ def verify(name: Name, quiet: Quiet = False) -> None:
     spec, root = get_dataset(name), data_root()
     if name.startswith("folder:"):
         raise BenchError(f"{name} is read from its own files and not stored: there is nothing to verify it against.")
-    with _display(quiet) as progress:
+    with progress_display(quiet) as progress:
         try:
             verify_store(root, spec.store, progress)
         except DamagedError as error:
@@ -159,7 +159,7 @@ def _size(count: int) -> str:
 
 
 @contextmanager
-def _display(quiet: bool) -> Iterator[Progress]:
+def progress_display(quiet: bool) -> Iterator[Progress]:
     """Give a progress hook: a bar with an estimate where a terminal is, else a line whenever the work changes."""
     if quiet:
         yield lambda what, done, total: None

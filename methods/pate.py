@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from bench.privacy.ledger import Ledger
 
-PRINTED = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
+Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
+PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
 """Delta, and the queries and epsilons that table 2 of the paper prints at it, with Lap(20)."""
 
 
@@ -52,6 +53,7 @@ class PATE(PATEFamily):
 
     Config: ClassVar[type] = PATEConfig
     citation = "Papernot et al. 2017"
+    printed: ClassVar[Printed] = PRINTED
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -75,7 +77,7 @@ class PATE(PATEFamily):
         cls.check_facts(config, facts)
         paper = cls.Config()
         as_printed = config.gamma == paper.gamma and config.teachers == paper.teachers
-        delta, rows = PRINTED.get(facts.dataset, (1.0, ())) if as_printed else (1.0, ())
+        delta, rows = cls.printed.get(facts.dataset, (1.0, ())) if as_printed else (1.0, ())
         printed = [
             queries
             for queries, epsilon in rows

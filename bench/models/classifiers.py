@@ -16,6 +16,7 @@ from timm.models import create_model, is_model, list_models, model_entrypoint, r
 from torch import Tensor, nn
 
 from bench.errors import BenchError, UnknownNameError
+from bench.models import keras_resnet  # noqa: F401 (registers resnet50_keras)
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
 
 Size = int | tuple[int, int]
@@ -326,4 +327,4 @@ def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tenso
 
 
 # At the end: these register models of their own, and take FeatureNet from here.
-from bench.models import gaussian, text  # noqa: E402, F401
+from bench.models import gaussian, text, transfer  # noqa: E402, F401

@@ -1,0 +1,31 @@
+"""What a public source of transferred knowledge may share with a private data set: printed in every row that uses it.
+
+A guarantee speaks of the private records. It says nothing of one that also lies in the public source.
+"""
+
+from __future__ import annotations
+
+OVERLAPS: dict[tuple[str, str], str] = {
+    (
+        "imagenet",
+        "cifar10",
+    ): "classes in common: all but deer; the images were collected apart, duplicates not searched",
+    ("imagenet", "cifar100"): "many classes in common; the images were collected apart, duplicates not searched",
+    ("imagenet", "stl10"): "STL-10's labelled images were taken from ImageNet: private records may lie in the source",
+    ("imagenet", "imagenet"): "the source is the private set itself",
+    ("imagenet", "fmnist"): "photographs of clothes in some classes; no image in common is known",
+    ("imagenet", "mnist"): "no class and no image in common is known",
+    ("imagenet", "svhn"): "no class and no image in common is known",
+    ("imagenet", "chest-xray"): "no class and no image in common is known",
+    ("sst", "movie-review-sst"): "SST's sentences are those of Movie Review: the source holds the private records",
+}
+"""(source, data set) to what is known."""
+UNKNOWN = "not examined"
+
+
+def overlap(source: str, dataset: str) -> str:
+    """Return in words what the public `source` is known to share with `dataset`."""
+    source = source.removesuffix("-21k") if (source, dataset) not in OVERLAPS else source
+    if source == dataset:
+        return "the source is the private set itself"
+    return OVERLAPS.get((source, dataset), UNKNOWN)

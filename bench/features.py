@@ -1,0 +1,176 @@
+"""Features of images by a frozen public backbone: computed once in batches, shared by methods, seeds and epsilons.
+
+The features of private images are private: they are artefacts of the cache like a teacher is, in chunks, so that a
+killed run loses one chunk at most. Beside its features a chunk holds a digest of each image. A variation of the data
+set, a sibling with canaries say, so finds the features of all images that it has in common with the original, and only
+those of the others are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.ensemble import one_thread, worker_pool
+from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
+from bench.training import predict
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from numpy.typing import NDArray
+
+    from bench.cache import Arrays, Cache
+    from bench.interface import Context
+
+CHUNK = 1_000
+"""Images per artefact."""
+BATCH = 50
+"""Images that the backbone is given at once: enough for it, and few enough for any memory."""
+Part = Literal["private", "public", "test", "source"]
+
+
+def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part: Part) -> Tensor:
+    """Return the features (n, num_features), float32 on the CPU, of uint8 `images` (n, channels, height, width).
+
+    `part` says whose they are; with the cache's base it names the images, so private ones never enter a key. On a CPU
+    the context's workers share the work where the backbone can be loaded by its hash.
+    """
+    prints = image_digests(images)
+    known = _known(context.cache.parent, backbone.spec, part)
+    found: Tensor | None = None
+    rows = np.full(len(images), -1, dtype=np.int64)
+    if known is not None:
+        rows, found = _matched(prints, known["digests"]), torch.from_numpy(known["features"])
+    missing = np.flatnonzero(rows < 0)
+    result = torch.empty(len(images), backbone.num_features)
+    if found is not None and len(missing) < len(images):
+        result[torch.from_numpy(rows >= 0)] = found[torch.from_numpy(rows[rows >= 0])]
+    if len(missing):
+        wanted = torch.from_numpy(missing)
+        result[wanted] = _computed(images[wanted], prints[missing], backbone, context, part)
+    return result
+
+
+def logits_of(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
+    """Return the logits (n, classes) of `student` on `images`, on the CPU; of a backbone by its cached features."""
+    if not isinstance(student, FrozenTransfer):
+        return predict(student, images, device=context.device)
+    student.to(context.device).eval()
+    features = features_of(images, student.backbone, context, part)
+    with torch.no_grad():
+        return torch.cat([student.forward_head(f.to(context.device)).cpu() for f in torch.split(features, 10_000)])
+
+
+def image_digests(images: Tensor) -> NDArray[np.void]:
+    """Return 16 bytes for each of `images` (n, ...), the same for equal ones: (n,) of void."""
+    flat = images.contiguous().flatten(1).numpy()
+    told = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat)
+    return np.frombuffer(told, dtype="V16")
+
+
+def _depends(spec: BackboneSpec, part: Part, first: int) -> dict[str, Any]:
+    return {"backbone": spec.identity(), "part": part, "first": first, "chunk": CHUNK}
+
+
+def _known(cache: Cache | None, spec: BackboneSpec, part: Part) -> Arrays | None:
+    """Return the features and digests that the original data set's cache holds, joined; None where there is none."""
+    chunks: list[Arrays] = []
+    while (
+        cache is not None and (chunk := cache.find("features", _depends(spec, part, CHUNK * len(chunks)))) is not None
+    ):
+        chunks.append(chunk)
+    if not chunks:
+        return None
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in ("features", "digests")}
+
+
+def _matched(prints: NDArray[np.void], known: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return for each of `prints` the row of `known` (m, 16) that it is, -1 where it is none."""
+    row_of = {row.tobytes(): number for number, row in enumerate(known)}
+    return np.array([row_of.get(one.tobytes(), -1) for one in prints], dtype=np.int64)
+
+
+def _computed(
+    images: Tensor, prints: NDArray[np.void], backbone: FrozenBackbone, context: Context, part: Part
+) -> Tensor:
+    """Return the features of `images`, from this cache's own chunks or computed now."""
+    wanted = np.frombuffer(prints.tobytes(), dtype=np.uint8).reshape(-1, 16)
+    starts = range(0, len(images), CHUNK)
+    chunks: dict[int, Arrays] = {}
+    for first in starts:
+        chunk = context.cache.find("features", _depends(backbone.spec, part, first))
+        if chunk is not None:
+            chunks[first] = chunk
+    left = [first for first in starts if first not in chunks]
+    if left:
+        backbone.to(context.device)
+        title = f"features of {part} images"
+        with _pool(backbone, context, len(left)) as pool, context.progress.stage(title, len(images)) as stage:
+            stage.advance(min(len(images), CHUNK * len(chunks)))
+            pieces = (images[first : first + CHUNK] for first in left)
+            for first, features in zip(left, _each(pieces, backbone, context, pool), strict=True):
+                digests = wanted[first : first + CHUNK]
+                made: Arrays = {"features": features.numpy(), "digests": digests}
+                chunks[first] = context.cache.get("features", _depends(backbone.spec, part, first), _given(made))
+                stage.advance(len(features))
+    for first, chunk in chunks.items():
+        # The name tells which images these are; should it ever not, nothing else would show it.
+        if not np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
+            raise AssertionError(f"the cached features of {part} images from {first} on are those of other images")
+    return torch.cat([torch.from_numpy(chunks[first]["features"]) for first in starts])
+
+
+def _given(arrays: Arrays) -> Callable[[], Arrays]:
+    return lambda: arrays
+
+
+def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:
+    # A process takes seconds to start, and a backbone that is not on the disk would have to travel with each job.
+    workers = min(context.workers, chunks) if chunks > 2 and not backbone.spec.carried else 1
+    return worker_pool(workers, context.device.type)
+
+
+def _each(
+    pieces: Iterator[Tensor], backbone: FrozenBackbone, context: Context, pool: ProcessPoolExecutor | None
+) -> Iterator[Tensor]:
+    """Yield the features of each of `pieces`, in their order."""
+    if pool is None:
+        for piece in pieces:
+            yield _features(backbone, piece, context.device)
+        return
+    # Only so many pieces wait as keep every worker busy: the images of a large set would fill the memory twice.
+    waiting = []
+    for piece in pieces:
+        waiting.append(pool.submit(_worker_features, backbone.spec, piece))
+        if len(waiting) > 2 * context.workers:
+            yield waiting.pop(0).result()
+    for job in waiting:
+        yield job.result()
+
+
+@torch.no_grad()
+def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) -> Tensor:
+    from bench.training import as_float
+
+    batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
+    # Of one thread's sums the order is fixed, so workers, threads and one process give the same features.
+    with one_thread():
+        return torch.cat([backbone(as_float(batch.to(device))).cpu() for batch in batches])
+
+
+@functools.lru_cache(maxsize=1)
+def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
+    from bench.models.weights import load_backbone, weights_by_digest
+
+    return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
+
+
+def _worker_features(spec: BackboneSpec, images: Tensor) -> Tensor:
+    return _features(_worker_backbone(spec), images, torch.device("cpu"))

@@ -1,0 +1,224 @@
+"""Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
+
+A head is ``relu(x W + b) V + c``. Heads of one ensemble share the public start of their weights and the public order of
+batches; each sees its own records only, and no sum runs over heads, so one record changes one head.
+
+Stochastic gradient descent moves W only within the span of the records it sees: after any number of steps
+W = W0 + X' A with one row of A for each record. A teacher of 200 records on 2,048 features is therefore trained through
+the 200 x 200 products of its records instead of its 2,048 x 256 weights: the same weights up to rounding, and
+a tenth of the arithmetic. Where a head has more records than features, W itself is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.ensemble import check_disjoint
+from bench.errors import BenchError
+from bench.models.transfer import DenseHead
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.console import Stage
+
+TOGETHER = 10
+"""Heads that are trained side by side: their products stay in a core's cache. On a GPU all that fit are."""
+ROWS = 2_000
+"""Public records that are asked about at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """How heads are trained: SGD with momentum on the mean cross-entropy of each batch, the rate falling to zero.
+
+    Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
+    hidden units.
+    """
+
+    hidden: int = 256
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 0.01
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        for name in ("hidden", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not (math.isfinite(self.lr) and self.lr > 0 and 0 <= self.momentum < 1):
+            raise BenchError(f"lr must be positive and momentum in [0, 1), not {self.lr} and {self.momentum}.")
+
+    def steps(self, records: int) -> int:
+        """Return how many steps a head of so many records takes."""
+        return self.epochs * math.ceil(records / self.batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Trained heads, one after the other along the first axis of every tensor.
+
+    `first` (k, features, hidden), `first_bias` (k, 1, hidden), `last` (k, hidden, classes), `last_bias` (k, 1,
+    classes).
+    """
+
+    first: Tensor
+    first_bias: Tensor
+    last: Tensor
+    last_bias: Tensor
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return what every head says of `features` (n, features): (k, n, classes)."""
+        count = len(self.first)
+        wide = torch.baddbmm(self.first_bias, features.expand(count, *features.shape), self.first).relu_()
+        return torch.baddbmm(self.last_bias, wide, self.last)
+
+    def write(self, number: int, head: nn.Module) -> None:
+        """Write head `number` into a :class:`bench.models.transfer.DenseHead` of the same widths."""
+        assert isinstance(head, DenseHead)
+        assert head.first is not None
+        with torch.no_grad():
+            head.first.weight.copy_(self.first[number].T)
+            head.first.bias.copy_(self.first_bias[number, 0])
+            head.last.weight.copy_(self.last[number].T)
+            head.last.bias.copy_(self.last_bias[number, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    first: Tensor
+    last: Tensor
+
+
+def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> _Start:
+    """Return He's start for the hidden layer and zeros for biases; shared by all heads of an ensemble."""
+    first = torch.randn(features, hidden, generator=generator) * math.sqrt(2.0 / features)
+    return _Start(first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / hidden))
+
+
+def train_heads(
+    features: Tensor,
+    labels: Tensor,
+    parts: Sequence[NDArray[np.int64]],
+    classes: int,
+    settings: HeadSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> Iterator[Heads]:
+    """Train one head on each of `parts` and yield them in their order, some at a time.
+
+    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. `stage` is advanced once per head.
+
+    Raises :class:`BenchError` for parts that overlap or are empty.
+    """
+    check_disjoint(parts, len(features))
+    start = _start(features.shape[1], settings.hidden, classes, generator)
+    longest = max(len(part) for part in parts)
+    # Batches depend on the longest part alone, so heads of every size take the same steps.
+    slices = [
+        slice(first, min(first + settings.batch_size, longest)) for first in range(0, longest, settings.batch_size)
+    ]
+    order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(len(slices), generator=generator)]
+    together = TOGETHER if torch.device(device).type == "cpu" else 100
+    for first in range(0, len(parts), together):
+        some = parts[first : first + together]
+        rows = np.zeros((len(some), longest), dtype=np.int64)
+        there = torch.zeros(len(some), longest, device=device)
+        for number, part in enumerate(some):
+            rows[number, : len(part)] = part
+            there[number, : len(part)] = 1.0
+        chosen = torch.from_numpy(rows)
+        # What fills a short part up is weighed with zero: it must not be another head's record either.
+        own = features[chosen].to(device) * there[:, :, None]
+        yield _train(own, labels[chosen].to(device), there, classes, start, settings, slices, order)
+        if stage is not None:
+            stage.advance(len(some))
+
+
+def head_labels(
+    features: Tensor,
+    labels: Tensor,
+    parts: Sequence[NDArray[np.int64]],
+    public: Tensor,
+    classes: int,
+    settings: HeadSettings,
+    generator: torch.Generator,
+    *,
+    device: torch.device | str = "cpu",
+    stage: Stage | None = None,
+) -> NDArray[np.int64]:
+    """Train as :func:`train_heads` does and return every head's labels of the `public` features: (parts, m), int64."""
+    found: list[Tensor] = []
+    asked = [rows.to(device) for rows in torch.split(public, ROWS)]
+    for heads in train_heads(features, labels, parts, classes, settings, generator, device=device, stage=stage):
+        found.append(torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1))
+    result: NDArray[np.int64] = torch.cat(found).numpy()
+    return result
+
+
+@torch.no_grad()
+def _train(
+    own: Tensor,
+    labels: Tensor,
+    there: Tensor,
+    classes: int,
+    start: _Start,
+    settings: HeadSettings,
+    slices: list[slice],
+    order: list[int],
+) -> Heads:
+    """Train heads on their own records `own` (k, n, d); see the module for `span`."""
+    count, records, width = own.shape
+    span = records < width
+    first, last = start.first.to(own), start.last.to(own)
+    if span:
+        # The 1 is the bias: it is one more feature that every record has.
+        inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
+        moved = torch.zeros(count, records, settings.hidden, device=own.device)
+    else:
+        inputs = torch.cat([own, torch.ones(count, records, 1, device=own.device)], 2)
+        moved = torch.zeros(count, width + 1, settings.hidden, device=own.device)
+    begun = own @ first
+    second, bias = last.expand(count, -1, -1).clone(), torch.zeros(count, 1, classes, device=own.device)
+    truth = torch.nn.functional.one_hot(labels, classes).to(own)
+    share = [there[:, s] / there[:, s].sum(1, keepdim=True).clamp_min(1.0) for s in slices]
+    batches = [
+        (inputs[:, s].contiguous(), begun[:, s].contiguous(), truth[:, s].contiguous(), w[:, :, None], s)
+        for s, w in zip(slices, share, strict=True)
+    ]
+    speed = [torch.zeros_like(moved), torch.zeros_like(second), torch.zeros_like(bias)]
+    for step, number in enumerate(order):
+        rows, base, wanted, weight, where = batches[number]
+        rate = settings.lr * 0.5 * (1.0 + math.cos(math.pi * step / len(order)))
+        before = torch.baddbmm(base, rows, moved)
+        hidden = before.relu()
+        error = torch.baddbmm(bias, hidden, second).softmax(2).sub_(wanted).mul_(weight)
+        back = torch.bmm(error, second.transpose(1, 2)).mul_(before > 0)
+        for velocity in speed:
+            velocity.mul_(settings.momentum)
+        if span:
+            speed[0][:, where].add_(back)
+        else:
+            speed[0].baddbmm_(rows.transpose(1, 2), back)
+        speed[1].baddbmm_(hidden.transpose(1, 2), error)
+        speed[2].add_(error.sum(1, keepdim=True))
+        for weights, velocity in zip((moved, second, bias), speed, strict=True):
+            weights.sub_(velocity, alpha=rate)
+    if span:
+        return Heads(
+            torch.baddbmm(first.expand(count, -1, -1), own.transpose(1, 2), moved),
+            moved.sum(1, keepdim=True),
+            second,
+            bias,
+        )
+    return Heads(moved[:, :-1] + first, moved[:, -1:], second, bias)

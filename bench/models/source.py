@@ -1,0 +1,93 @@
+"""Training a backbone on a labelled public source: TrPATE's knowledge from non-private data (sections IV.A and V).
+
+The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here any timm model can be trained
+on any labelled set. The result is public and an artefact: every teacher, student, seed and epsilon shares it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from timm.models import create_model
+from torch import Tensor, nn
+
+from bench.models.transfer import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
+from bench.seeds import Streams
+from bench.training import FitSettings, fit, seeded
+
+if TYPE_CHECKING:
+    from bench.cache import Arrays
+    from bench.interface import Context, Facts
+
+HALF = 0.5
+"""Mean and deviation of pixels in [0, 1] that are taken as known: no statistics of a data set."""
+
+
+class _Prepared(nn.Module):
+    """A net behind the preparation that its images will always get."""
+
+    def __init__(self, net: nn.Module, spec: BackboneSpec) -> None:
+        super().__init__()
+        self.net, self.spec = net, spec
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(prepared(images, self.spec))
+        return logits
+
+
+def train_source(
+    name: str,
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    source: str,
+    settings: FitSettings,
+    size: int,
+    facts: Facts,
+    context: Context,
+    *,
+    fraction: float = 1.0,
+    bf16: bool = False,
+) -> FrozenBackbone:
+    """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
+
+    `source` names the records and `fraction` says which part of them they are; both are part of the artefact's name.
+    `size` is the side that images are brought to, 0 for none. The start and the order of batches come from a public
+    stream of their own, the same for every run's seed, so that all runs share one backbone.
+
+    Raises :class:`bench.errors.BenchError` where timm does not know the model or it cannot take such images.
+    """
+    channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
+    mean = (HALF,) * channels if channels == 3 else ()
+    pixels = (size, size) if size else (facts.shape[1], facts.shape[2])
+    part = "" if fraction == 1 else f"{fraction:g} of "
+    words = f"trained here on {part}{source}, {len(images)} labelled public records"
+    blank = BackboneSpec(name, "trained", "", words, source, size, mean, mean, channels, bf16)
+    depends: dict[str, Any] = {
+        "net": name, "source": source, "fraction": fraction, "records": len(images), "classes": classes,
+        "settings": repr(settings), "size": size, "shape": list(facts.shape), "device": context.device.type,
+        "bf16": bf16,
+    }  # fmt: skip
+
+    def make() -> Arrays:
+        from bench.models.classifiers import model_options
+
+        streams = Streams(0, f"source/{source}/")
+        with seeded(streams.torch("weights")):
+            net: nn.Module = create_model(name, **model_options(name, classes, channels, pixels))
+        with context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage:
+            fit(
+                _Prepared(net, blank), images, labels, settings, streams.torch("order"), device=context.device,
+                bf16=bf16, stage=stage,
+            )  # fmt: skip
+        wanted = set(headless(name, channels, pixels).state_dict())
+        return {key: value.cpu().numpy() for key, value in net.state_dict().items() if key in wanted}
+
+    arrays = context.cache.get("source", depends, make)
+    net = headless(name, channels, pixels)
+    net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in arrays.items()})
+    spec = BackboneSpec(
+        name, "trained", state_digest(net), words, source, size, mean, mean, channels, bf16
+    )  # fmt: skip
+    return FrozenBackbone(spec, net)

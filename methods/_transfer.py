@@ -1,0 +1,283 @@
+"""What the methods on transferred features share: the frozen backbone, its weights, their hash, words for the row.
+
+Nothing here sees a label. A backbone and its weights are public; the features of private images are private and reach
+the outside through the ledger alone, as votes or as noisy gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Context, Facts, PublicData
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
+    from bench.training import FitSettings
+
+PAPER = "TrPATE (IEEE Access 2019)"
+SOURCE = "source"
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    """Which backbone, with which public weights, sees images of which size. Defaults are TrPATE's for CIFAR-10."""
+
+    backbone: str = setting("resnet50_keras", f"{PAPER}, section V.A.1: ResNet50 without its top layer, on ImageNet")
+    weights: str = setting(
+        "auto", "ours: auto (a package where one is known, else timm's hub), package, hub, file:PATH, random, source "
+        "(trained here on the data set's labelled public source) or source:NAME (on another data set)"
+    )  # fmt: skip
+    weights_sha256: str = setting("", "ours: what the weights must be; filled in for packages and files")
+    image_size: int = setting(197, f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0 leaves them")
+    precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
+    source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
+    source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
+
+    def check(self) -> None:
+        """Refuse settings that cannot be meant."""
+        if self.image_size < 0:
+            raise BenchError(f"image_size must be 0 (as the data is) or more, not {self.image_size}.")
+        if not 0 < self.source_fraction <= 1:
+            raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
+        if self.source_fraction != 1 and not self.trained_here:
+            raise BenchError(
+                "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
+                "are what they are."
+            )
+        if not self.source_epochs > 0:
+            raise BenchError(f"source_epochs must be positive, not {self.source_epochs}.")
+
+    @property
+    def trained_here(self) -> bool:
+        """Whether the backbone is trained by this program on a public source."""
+        return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
+
+
+def quick_transfer(facts: Facts) -> dict[str, Any]:
+    """Return what ``quick`` changes: a small backbone on images of moderate size."""
+    small = max(facts.shape[1:]) <= 28
+    return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
+
+
+def tiny_transfer(facts: Facts) -> dict[str, Any]:
+    """Return what ``tiny`` changes: an untrained backbone that needs no weights from anywhere."""
+    return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
+
+
+def paper_transfer(facts: Facts) -> dict[str, Any]:
+    """Return the paper's settings for data of `facts` where they are others than for CIFAR-10."""
+    from bench.data.text import is_text
+
+    if is_text(facts.shape):
+        return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0}
+    return {}
+
+
+def with_digest(config: Any, facts: Facts) -> Any:
+    """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
+
+    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is not
+    known, cannot take images of the size, or where the file is not there or another one.
+    """
+    from bench.models.weight_packages import PACKAGES
+    from bench.models.weights import check_backbone, find_weights, image_size_problem
+
+    config.check()
+    check_backbone(config.backbone)
+    if config.weights == "random" or config.trained_here:
+        return config
+    if facts.shape[0] not in (1, 3):
+        raise BenchError(
+            f"{facts.dataset} has {facts.shape[0]} channels, and {config.weights} weights are for images of three. Use "
+            "--set weights=source where the data set has a labelled public source."
+        )
+    if config.image_size:
+        problem = image_size_problem(config.backbone, config.image_size)
+        if problem:
+            raise BenchError(f"{problem}. Use another --set image_size=N, or another --teacher.")
+    origin = config.weights
+    if origin == "auto":
+        origin = "package" if config.backbone in PACKAGES else "hub"
+    if origin == "package" and config.backbone in PACKAGES:
+        known = PACKAGES[config.backbone].sha256
+        if config.weights_sha256 not in ("", known):
+            raise BenchError(
+                f"the package's weights of {config.backbone} have SHA-256 {known}, asked for were "
+                f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
+            )
+        return dataclasses.replace(config, weights="package", weights_sha256=known)
+    if origin.startswith("file:") and not config.weights_sha256:
+        found = find_weights(config.backbone, origin, "")
+        return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
+    return dataclasses.replace(config, weights=origin)
+
+
+def words_of(config: Any, facts: Facts) -> str:
+    """Return the public source of `config` and what it may share with the data, in words for the row."""
+    from bench.data.overlaps import overlap
+
+    if config.weights == "random":
+        return f"an untrained {config.backbone}, drawn from a public seed"
+    if config.trained_here:
+        name, shared = _source_words(config, facts)
+        part = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
+        return f"{config.backbone} trained on {part}{name}, labelled and public (overlap: {shared})"
+    from bench.models.weight_packages import PACKAGES
+
+    package = config.weights == "package" and config.backbone in PACKAGES
+    source = PACKAGES[config.backbone].trained_on if package else _tag_source(config.backbone)
+    named = {"imagenet": "ImageNet", "": "public weights of unstated source"}.get(source, source)
+    return f"{named} through {config.backbone} (overlap: {overlap(source, facts.dataset)})"
+
+
+def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
+    from bench.data.datasets import get_dataset
+    from bench.data.overlaps import overlap
+
+    _, _, name = config.weights.partition(":")
+    if name:
+        return name, overlap(name, facts.dataset)
+    spec = get_dataset(facts.dataset) if facts.dataset in _registered() else None
+    if spec is None or spec.labelled is None:
+        return "a labelled source", "not examined"
+    return spec.labelled.name, spec.labelled.overlap
+
+
+def _registered() -> set[str]:
+    from bench.data.datasets import all_datasets
+
+    return set(all_datasets())
+
+
+def _tag_source(backbone: str) -> str:
+    from bench.models.hub import trained_on
+
+    return trained_on(backbone.partition(".")[2])
+
+
+def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+    """Return the frozen backbone of `config`, fetching, drawing or training its weights. Sees nothing private.
+
+    Says in the run's notes which weights it has. Raises :class:`BenchError` where they cannot be had or do not fit.
+    """
+    from bench.models.transfer import BackboneSpec, FrozenBackbone, random_backbone
+    from bench.models.weights import find_weights, load_backbone, weights_by_digest
+
+    if config.weights == "random":
+        channels = facts.shape[0]
+        frozen = random_backbone(config.backbone, channels, config.image_size, facts.shape, seed=0)
+    elif config.trained_here:
+        frozen = _trained_here(config, facts, public, context)
+    else:
+        if config.weights.startswith("file:") and config.weights_sha256:
+            found = weights_by_digest(config.backbone, config.weights_sha256)
+        else:
+            found = find_weights(
+                config.backbone, config.weights, config.weights_sha256, progress=_teller(config.backbone, context)
+            )
+        spec = BackboneSpec(
+            found.backbone, found.origin, found.sha256, found.source, found.trained_on,  # type: ignore[arg-type]
+            config.image_size or found.size, found.mean, found.std, 3, config.precision == "bfloat16",
+        )  # fmt: skip
+        frozen = FrozenBackbone(spec, load_backbone(found, spec.size))
+    context.note(_told(frozen.spec))
+    return frozen
+
+
+def _told(spec: BackboneSpec) -> str:
+    size = f" at {spec.size} px" if spec.size else ""
+    return f"backbone {spec.name}{size}: {spec.source}, SHA-256 {spec.sha256}"
+
+
+def _teller(backbone: str, context: Context) -> Any:
+    last = [""]
+
+    def tell(what: str, done: int, total: int | None) -> None:
+        if what != last[0]:
+            last[0] = what
+            context.progress.say(f"{backbone}: {what}")
+
+    return tell
+
+
+def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
+    """Return the backbone trained on a labelled public source: an artefact, since every cell shares it."""
+    import torch
+
+    from bench.models.source import train_source
+
+    images, labels, classes, name = _source_records(config, facts, public)
+    if config.source_fraction < 1:
+        from bench.data.ranks import ranks
+
+        keep = ranks(name, len(images), "part of a source")[: max(1, round(config.source_fraction * len(images)))]
+        chosen = torch.from_numpy(keep)
+        images, labels = images[chosen], labels[chosen]
+    return train_source(
+        config.backbone, images, labels, classes, name, source_settings(config), config.image_size, facts, context,
+        fraction=config.source_fraction, bf16=config.precision == "bfloat16",
+    )  # fmt: skip
+
+
+def source_settings(config: Any) -> FitSettings:
+    """Return how a backbone is trained on its source; ours, as the paper does not say."""
+    from bench.training import FitSettings
+
+    return FitSettings(epochs=config.source_epochs, batch_size=128, optimizer="adam", lr=1e-3)
+
+
+def _source_records(config: Any, facts: Facts, public: PublicData) -> tuple[torch.Tensor, torch.Tensor, int, str]:
+    """Return images, labels, the number of classes and the name of the labelled public source."""
+    import torch
+
+    _, _, name = config.weights.partition(":")
+    if not name:
+        if public.labelled is None:
+            raise BenchError(
+                f"weights=source needs a labelled public source, and {facts.dataset} comes with none. Name a data set "
+                "of another kind by weights=source:NAME, or take pretrained weights."
+            )
+        source = public.labelled
+        return source.images, source.labels, facts.classes, source.name
+    from bench.data.datasets import load
+
+    if name == facts.dataset:
+        raise BenchError(f"weights=source:{name}: the public source cannot be the private data set itself.")
+    loaded = load(name)
+    return (
+        torch.from_numpy(loaded.train.images(slice(None))),
+        torch.from_numpy(loaded.train.labels.copy()),
+        loaded.spec.classes,
+        name,
+    )
+
+
+def make_transfer(
+    backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
+) -> tuple[FrozenTransfer, dict[str, Any]]:
+    """Return a student with a fresh dense head on `backbone`, and the options with which timm makes it again."""
+    from bench.models.transfer import FrozenTransfer, make_head
+    from bench.training import seeded
+
+    with seeded(generator):
+        head = make_head("dense", backbone.num_features, hidden, facts.classes)
+    return FrozenTransfer(backbone, head, facts.classes), transfer_options(backbone, facts, "dense", hidden)
+
+
+def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
+    """Return the options with which ``frozen_transfer`` is made again, as JSON values."""
+    channels, height, width = facts.shape
+    return {
+        "num_classes": facts.classes,
+        "in_chans": channels,
+        "img_size": height if height == width else [height, width],
+        **backbone.spec.options(),
+        "head": head,
+        "hidden": hidden,
+    }
