@@ -5,7 +5,6 @@ Mixed in before a class of the PATE family, whose aggregator, calibration and cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,7 @@ class HeadTeachers(PATEFamily):
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the queries or the noise that `budget` pays for, and with its weights' digest."""
         cls.check_facts(config, facts)
-        return with_digest(super().calibrate(config, budget, facts), facts)  # type: ignore[safe-super]
+        return with_digest(super().calibrate(config, budget, facts), facts)
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:

@@ -85,13 +85,15 @@ def with_digest(config: Any, facts: Facts) -> Any:
     A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is not
     known, cannot take images of the size, or where the file is not there or another one.
     """
+    from bench.models.transfer import check_known
     from bench.models.weight_packages import PACKAGES
     from bench.models.weights import check_backbone, find_weights, image_size_problem
 
     config.check()
-    check_backbone(config.backbone)
     if config.weights == "random" or config.trained_here:
+        check_known(config.backbone)
         return config
+    check_backbone(config.backbone)
     if facts.shape[0] not in (1, 3):
         raise BenchError(
             f"{facts.dataset} has {facts.shape[0]} channels, and {config.weights} weights are for images of three. Use "

@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bench.config import setting
 from bench.interface import Basis, Budget, Claim, Facts
@@ -32,25 +32,26 @@ if TYPE_CHECKING:
     from bench.privacy.events import ConfidentGNMax
     from bench.privacy.ledger import Ledger
 
-PRINTED = {"mnist": (1e-5, 286, 1.97)}
+Printed = Mapping[str, tuple[float, int, float]]
+PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}
 """Delta, answers and epsilon that table 1 of the paper prints for Confident-GNMax with the default settings."""
 
 
-@dataclass(frozen=True)
-class PATEConfidentConfig(PATEFamilyConfig):
-    """Settings of PATE with Confident-GNMax; those of MNIST in table 1 of the paper."""
+class ConfidentEvents:
+    """What a config with the settings of Confident-GNMax can say of them."""
 
-    queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
-    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
-    threshold: float = setting(200.0, "PATE 2018, table 1: MNIST")
-    sigma1: float = setting(150.0, "PATE 2018, table 1: MNIST")
-    sigma2: float = setting(40.0, "PATE 2018, table 1: MNIST")
-    claim: Literal["data-dependent", "data-independent"] = setting("data-dependent", "PATE 2018, section 5")
+    queries: int
+    max_answers: int
+    threshold: float
+    sigma1: float
+    sigma2: float
 
-    def at(self, queries: int) -> PATEConfidentConfig:
+    def at(self, queries: int) -> Self:
         """Return the same with so many queries, and as large a share of them answered at most."""
         answers = max(1, math.floor(queries * self.max_answers / self.queries))
-        return dataclasses.replace(self, queries=queries, max_answers=answers)
+        config: Any = self
+        changed: Self = dataclasses.replace(config, queries=queries, max_answers=answers)
+        return changed
 
     def event(self) -> ConfidentGNMax:
         """Return what the ledger will record."""
@@ -59,11 +60,26 @@ class PATEConfidentConfig(PATEFamilyConfig):
         return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
 
 
+@dataclass(frozen=True)
+class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
+    """Settings of PATE with Confident-GNMax; those of MNIST in table 1 of the paper."""
+
+    queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
+    threshold: float = setting(200.0, "PATE 2018, table 1: MNIST")
+    sigma1: float = setting(150.0, "PATE 2018, table 1: MNIST")
+    sigma2: float = setting(40.0, "PATE 2018, table 1: MNIST")
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
+    )
+
+
 @register_method("pate-confident")
 class PATEConfident(PATEFamily):
     """Label those public images on which the teachers clearly agree, then train the student on them."""
 
-    Config = PATEConfidentConfig
+    Config: ClassVar[type] = PATEConfidentConfig
+    printed: ClassVar[Printed] = PRINTED
     citation = "Papernot et al. 2018"
 
     @classmethod
@@ -92,7 +108,7 @@ class PATEConfident(PATEFamily):
         paper = cls.Config()
         noises = ("teachers", "threshold", "sigma1", "sigma2", "queries", "max_answers")
         as_printed = all(getattr(config, name) == getattr(paper, name) for name in noises)
-        delta, answers, epsilon = PRINTED.get(facts.dataset, (1.0, 0, math.inf))
+        delta, answers, epsilon = cls.printed.get(facts.dataset, (1.0, 0, math.inf))
         covered = as_printed and epsilon <= budget.epsilon + 1e-9 and delta <= budget.delta * (1 + 1e-9)
         if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and covered:
             return dataclasses.replace(
@@ -120,6 +136,8 @@ class PATEConfident(PATEFamily):
         """Return the paper's Renyi figure for the votes, where that is the claim."""
         if config.claim == "data-independent":
             return cls.claimed(config, facts, delta)
+        if config.claim == "sanitised":
+            return ledger.sanitised(delta)
         from bench.privacy.claims import pate_2018
 
         (release,) = ledger.private_votes()

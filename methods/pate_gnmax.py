@@ -7,7 +7,8 @@ Threat model, private and public data, released parts and unit are those of :mod
 teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every count.
 
 What is claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, which is itself private; with
-``claim=data-independent`` the same without votes, order / sigma^2 a query. What is proven is the exact figure of
+``claim=sanitised`` one noisy draw of it by smooth sensitivity, which may be published; with ``claim=data-independent``
+the same without votes, order / sigma^2 a query. What is proven is the exact figure of
 Gaussian noise.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
 from bench.interface import Basis, Budget, Claim, Facts
@@ -37,14 +38,16 @@ class PATEGNMaxConfig(PATEFamilyConfig):
     """Settings of PATE with GNMax."""
 
     sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN")
-    claim: Literal["data-dependent", "data-independent"] = setting("data-dependent", "PATE 2018, section 5")
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5; sanitised: section 4 and appendix B"
+    )
 
 
 @register_method("pate-gnmax")
 class PATEGNMax(PATEFamily):
     """Label public images by the noisy plurality of teachers, Gaussian noise, then train the student on them."""
 
-    Config = PATEGNMaxConfig
+    Config: ClassVar[type] = PATEGNMaxConfig
     citation = "Papernot et al. 2018"
 
     @classmethod
@@ -88,6 +91,8 @@ class PATEGNMax(PATEFamily):
         """Return the paper's Renyi figure for the votes, where that is the claim."""
         if config.claim == "data-independent":
             return cls.claimed(config, facts, delta)
+        if config.claim == "sanitised":
+            return ledger.sanitised(delta)
         from bench.privacy.claims import pate_2018
 
         (release,) = ledger.private_votes()

@@ -61,6 +61,6 @@ class TrPATE(HeadTeachers, PATE):
         }  # fmt: skip
 
     @classmethod
-    def claimed(cls, config: TrPATEConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
         """Return Theorem 1: what can be said before any vote is seen."""
         return dataclasses.replace(super().claimed(config, facts, delta), source=f"{PAPER}, Theorem 1")

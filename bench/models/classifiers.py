@@ -87,7 +87,9 @@ def _assemble(
     for units in dense:
         layers += [nn.Linear(width, units), activation()]
         width = units
-    return FeatureNet(nn.Sequential(*layers), nn.Linear(width, num_classes), width, before_head)
+    # Like timm's own nets these have no head where there are no classes: they end at their features.
+    head = nn.Linear(width, num_classes) if num_classes else nn.Identity()
+    return FeatureNet(nn.Sequential(*layers), head, width, before_head if num_classes else None)
 
 
 def _start(layer: nn.Module, deviation: float, bias: float) -> None:
@@ -118,7 +120,7 @@ def pate_mnist(
     net = _assemble("pate_mnist", layers, (384, 192), nn.ReLU, in_chans, img_size, num_classes)
     linear = [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))]
     starts = [(1e-4, 0.0), (1e-4, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192.0, 0.0)]
-    for layer, (deviation, bias) in zip(linear, starts, strict=True):
+    for layer, (deviation, bias) in zip(linear, starts[: len(linear)], strict=True):
         _start(layer, deviation, bias)
     return net
 
@@ -246,9 +248,9 @@ def softmax_regression(
     """
     net = _assemble("softmax_regression", [Normalise()], (), nn.ReLU, in_chans, img_size, num_classes)
     head = net.get_classifier()
-    assert isinstance(head, nn.Linear)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
+    if isinstance(head, nn.Linear):
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
     return net
 
 
@@ -269,6 +271,8 @@ def salimans_mlp(
     for number, units in enumerate(widths):
         layers += [GaussianNoise(noise if number else input_noise), WeightNormLinear(fan, units), nn.ReLU()]
         fan = units
+    if not num_classes:
+        return FeatureNet(nn.Sequential(*layers), nn.Identity(), fan, None)
     head = WeightNormLinear(fan, num_classes, train_scale=True)
     return FeatureNet(nn.Sequential(*layers), head, fan, GaussianNoise(noise))
 

@@ -1,7 +1,7 @@
 """Training a backbone on a labelled public source: TrPATE's knowledge from non-private data (sections IV.A and V).
 
-The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here any timm model can be trained
-on any labelled set. The result is public and an artefact: every teacher, student, seed and epsilon shares it.
+The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here it is any timm model on any
+labelled set. The result is public and an artefact: every teacher, student, seed and epsilon shares it.
 """
 
 from __future__ import annotations

@@ -123,6 +123,14 @@ def _width(spec: BackboneSpec, net: nn.Module) -> int:
     return int(getattr(net, "head_hidden_size", None) or width)
 
 
+def check_known(name: str) -> None:
+    """Raise :class:`UnknownNameError`, with the nearest names, where timm has no model `name`."""
+    from bench.models import classifiers  # noqa: F401 (registers this project's own)
+
+    if not is_model(name):
+        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+
+
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
     """Return the timm model `name` without its classifier; the start of its weights comes from torch's generator.
 
@@ -130,8 +138,7 @@ def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
     """
     from bench.models.classifiers import model_options
 
-    if not is_model(name):
-        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+    check_known(name)
     net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))
     return net
 

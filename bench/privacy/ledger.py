@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.interface import Claim
     from bench.privacy.accountants import Accounted
     from bench.privacy.dp_sgd import DPSGDRun
 
@@ -271,6 +272,41 @@ class Ledger:
     def private_votes(self) -> tuple[VoteRelease, ...]:
         """Return every batch of votes that was answered, for data-dependent accounting. Private: never released."""
         return tuple(self._votes)
+
+    def sanitised(self, delta: float) -> Claim:
+        """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
+
+        PATE 2018, section 4 and appendix B, with the defaults of :func:`bench.privacy.pate_smooth.default_release`. The
+        Renyi order is chosen without the votes. The draw's own cost is in it; a second one would cost again.
+
+        Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax.
+        """
+        from bench.interface import Claim
+        from bench.privacy.accountants import pate_2018
+        from bench.privacy.pate_smooth import sanitise
+
+        if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
+            raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
+        release = self._votes[0]
+        best = pate_2018([release.event], delta)
+        assert best is not None
+        assert best.order is not None
+        event = release.event
+        if isinstance(event, ConfidentGNMax):
+            found = sanitise(
+                release.votes, event.sigma2, delta, best.order, threshold=event.threshold, sigma1=event.sigma1,
+                answered=release.answered,
+            )  # fmt: skip
+        else:
+            assert isinstance(event, GNMax)
+            found = sanitise(release.votes, event.sigma, delta, best.order)
+        drawn = found.mean + found.deviation * float(self._noise.gaussian((1,), 1.0)[0])
+        return Claim(
+            drawn,
+            delta,
+            "Papernot et al., ICLR 2018 (arXiv:1802.08908), section 4 and appendix B: sanitised by smooth sensitivity",
+            f"one noisy draw at order {best.order:g}, may be published; an estimate, no bound",
+        )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
         """Return what the data-dependent accountants say of the votes, where these are all that the ledger charged for.

@@ -1,0 +1,54 @@
+"""TrPATE with the Confident-GNMax aggregator of the newer PATE: answers only where enough teachers agree.
+
+See :mod:`methods.trpate` for threat model, data and what is released, :mod:`methods.pate_confident` for the aggregator
+and its claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from bench.config import setting
+from bench.interface import Facts
+from bench.registry import register_method
+from methods._heads import HeadTeachers, HeadTeachersConfig
+from methods.pate_confident import ConfidentEvents, PATEConfident, Printed
+
+SHARE = "ours: the share of its 250 teachers that PATE 2018 has on MNIST (table 1), for 200"
+
+
+@dataclass(frozen=True)
+class TrPATEConfidentConfig(ConfidentEvents, HeadTeachersConfig):
+    """Settings of TrPATE with Confident-GNMax."""
+
+    queries: int = setting(640, "PATE 2018, section 5 and appendix: MNIST; calibrated to the budget")
+    max_answers: int = setting(286, "PATE 2018, table 1: MNIST; calibrated to the budget")
+    threshold: float = setting(160.0, SHARE)
+    sigma1: float = setting(120.0, SHARE)
+    sigma2: float = setting(32.0, SHARE)
+    claim: Literal["data-dependent", "data-independent", "sanitised"] = setting(
+        "data-dependent", "PATE 2018, section 5"
+    )
+
+
+@register_method("trpate-confident")
+class TrPATEConfident(HeadTeachers, PATEConfident):
+    """TrPATE that labels those public images on which the teachers clearly agree."""
+
+    Config = TrPATEConfidentConfig
+    citation = "Wang et al. 2019; Papernot et al. 2018"
+    printed: ClassVar[Printed] = {}
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+
+        def scaled(settings: dict[str, Any]) -> dict[str, Any]:
+            teachers = settings["teachers"]
+            noises = {"threshold": 0.8 * teachers, "sigma1": 0.6 * teachers, "sigma2": 0.16 * teachers}
+            return {**settings, **noises, "claim": "data-independent"}
+
+        settings = cls.head_presets(facts)
+        return {"paper": settings["paper"], "quick": scaled(settings["quick"]), "tiny": scaled(settings["tiny"])}
