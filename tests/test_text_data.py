@@ -246,6 +246,15 @@ def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None
     assert save_sheet(released, tmp_path / "sheet.png") is None
 
 
+def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:
+    from bench.inversion_goal import check_images
+
+    known = facts(loaded, split(loaded, rule="hash"))
+    with pytest.raises(BenchError, match=r"mi-face reconstructs images, and movie-review holds sentences"):
+        check_images("mi-face", known)
+    check_images("mi-face", replace(known, shape=(1, 28, 28)))
+
+
 def test_trpate_divides_as_table_1_does() -> None:
     from bench.data.spec import ArrayRecords, Loaded
 
