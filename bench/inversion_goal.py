@@ -34,6 +34,17 @@ OBSERVED = 100
 """How many answers to members, and how many to non-members, an attacker observed."""
 
 
+def check_images(attack: str, facts: Facts) -> None:
+    """Raise :class:`BenchError` where records are sentences: these attacks follow gradients to pixels."""
+    from bench.data.text import is_text
+
+    if is_text(facts.shape):
+        raise BenchError(
+            f"{attack} reconstructs images, and {facts.dataset} holds sentences, which no gradient reaches. Take a "
+            "membership attack."
+        )
+
+
 def inversion(
     record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
@@ -45,6 +56,7 @@ def inversion(
 
     data = place.data_of(cell.dataset)
     facts = data.material.private.facts
+    check_images(attack.name, facts)
     committee = committee_of(data, context)
     student = load_student(record, facts, place)
     if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:

@@ -14,7 +14,7 @@ Classes are taken as equally likely beforehand, for the paper gives no prior of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Features = NDArray[np.floating[Any]]
     Ints = NDArray[np.int64]
 
 CHUNK_BYTES = 1 << 26
@@ -163,7 +164,7 @@ def flat_prior(classes: int, features: int) -> GaussianPrior:
     return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
 
 
-def source_prior(features: Floats, labels: Ints, classes: int, kappa: float, nu: float) -> GaussianPrior:
+def source_prior(features: Features, labels: Ints, classes: int, kappa: float, nu: float) -> GaussianPrior:
     """Return the prior whose mean and variance are those of each class of a labelled source, `features` (n, d).
 
     A class that the source lacks has those of all its records.
@@ -177,7 +178,7 @@ def source_prior(features: Floats, labels: Ints, classes: int, kappa: float, nu:
     )
 
 
-def pool_prior(features: Floats, classes: int, kappa: float, nu: float) -> GaussianPrior:
+def pool_prior(features: Features, classes: int, kappa: float, nu: float) -> GaussianPrior:
     """Return a prior that is the same for every class: mean and variance of unlabelled public `features` (n, d)."""
     if len(features) == 0:
         raise BenchError("a prior from public data needs at least one public record.")
@@ -186,7 +187,9 @@ def pool_prior(features: Floats, classes: int, kappa: float, nu: float) -> Gauss
     return GaussianPrior(np.tile(mean, (classes, 1)), np.tile(variance, (classes, 1)), kappa, nu)
 
 
-def gaussian_posterior(features: Floats, groups: Ints, teachers: int, prior: GaussianPrior, floor: float) -> Gaussians:
+def gaussian_posterior(
+    features: Features, groups: Ints, teachers: int, prior: GaussianPrior, floor: float
+) -> Gaussians:
     """Return the Gaussians that each teacher predicts with: (teachers, classes, features).
 
     Args:
@@ -219,7 +222,7 @@ def gaussian_posterior(features: Floats, groups: Ints, teachers: int, prior: Gau
     return Gaussians(location, scale, ((kappa > 0) & (nu > 0))[:, :, 0])
 
 
-def gaussian_scores(features: Floats, fitted: Gaussians, centre: Floats | None = None) -> Floats:
+def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None = None) -> Floats:
     """Return log-likelihoods without their constant, (n, teachers, classes); -inf where a class is not known.
 
     `centre` (d,) is subtracted from features and means beforehand: it changes no score and keeps the squares small.
@@ -236,7 +239,7 @@ def gaussian_scores(features: Floats, fitted: Gaussians, centre: Floats | None =
     return scores.reshape(-1, teachers, classes)
 
 
-def gaussian_votes(features: Floats, fitted: Gaussians) -> Ints:
+def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
     """Return the teachers' votes on records with `features` (n, d), int64 (n, classes)."""
     teachers, classes, width = fitted.mean.shape
     centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
@@ -252,7 +255,7 @@ def gaussian_votes(features: Floats, fitted: Gaussians) -> Ints:
     return votes
 
 
-def _moments(features: Floats, groups: Ints, count: int) -> tuple[Floats, Floats, Ints]:
+def _moments(features: Features, groups: Ints, count: int) -> tuple[Floats, Floats, Ints]:
     """Return mean and summed squared deviations (`count`, d) and size (`count`,) of each group; zero where empty.
 
     Deviations are taken from the group's own mean, in a second pass, so that large means lose no digits.

@@ -82,6 +82,22 @@ def test_words_survive_the_two_bytes(texts: list[list[str]], length: int) -> Non
         assert numbers.tolist() == expected + [text.PADDING] * (length - len(expected))
 
 
+@given(st.lists(st.integers(0, 14), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 4))
+def test_windows_hold_every_long_piece_once(sizes: list[int], length: int, least: int) -> None:
+    images = text.encode([["a"] * size for size in sizes], ["a"], 14)
+    labels = np.arange(len(sizes), dtype=np.int64)
+    pieces, kept = text.windows(images, labels, length, least)
+    assert pieces.shape == (len(kept), 2, 1, length)
+    expected = [
+        (label, min(length, size - start))
+        for start in range(0, 14, length)
+        for label, size in enumerate(sizes)
+        if not start or size - start >= min(least, length)
+    ]
+    found = (text.word_numbers(pieces) != text.PADDING).sum(axis=1)
+    assert list(zip(kept.tolist(), found.tolist(), strict=True)) == expected
+
+
 def test_trees_are_read_as_the_tokeniser_reads_sentences() -> None:
     line = "(3 (2 (2 -LRB-) (2 It)) (4 (3 's) (2 (2 ca) (2 (1 n't) (2 1\\/2)))))"
     assert text.read_tree(line, "x") == (3, ["it's", "can't", "1", "2"])
@@ -228,6 +244,15 @@ def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None
     assert changed.images.shape[1:] == (2, 1, 64)
     released = Released(torch.nn.Identity(), "x", {}, extras={"synthetic_images": whole.public.images})
     assert save_sheet(released, tmp_path / "sheet.png") is None
+
+
+def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:
+    from bench.inversion_goal import check_images
+
+    known = facts(loaded, split(loaded, rule="hash"))
+    with pytest.raises(BenchError, match=r"mi-face reconstructs images, and movie-review holds sentences"):
+        check_images("mi-face", known)
+    check_images("mi-face", replace(known, shape=(1, 28, 28)))
 
 
 def test_trpate_divides_as_table_1_does() -> None:

@@ -88,6 +88,24 @@ def word_numbers(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     return numbers
 
 
+def windows(
+    images: NDArray[np.uint8], labels: NDArray[np.int64], length: int, least: int = 10
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Cut long records into pieces of `length` words, each with its record's label, for nets of short sentences.
+
+    `images` is uint8 (n, 2, 1, any), the pieces (m, 2, 1, `length`). All first pieces come first, in the order of the
+    records, then all second ones. A piece of fewer than `least` words is left out, unless it is its record's first.
+    """
+    written = (word_numbers(images) != PADDING).sum(axis=1)
+    pieces, kept = [], []
+    for start in range(0, images.shape[3], length):
+        rows = np.flatnonzero(written >= start + min(least, length)) if start else np.arange(len(images))
+        piece = images[rows, :, :, start : start + length]
+        pieces.append(np.pad(piece, ((0, 0), (0, 0), (0, 0), (0, length - piece.shape[3]))))
+        kept.append(labels[rows])
+    return np.concatenate(pieces), np.concatenate(kept)
+
+
 def _lines(folder: Path, name: str, encoding: str) -> list[str]:
     path = folder / name
     if not path.is_file():

@@ -18,7 +18,7 @@ import numpy as np
 from bench.cache import Cache, canonical_json
 from bench.config import parse_overrides
 from bench.console import Progress
-from bench.interface import Budget, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import Budget, Context, Facts, LabelledSource, Method, PrivateData, PublicData, Released
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.seeds import Streams
@@ -76,12 +76,21 @@ def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData
     )
 
 
-def public_set(facts: Facts = CHECK_FACTS, seed: int = 1) -> PublicData:
-    """Return the public images that both runs of a check see."""
+def public_set(facts: Facts = CHECK_FACTS, seed: int = 1, *, labelled: bool = False) -> PublicData:
+    """Return the public images that both runs of a check see, with a labelled source where `labelled` asks for one."""
     import torch
 
-    images = np.random.default_rng(seed).integers(0, 256, (facts.public_records, *facts.shape)).astype(np.uint8)
-    return PublicData(torch.from_numpy(images), "random images made for the check")
+    generator = np.random.default_rng(seed)
+    size = facts.public_records
+
+    def images() -> torch.Tensor:
+        return torch.from_numpy(generator.integers(0, 256, (size, *facts.shape)).astype(np.uint8))
+
+    unlabelled, said = images(), "random images made for the check"
+    if not labelled:
+        return PublicData(unlabelled, said)
+    labels = torch.arange(size) % facts.classes
+    return PublicData(unlabelled, said, LabelledSource(images(), labels, "check", "nothing"))
 
 
 def check_method(
@@ -91,19 +100,21 @@ def check_method(
     epsilon: float = 10.0,
     delta: float = 1e-5,
     seed: int = 0,
+    facts: Facts = CHECK_FACTS,
+    labelled: bool = False,
 ) -> Check:
     """Run the non-interference and the sensitivity test on `method` with its tiny preset and say what came of them.
 
-    `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's.
+    `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's; `facts` are of other
+    made-up data, `labelled` gives it a labelled public source.
 
     An exception of the method is not caught: a method that cannot run is not a method that leaks.
     """
-    facts = CHECK_FACTS
     config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
     config = method.calibrate(config, Budget(epsilon, delta), facts)
     first, second = private_pair(facts)
-    released_a, events_a, bypass_a, notes_a, given = _severed_run(method, config, first, seed)
-    released_b, events_b, bypass_b, notes_b, _ = _severed_run(method, config, second, seed)
+    released_a, events_a, bypass_a, notes_a, given = _severed_run(method, config, first, seed, labelled)
+    released_b, events_b, bypass_b, notes_b, _ = _severed_run(method, config, second, seed, labelled)
     difference = (
         _compare(released_a, released_b)
         or _compare_parts("what the ledger recorded", events_a, events_b)
@@ -135,7 +146,7 @@ def check_method(
             "through the ledger, or declare it with ledger.bypass",
         )
     for neighbour in neighbours(first, method.unit) if given else []:
-        other = _severed_run(method, config, neighbour, seed)[-1]
+        other = _severed_run(method, config, neighbour, seed, labelled)[-1]
         moved = violation(given, other, method.adjacency)
         if moved:
             return Check(
@@ -149,7 +160,7 @@ def check_method(
 
 
 def _severed_run(
-    method: type[Method], config: Any, private: PrivateData, seed: int
+    method: type[Method], config: Any, private: PrivateData, seed: int, labelled: bool
 ) -> tuple[Released, list[Any], list[str], list[str], list[Given]]:
     import torch
 
@@ -166,7 +177,9 @@ def _severed_run(
     # Streams that a method draws from torch's and NumPy's global generators are made equal too.
     torch.manual_seed(streams.integer("global"))
     np.random.seed(streams.integer("global") % 2**32)
-    released = method().train_student(config, private, public_set(), ledger, context)
+    # Made anew for each run: what a method writes into it must not reach the next.
+    public = public_set(private.facts, labelled=labelled)
+    released = method().train_student(config, private, public, ledger, context)
     return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes, ledger.given
 
 
