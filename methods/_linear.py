@@ -1,0 +1,113 @@
+"""What the linear baselines share: scaled features, a head that starts at zero, and the sum of clipped gradients.
+
+Features have mean 0 and deviation 1 within each image, so each has norm sqrt(d). Divided by that public constant they
+have norm 1, whatever the backbone, and one clipping norm serves all. The head is trained on scaled features and
+released for plain ones, its weights being divided by the same constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.errors import BenchError
+from methods._transfer import TransferConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bench.interface import Context, PrivateData, PublicData
+    from bench.models.transfer import FrozenBackbone, FrozenTransfer
+
+OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
+ROWS = 4_096
+"""Records whose gradients are summed at once; only their features and their errors are held."""
+
+
+@dataclass(frozen=True)
+class LinearConfig(TransferConfig):
+    """What both linear baselines are told besides the backbone."""
+
+    max_grad_norm: float = setting(1.0, "De et al. 2022's published code (jax_privacy): 1")
+    lr: float = setting(4.0, OURS)
+    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
+    noise_multiplier: float = setting(1.0, "calibrated to the budget")
+
+    def check(self) -> None:
+        """Refuse settings that cannot be meant."""
+        super().check()
+        for name in ("max_grad_norm", "lr"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise BenchError(f"{name} must be a positive number, not {value}.")
+        if not 0 <= self.momentum < 1:
+            raise BenchError(f"momentum must lie in [0, 1), not {self.momentum}.")
+
+
+def begin(
+    config: LinearConfig, private: PrivateData, public: PublicData, context: Context
+) -> tuple[Tensor, FrozenTransfer, dict[str, Any]]:
+    """Return the private records' scaled features (n, d), float32, a student whose head is zero, and its options."""
+    import torch
+
+    from bench.features import features_of
+    from methods._transfer import backbone_of, make_transfer
+
+    backbone = backbone_of(config, private.facts, public, context)
+    features = features_of(private.images, backbone, context, "private").div_(scale(backbone))
+    student, options = make_transfer(backbone, private.facts, 0, context.streams.torch("student/start"))
+    for parameter in student.head.parameters():
+        torch.nn.init.zeros_(parameter)
+    return features, student.to(context.device), options
+
+
+def scale(backbone: FrozenBackbone) -> float:
+    """Return the norm of every image's features: a public constant."""
+    return math.sqrt(backbone.num_features)
+
+
+def layer_of(student: FrozenTransfer) -> nn.Linear:
+    """Return the one layer of the student's head."""
+    from torch import nn
+
+    layer = student.get_classifier()
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
+def finish(student: FrozenTransfer) -> FrozenTransfer:
+    """Turn a head that was trained on scaled features into one for plain features; return the student."""
+    import torch
+
+    with torch.no_grad():
+        layer_of(student).weight.div_(scale(student.backbone))
+    return student.eval()
+
+
+def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm: float) -> Tensor:
+    """Return the sum of the records' gradients, each clipped to `max_grad_norm` in L2: (classes, d + 1), float64.
+
+    `weights` is float64 (classes, d + 1), the last column the bias; `features` (n, d), `labels` int64 (n,). The
+    gradient of one record's cross-entropy is the outer product of its error ``p - y`` and ``[x, 1]``: its norm is the
+    product of theirs, and no gradient is formed (Goodfellow, "Efficient Per-Example Gradient Computations",
+    arXiv:1510.01799). Unit record: adding or removing one moves the sum by at most `max_grad_norm`.
+    """
+    import torch
+
+    total = torch.zeros_like(weights)
+    classes = weights.shape[0]
+    with torch.no_grad():
+        for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
+            # In float64, so that what rounding moves over all records is nothing beside one record's share.
+            x = rows.to(weights.device, torch.float64)
+            # A value that is not finite cannot be clipped: its record would reach the weights without a bound.
+            x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+            errors = torch.nan_to_num((x @ weights[:, :-1].T).add_(weights[:, -1]).softmax(1), nan=0.0)
+            errors -= torch.nn.functional.one_hot(targets.to(weights.device), classes)
+            norms = errors.norm(dim=1) * (x.square().sum(1) + 1).sqrt()
+            errors *= (max_grad_norm / norms.clamp_min(max_grad_norm))[:, None]
+            total[:, :-1].addmm_(errors.T, x)
+            total[:, -1] += errors.sum(0)
+    return total

@@ -1,0 +1,142 @@
+"""DP-SGD on the last layer over a frozen public backbone: what a method on transferred features has to beat.
+
+De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", arXiv:2204.13650, train
+the last layer of nets that ImageNet trained; Tramer and Boneh, "Differentially Private Learning Needs Better Features
+(or Much More Data)", ICLR 2021, a linear layer on fixed features.
+
+Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
+Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
+Unit record, adjacency add-remove: batches are Poisson samples, each example's gradient is clipped to `max_grad_norm` in
+L2, and Gaussian noise of `noise_multiplier` times that is added to the sum. The noise multiplier is calibrated to the
+budget; it is never typed. The guarantee says nothing of a record that also lies in the backbone's public source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import (
+    Adjacency,
+    Basis,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+)
+from bench.registry import register_method
+from methods._linear import OURS, LinearConfig
+from methods._transfer import paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+
+if TYPE_CHECKING:
+    from bench.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class DPLinearConfig(LinearConfig):
+    """Settings of DP-SGD on a linear head; steps follow from epochs and the expected batch."""
+
+    epochs: float = setting(30.0, OURS)
+    batch_size: int = setting(8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10")
+
+    def steps(self, records: int) -> int:
+        """Return the number of Poisson batches in so many epochs over so many records."""
+        return max(1, round(self.epochs * records / self.batch_size))
+
+    def sampling_rate(self, records: int) -> float:
+        """Return the probability with which a record enters a batch."""
+        return self.batch_size / records
+
+
+@register_method("dp-linear")
+class DPLinear(Method):
+    """Poisson batches, per-example clipping, Gaussian noise on one layer; by Opacus through the ledger."""
+
+    Config = DPLinearConfig
+    adjacency = Adjacency.ADD_REMOVE
+    citation = "De et al. 2022; Tramer and Boneh 2021"
+    public_data = "a frozen backbone trained on public data"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        batch = min(8_192, max(8, facts.private_records // 6))
+        fits = {"batch_size": batch} if batch < 8_192 else {}
+        return {
+            "paper": paper_transfer(facts),
+            "quick": {**quick_transfer(facts), **fits},
+            "tiny": {**tiny_transfer(facts), "epochs": 2.0, "batch_size": min(32, batch)},
+        }
+
+    @classmethod
+    def calibrate(cls, config: DPLinearConfig, budget: Budget, facts: Facts) -> DPLinearConfig:
+        """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
+        from bench.privacy.accountants import accountant
+        from bench.privacy.calibrate import smallest_noise
+        from bench.privacy.events import DPSGD as Event
+
+        named: DPLinearConfig = with_digest(config, facts)
+        records = facts.private_records
+        if not 1 <= config.batch_size <= records:
+            raise BenchError(
+                f"batch_size {config.batch_size} must lie between 1 and the {records} private records. Change it with "
+                f"--set {cls.name}.batch_size=N."
+            )
+        rate, steps = config.sampling_rate(records), config.steps(records)
+        noise = smallest_noise(
+            lambda noise: [Event(rate, noise, steps)],
+            budget.epsilon,
+            budget.delta,
+            # Where every record is in every batch the PLD gives way to the exact figure.
+            accountant("rdp" if budget.basis is Basis.CLAIMED else "proven" if rate == 1 else "pld"),
+            tolerance=1e-4,
+        )
+        # Rounded up: more noise stays within the budget, and a short number reads well in a record.
+        return dataclasses.replace(named, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
+
+    @classmethod
+    def claimed(cls, config: DPLinearConfig, facts: Facts, delta: float) -> Claim:
+        """Return what the moments accountant says, as the papers do."""
+        from bench.privacy.claims import dp_sgd
+
+        records = facts.private_records
+        return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+
+    @classmethod
+    def public_words(cls, config: DPLinearConfig, facts: Facts) -> str:
+        """Return which public data the backbone has seen."""
+        return words_of(config, facts)
+
+    def train_student(
+        self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the head by DP-SGD on the features of the private records."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from bench.privacy.dp_sgd import DPSGDRun
+        from methods._linear import begin, finish
+
+        features, student, options = begin(config, private, public, context)
+        steps = config.steps(len(private))
+        with context.progress.stage("student", steps) as stage:
+            run = DPSGDRun(
+                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
+                loss=cross_entropy,
+                noise_multiplier=config.noise_multiplier,
+                max_grad_norm=config.max_grad_norm,
+                expected_batch_size=config.batch_size,
+                steps=steps,
+                stage=stage,
+            )
+            ledger.dp_sgd(student.head, features, private.labels, run)
+        return Released(finish(student), "frozen_transfer", options)

@@ -1,0 +1,101 @@
+"""The baseline without privacy on transferred features: one head, trained on all private records with their labels.
+
+TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net that teachers and student have too. The backbone is
+frozen and was trained on public data; the head is fully connected, with one hidden layer.
+
+Private: images and labels. Public: the backbone and its weights. Released: the student, which is the head on the named
+backbone. There is no threat model: everything about the records may be learnt from the head's weights. Its proven
+epsilon is infinite by construction; it says what privacy costs the methods that see the same features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.config import setting
+from bench.interface import Adjacency, Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.registry import register_method
+from methods._transfer import (
+    PAPER,
+    TransferConfig,
+    paper_transfer,
+    quick_transfer,
+    tiny_transfer,
+    with_digest,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from bench.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class NonPrivateTransferConfig(TransferConfig):
+    """Settings of the baseline."""
+
+    hidden: int = setting(256, f"{PAPER}, section V.A.1: one hidden layer of 256 units; 0 leaves it out")
+    epochs: float = setting(50.0, f"{PAPER}, section V.A.1")
+    batch_size: int = setting(32, f"{PAPER}, section V.A.1")
+    lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine")
+    momentum: float = setting(0.9, "ours: the paper does not say")
+
+
+@register_method("nonprivate-transfer")
+class NonPrivateTransfer(Method):
+    """Train a head on all features; an upper bound for every private student on the same backbone."""
+
+    Config = NonPrivateTransferConfig
+    adjacency = Adjacency.REPLACE
+    citation = "baseline of TrPATE (IEEE Access 2019), table 2"
+    public_data = "a frozen backbone trained on public data"
+    bypass = "the head is trained on all private records without noise"
+    private: ClassVar[bool] = False
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {
+            "paper": paper_transfer(facts),
+            "quick": {**quick_transfer(facts), "epochs": 5.0 if facts.private_records > 10_000 else 30.0},
+            "tiny": {**tiny_transfer(facts), "epochs": 2.0},
+        }
+
+    @classmethod
+    def calibrate(cls, config: NonPrivateTransferConfig, budget: Budget, facts: Facts) -> NonPrivateTransferConfig:
+        """Return `config` with its weights named: there is no noise to calibrate."""
+        named: NonPrivateTransferConfig = with_digest(config, facts)
+        return named
+
+    @classmethod
+    def claimed(cls, config: NonPrivateTransferConfig, facts: Facts, delta: float) -> Claim:
+        """Return infinity: nothing is claimed."""
+        return Claim(math.inf, delta, "no privacy is claimed")
+
+    @classmethod
+    def public_words(cls, config: NonPrivateTransferConfig, facts: Facts) -> str:
+        """Return which public data the backbone has seen."""
+        return words_of(config, facts)
+
+    def train_student(
+        self, config: NonPrivateTransferConfig, private: PrivateData, public: PublicData, ledger: Ledger,
+        context: Context,
+    ) -> Released:  # fmt: skip
+        """Train the head on the features of all private records, declared as a bypass."""
+        from bench.features import features_of
+        from bench.training import FitSettings, fit
+        from methods._transfer import backbone_of, make_transfer
+
+        ledger.bypass(self.bypass)
+        backbone = backbone_of(config, private.facts, public, context)
+        features = features_of(private.images, backbone, context, "private")
+        settings = FitSettings(
+            epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
+        )
+        student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
+        with context.progress.stage("student", settings.total_steps(len(private))) as stage:
+            order = context.streams.torch("student/order")
+            fit(student.head, features, private.labels, settings, order, device=context.device, stage=stage)
+        return Released(student.eval(), "frozen_transfer", options)
