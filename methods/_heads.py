@@ -150,6 +150,8 @@ class HeadTeachers(PATEFamily):
 
     def _backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
         # An instance serves one cell: votes and student have the same backbone, loaded once.
-        if getattr(self, "_loaded", None) is None:
+        if self._loaded is None:
             self._loaded = backbone_of(config, facts, public, context)
         return self._loaded
+
+    _loaded: FrozenBackbone | None = None

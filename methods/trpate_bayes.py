@@ -16,8 +16,9 @@ that is larger than a teacher's part by orders of magnitude then decides nearly 
 What is claimed: theorem 1, PATE's closed form. What is proven is the composition of the noisy histograms. Neither says
 anything of a private record that lies in the source too: see :mod:`bench.data.text` for the paper's own SST.
 
-Images, of which the paper has no such experiment: one Gaussian for each class and feature. The prior is of the labelled
-source where the data set has one, else the same for all classes, from the unlabelled public pool.
+Images, of which the paper has no such experiment: one Gaussian for each class and feature, over pixels or, with a
+``backbone``, over the features of a frozen public net. The prior is of the labelled source where the data set has one,
+else the same for all classes, from the unlabelled public pool.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ import numpy as np
 from bench.config import setting
 from bench.data.text import is_text
 from bench.errors import BenchError
-from bench.interface import Context, Facts, PrivateData, PublicData
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData
 from bench.registry import register_method
 from methods._students import make_student
+from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.features import Part
+    from bench.models.transfer import FrozenBackbone
     from bench.naive_bayes import GaussianPrior
 
 TABLE = "TrPATE, table 5"
@@ -68,9 +72,11 @@ class PATEBayesConfig:
 
 
 @dataclass(frozen=True)
-class TrPATEBayesConfig(PATEBayesConfig):
-    """Settings of naive Bayes teachers with a prior from public data."""
+class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
+    """Settings of naive Bayes teachers with a prior from public data, and with public features where one is named."""
 
+    backbone: str = setting("", "ours: none, so Gaussians see pixels; with a timm model they see its features")
+    image_size: int = setting(0, "ours: the size of the backbone's own training")
     source_fraction: float = setting(1.0, f"{TABLE}: all of the source; section V.A.2 tries 0.5 and 0.1 on images")
     source_weight: float = setting(1.0, "TrPATE, section IV.B.1: the source's posterior as it is; less is ours")
     kappa: float = setting(1.0, "ours: features only; records that the prior is worth for a mean")
@@ -78,17 +84,13 @@ class TrPATEBayesConfig(PATEBayesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.backbone:
+            self.check()
         if not 0 < self.source_fraction <= 1:
             raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
         for name in ("source_weight", "kappa", "nu"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise BenchError(f"{name} must be 0 or more and finite, not {getattr(self, name)}.")
-
-
-def features_of(images: torch.Tensor, config: PATEBayesConfig, facts: Facts, context: Context) -> NDArray[np.float32]:
-    """Return what the Gaussians see of `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
-    pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
-    return pixels
 
 
 @register_method("pate-bayes")
@@ -120,6 +122,21 @@ class PATEBayes(PATE):
 
         return np.full((facts.classes, VOCABULARY), config.alpha)
 
+    def seen(
+        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> NDArray[np.float32]:
+        """Return what the Gaussians see of `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
+        pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
+        return pixels
+
+    def gaussian_student(
+        self, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """Return a student whose classifier is a :class:`bench.models.gaussian.GaussianHead`, its name and options."""
+        name = student_name(facts)
+        net, options = make_student(name, facts, context.streams.torch("student/start"))
+        return net, name, options
+
     def feature_prior(
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
@@ -143,7 +160,8 @@ class PATEBayes(PATE):
             counts = naive_bayes.group_counts(private.images.numpy(), groups, count, words)
             tables = naive_bayes.log_means(prior + counts.reshape(config.teachers, facts.classes, words))
             return naive_bayes.word_votes(public.images.numpy(), tables)
-        features, asked = (features_of(images, config, facts, context) for images in (private.images, public.images))
+        features = self.seen(private.images, "private", config, public, facts, context)
+        asked = self.seen(public.images, "public", config, public, facts, context)
         fitted = naive_bayes.gaussian_posterior(
             features,
             groups,
@@ -160,23 +178,22 @@ class PATEBayes(PATE):
         import torch
 
         from bench import naive_bayes
-        from bench.models.classifiers import FeatureNet
         from bench.models.gaussian import GaussianHead, set_gaussians
         from bench.models.text import set_words
 
-        name = student_name(facts)
-        net, options = make_student(name, facts, context.streams.torch("student/start"))
-        assert isinstance(net, FeatureNet)
         images, given = public.images[asked], labels.numpy()
         if is_text(facts.shape):
+            name = student_name(facts)
+            net, options = make_student(name, facts, context.streams.torch("student/start"))
             prior = self.word_prior(config, public, facts, context)
             counts = naive_bayes.group_counts(images.numpy(), given, facts.classes, prior.shape[1])
             set_words(net, torch.from_numpy(naive_bayes.log_means(prior + counts)))
             return net.eval(), name, options
-        features = features_of(images, config, facts, context)
+        features = self.seen(public.images, "public", config, public, facts, context)[asked.numpy()]
         wide = self.feature_prior(config, public, features.shape[1], facts, context)
         fitted = naive_bayes.gaussian_posterior(features, given, 1, wide, config.variance_floor)
-        head = net.get_classifier()
+        net, name, options = self.gaussian_student(config, public, facts, context)
+        head = net.get_classifier()  # type: ignore[operator]
         assert isinstance(head, GaussianHead)
         mean, variance, known = (torch.from_numpy(part[0]) for part in (fitted.mean, fitted.variance, fitted.known))
         set_gaussians(head, mean, variance, known)
@@ -196,10 +213,55 @@ class TrPATEBayes(PATEBayes):
         from bench.data.datasets import DATASETS
 
         spec = DATASETS.get(facts.dataset)
-        if spec is None or spec.labelled is None:
-            return "unlabelled records of the target's distribution"
-        share = "" if config.source_fraction == 1 else f", {config.source_fraction:g} of it"
-        return f"{PATEBayes.public_data}; the labelled source {spec.labelled.name}{share} ({spec.labelled.overlap})"
+        words = [PATEBayes.public_data]
+        if config.backbone:
+            words.append(words_of(config, facts))
+        if spec is not None and spec.labelled is not None:
+            share = "" if config.source_fraction == 1 else f", {config.source_fraction:g} of it"
+            words.append(f"the labelled source {spec.labelled.name}{share} (overlap: {spec.labelled.overlap})")
+        return "; ".join(words)
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the queries that `budget` pays for, and with its weights' digest."""
+        if config.backbone and is_text(facts.shape):
+            raise BenchError(f"{facts.dataset} holds sentences, of which words are counted: leave the backbone out.")
+        calibrated = super().calibrate(config, budget, facts)
+        return with_digest(calibrated, facts) if config.backbone else calibrated
+
+    def seen(
+        self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> NDArray[np.float32]:
+        """Return the backbone's features of `images`, or their pixels where there is none: (n, d)."""
+        if not config.backbone:
+            return super().seen(images, part, config, public, facts, context)
+        from bench.features import features_of
+
+        found: NDArray[np.float32] = features_of(
+            images, self._backbone(config, public, facts, context), context, part
+        ).numpy()
+        return found
+
+    def gaussian_student(
+        self, config: Any, public: PublicData, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
+        if not config.backbone:
+            return super().gaussian_student(config, public, facts, context)
+        from bench.models.transfer import FrozenTransfer, make_head
+
+        backbone = self._backbone(config, public, facts, context)
+        head = make_head("gaussian", backbone.num_features, 0, facts.classes)
+        options = transfer_options(backbone, facts, "gaussian", 0)
+        return FrozenTransfer(backbone, head, facts.classes), "frozen_transfer", options
+
+    def _backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
+        # An instance serves one cell: votes, prior and student have the same backbone, loaded once.
+        if self._loaded is None:
+            self._loaded = backbone_of(config, facts, public, context)
+        return self._loaded
+
+    _loaded: FrozenBackbone | None = None
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source: a flat prior and the source's counts, which cells share."""
@@ -231,7 +293,7 @@ class TrPATEBayes(PATEBayes):
 
         source = public.labelled
         if source is None:
-            features = features_of(public.images, config, facts, context)
+            features = self.seen(public.images, "public", config, public, facts, context)
             return pool_prior(features, facts.classes, config.kappa, config.nu)
         if tuple(source.images.shape[1:]) != facts.shape:
             raise BenchError(
@@ -240,7 +302,7 @@ class TrPATEBayes(PATEBayes):
             )
         labels = source.labels.numpy()
         kept = source_part(labels, config.source_fraction, source.name)
-        features = features_of(source.images[kept], config, facts, context)
+        features = self.seen(source.images, "source", config, public, facts, context)[kept]
         return source_prior(features, labels[kept], facts.classes, config.kappa, config.nu)
 
 
