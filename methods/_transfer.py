@@ -104,9 +104,18 @@ def with_digest(config: Any, facts: Facts) -> Any:
         if problem:
             raise BenchError(f"{problem}. Use another --set image_size=N, or another --teacher.")
     origin = config.weights
+    if origin not in ("auto", "package", "hub") and not origin.startswith("file:"):
+        raise BenchError(
+            f"weights={origin} is not understood: write auto, package, hub, file:PATH, random, source or source:NAME."
+        )
+    if origin == "package" and config.backbone not in PACKAGES:
+        raise BenchError(
+            f"no package with weights of {config.backbone} is known; there is one for {', '.join(PACKAGES)}. Use "
+            "weights=hub or weights=file:PATH."
+        )
     if origin == "auto":
         origin = "package" if config.backbone in PACKAGES else "hub"
-    if origin == "package" and config.backbone in PACKAGES:
+    if origin == "package":
         known = PACKAGES[config.backbone].sha256
         if config.weights_sha256 not in ("", known):
             raise BenchError(
@@ -212,6 +221,7 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
     """Return the backbone trained on a labelled public source: an artefact, since every cell shares it."""
     import torch
 
+    from bench.data.text import is_text, windows
     from bench.models.source import train_source
 
     images, labels, classes, name = _source_records(config, facts, public)
@@ -221,6 +231,9 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
         keep = ranks(name, len(images), "part of a source")[: max(1, round(config.source_fraction * len(images)))]
         chosen = torch.from_numpy(keep)
         images, labels = images[chosen], labels[chosen]
+    if is_text(facts.shape) and images.shape[1:] != facts.shape:
+        pieces, told = windows(images.numpy(), labels.numpy(), facts.shape[2])
+        images, labels = torch.from_numpy(pieces), torch.from_numpy(told)
     return train_source(
         config.backbone, images, labels, classes, name, source_settings(config), config.image_size, facts, context,
         fraction=config.source_fraction, bf16=config.precision == "bfloat16",

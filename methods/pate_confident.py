@@ -120,7 +120,12 @@ class PATEConfident(PATEFamily):
             budget.delta,
             accountant("rdp-classic" if budget.basis is Basis.CLAIMED else "proven"),
         )
-        return config.at(cls.payable(queries, facts))
+        found = config.at(cls.payable(queries, facts))
+        if config.claim == "sanitised":
+            from bench.privacy.pate_smooth import check_release
+
+            check_release(found.event(), budget.delta, facts.classes)
+        return found
 
     @classmethod
     def claimed(cls, config: PATEConfidentConfig, facts: Facts, delta: float) -> Claim:

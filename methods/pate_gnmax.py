@@ -74,7 +74,12 @@ class PATEGNMax(PATEFamily):
             budget.delta,
             accountant("rdp-classic" if budget.basis is Basis.CLAIMED else "proven"),
         )
-        return dataclasses.replace(config, queries=cls.payable(queries, facts))
+        found = dataclasses.replace(config, queries=cls.payable(queries, facts))
+        if config.claim == "sanitised":
+            from bench.privacy.pate_smooth import check_release
+
+            check_release(GNMax(found.sigma, found.queries), budget.delta, facts.classes)
+        return found
 
     @classmethod
     def claimed(cls, config: PATEGNMaxConfig, facts: Facts, delta: float) -> Claim:

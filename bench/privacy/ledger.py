@@ -282,30 +282,27 @@ class Ledger:
         Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax.
         """
         from bench.interface import Claim
-        from bench.privacy.accountants import pate_2018
-        from bench.privacy.pate_smooth import sanitise
+        from bench.privacy.pate_smooth import check_release, sanitise
 
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
             raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
         release = self._votes[0]
-        best = pate_2018([release.event], delta)
-        assert best is not None
-        assert best.order is not None
         event = release.event
+        assert isinstance(event, (GNMax, ConfidentGNMax))
+        order = check_release(event, delta, release.votes.shape[1])
         if isinstance(event, ConfidentGNMax):
             found = sanitise(
-                release.votes, event.sigma2, delta, best.order, threshold=event.threshold, sigma1=event.sigma1,
+                release.votes, event.sigma2, delta, order, threshold=event.threshold, sigma1=event.sigma1,
                 answered=release.answered,
             )  # fmt: skip
         else:
-            assert isinstance(event, GNMax)
-            found = sanitise(release.votes, event.sigma, delta, best.order)
+            found = sanitise(release.votes, event.sigma, delta, order)
         drawn = found.mean + found.deviation * float(self._noise.gaussian((1,), 1.0)[0])
         return Claim(
             drawn,
             delta,
             "Papernot et al., ICLR 2018 (arXiv:1802.08908), section 4 and appendix B: sanitised by smooth sensitivity",
-            f"one noisy draw at order {best.order:g}, may be published; an estimate, no bound",
+            f"one noisy draw at order {order:g}, may be published; an estimate, no bound",
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:

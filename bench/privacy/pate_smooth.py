@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,9 @@ from bench.privacy.pate import (
     positive,
     threshold_rdp,
 )
+
+if TYPE_CHECKING:
+    from bench.privacy.events import ConfidentGNMax, GNMax
 
 Floats = NDArray[np.float64]
 
@@ -268,6 +272,21 @@ class Sanitised:
     def release(self, rng: np.random.Generator) -> float:
         """Return one noisy epsilon that may be published. A second draw would cost again."""
         return self.mean + self.deviation * float(rng.standard_normal())
+
+
+def check_release(event: GNMax | ConfidentGNMax, delta: float, classes: int) -> float:
+    """Return the order at which :func:`sanitise` publishes the cost of `event`, chosen without votes.
+
+    Raises :class:`BenchError` where no sound release is known for this noise: before any vote is cast.
+    """
+    from bench.privacy.accountants import pate_2018
+    from bench.privacy.events import ConfidentGNMax
+
+    best = pate_2018([event], delta)
+    assert best is not None
+    assert best.order is not None
+    check_shape(float(event.sigma2 if isinstance(event, ConfidentGNMax) else event.sigma), float(best.order), classes)
+    return float(best.order)
 
 
 def sanitise(

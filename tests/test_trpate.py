@@ -1,0 +1,243 @@
+"""TrPATE: the paper's settings and figures, what its rows say, and what `bench check` makes of a leaky head."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from bench.cache import Cache
+from bench.config import Preset, build_config, parse_overrides
+from bench.console import Progress
+from bench.data.splits import partition
+from bench.errors import BenchError
+from bench.features import features_of
+from bench.heads import head_labels
+from bench.interface import Basis, Budget, Context, Facts, PrivateData, PublicData, Released
+from bench.models.transfer import headless
+from bench.models.weight_packages import PACKAGES
+from bench.privacy.accountants import proven
+from bench.privacy.events import LNMax
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import SeededNoise
+from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.registry import METHODS
+from bench.seeds import Streams
+from methods.trpate import TrPATE, TrPATEConfig
+
+CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
+FAMILY = ("trpate", "trpate-gnmax", "trpate-confident")
+
+
+def context(seed: int = 0) -> Context:
+    return Context(torch.device("cpu"), Streams(seed), Cache(None, {}), Progress())
+
+
+@pytest.mark.parametrize(
+    ("asked", "queries", "exact"),
+    [(5.8, 100, 2.8934), (7.38, 150, None), (8.79, 200, 4.3167), (15.73, 500, 7.4213), (25.18, 1000, 11.3478)],
+)
+def test_queries_of_table_2(asked: float, queries: int, exact: float | None) -> None:
+    """Theorem 1 gives the paper's column, and the noisy histograms prove less than half of it."""
+    config, reduced = build_config(TrPATE, Preset.PAPER, CIFAR)
+    assert reduced == []
+    calibrated = TrPATE.calibrate(config, Budget(asked, 1e-5), CIFAR)
+    assert calibrated.queries == queries
+    claim = TrPATE.claimed(calibrated, CIFAR, 1e-5)
+    assert claim.epsilon == pytest.approx(asked, abs=0.006)
+    assert "Theorem 1" in claim.source
+    if exact is not None:
+        assert proven([LNMax(calibrated.gamma, calibrated.queries)], 1e-5).epsilon == pytest.approx(exact, abs=1e-3)
+
+
+def test_the_papers_settings() -> None:
+    config = TrPATEConfig()
+    assert (config.backbone, config.image_size, config.teachers, config.gamma) == ("resnet50_keras", 197, 200, 0.05)
+    text = Facts("movie-review-sst", 8_000, 1_000, 1_662, 2, (2, 1, 64))
+    of_text, _ = build_config(TrPATE, Preset.PAPER, text)
+    assert (of_text.backbone, of_text.weights, of_text.teachers, of_text.hidden) == ("text_cnn", "source", 80, 250)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_source_and_its_overlap_are_in_the_row(name: str) -> None:
+    method = METHODS.get(name)
+    words = method.public_words(method.Config(weights="package"), CIFAR)
+    assert "ImageNet through resnet50_keras" in words
+    assert "all but deer" in words
+    drawn = method.public_words(method.Config(weights="random"), CIFAR)
+    assert "untrained" in drawn
+    twin = method.public_words(method.Config(weights="package"), dataclasses.replace(CIFAR, dataset="stl10"))
+    assert "private records may lie in the source" in twin
+
+
+def test_teacher_names_the_backbone() -> None:
+    assert parse_overrides(TrPATE, ["teacher=resnet18"]) == {"backbone": "resnet18"}
+    assert parse_overrides(METHODS.get("pate"), ["teacher=resnet18"]) == {"teacher": "resnet18"}
+
+
+def test_packages_are_pinned_in_the_config() -> None:
+    calibrated = TrPATE.calibrate(TrPATEConfig(), Budget(10, 1e-5), CIFAR)
+    assert (calibrated.weights, calibrated.weights_sha256) == ("package", PACKAGES["resnet50_keras"].sha256)
+
+
+def test_a_file_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record names neither folder nor machine, and the file is found again by its digest alone."""
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
+    config = TrPATEConfig(backbone="test_resnet", weights=f"file:{tmp_path / 'own.safetensors'}", image_size=32)
+    calibrated = TrPATE.calibrate(config, Budget(10, 1e-5), CIFAR)
+    assert calibrated.weights == "file:own.safetensors"
+    assert len(calibrated.weights_sha256) == 64
+    small = dataclasses.replace(CIFAR, private_records=60, public_records=20)
+    images = torch.randint(0, 256, (80, 3, 32, 32), dtype=torch.uint8)
+    private = PrivateData(images[:60], torch.arange(60) % 10, small)
+    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+    few = dataclasses.replace(calibrated, teachers=3, queries=5, epochs=1, hidden=4)
+    released = TrPATE().train_student(few, private, PublicData(images[60:], "made up"), ledger, context())
+    assert released.student_options["backbone"]["sha256"] == calibrated.weights_sha256
+    assert all(name.startswith("head.") for name in released.student.state_dict())
+    (tmp_path / "own.safetensors").unlink()
+    with pytest.raises(BenchError, match="weights"):
+        TrPATE().train_student(few, private, PublicData(images[60:], "made up"), ledger, context())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"backbone": "resnet5O_keras"}, "resnet50_keras"),
+        ({"backbone": "resnet18", "weights": "package"}, "tf_efficientnet_lite0"),
+        ({"weights_sha256": "0" * 64}, "SHA-256"),
+        ({"weights": "file:/nowhere/at/all.pth"}, "nowhere"),
+        ({"weights": "elsewhere"}, "file:PATH"),
+        ({"backbone": "vit_tiny_patch16_224", "weights": "hub", "image_size": 3}, "3x3"),
+        ({"teachers": 40_001}, "more teachers than records"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(BenchError, match=said):
+        TrPATE.calibrate(dataclasses.replace(TrPATEConfig(), **changes), Budget(10, 1e-5), CIFAR)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"image_size": -1}, {"source_fraction": 0.0}, {"source_fraction": 0.5}, {"teachers": 0}, {"lr": 0.0}]
+)
+def test_settings_that_cannot_be_meant(changes: dict[str, Any]) -> None:
+    with pytest.raises(BenchError):
+        dataclasses.replace(TrPATEConfig(), **changes)
+
+
+def test_a_source_must_be_there() -> None:
+    config = TrPATEConfig(weights="source", backbone="small_cnn", image_size=0, teachers=4, queries=4)
+    first, _ = private_pair()
+    ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+    with pytest.raises(BenchError, match="labelled public source"):
+        TrPATE().train_student(config, first, public_set(), ledger, context())
+
+
+def test_knowledge_of_a_source_helps() -> None:
+    """Heads of twenty records each are better on a net that saw labelled public images than on an untrained one."""
+    from sklearn.datasets import load_digits
+
+    known = load_digits()
+    images = torch.from_numpy((known.images[:, None] * 15).astype(np.uint8))
+    labels = torch.from_numpy(known.target.astype(np.int64))
+    facts = Facts("digits", 400, 300, 300, 10, (1, 8, 8), public_benchmark=True)
+    from bench.interface import LabelledSource
+
+    public = PublicData(images[400:700], "digits", LabelledSource(images[1000:], labels[1000:], "others", "none"))
+    private = PrivateData(images[:400], labels[:400], facts)
+    found = {}
+    for weights in ("source", "random"):
+        config = TrPATEConfig(
+            backbone="small_cnn",
+            weights=weights,
+            image_size=0,
+            teachers=20,
+            queries=200,
+            gamma=1.0,
+            hidden=32,
+            lr=0.05,
+            source_epochs=60.0,
+        )
+        ledger = Ledger(TrPATE.unit, TrPATE.adjacency, SeededNoise(np.random.default_rng(0)))
+        released = TrPATE().train_student(config, private, public, ledger, context())
+        logits = released.student(images[700:1000].float() / 255)
+        found[weights] = float((logits.argmax(1) == labels[700:1000]).float().mean())
+    assert found["source"] > found["random"] + 0.02
+
+
+class BatchNormedHeads(TrPATE):
+    """Leaks: features are normalised by statistics of all private records, and the student gets them too."""
+
+    name = "batch-normed-heads"
+
+    def student(self, *given: Any) -> Any:
+        student, name, options = super().student(*given)
+        with torch.no_grad():
+            student.head.first.bias.sub_(student.head.first.weight @ self.mean)
+        return student, name, options
+
+    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
+        backbone = self._backbone(config, public, private.facts, context)
+        self.mean = features_of(private.images, backbone, context, "private").mean(0)
+        return super().votes(config, private, public, context)
+
+
+class BatchNormedVotes(TrPATE):
+    """Leaks less openly: only the teachers' features are batch-normalised, so one record moves many votes."""
+
+    name = "batch-normed-votes"
+
+    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
+        from bench.ensemble import count_votes
+
+        backbone = self._backbone(config, public, private.facts, context)
+        features = features_of(private.images, backbone, context, "private")
+        asked = features_of(public.images, backbone, context, "public")
+        mean, deviation = features.mean(0), features.std(0) + 1e-3
+        parts = partition(len(private), config.teachers, "leaky")
+        labels = head_labels(
+            (features - mean) / deviation, private.labels, parts, (asked - mean) / deviation, private.facts.classes,
+            dataclasses.replace(config.heads(), epochs=30), torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        return count_votes(labels, private.facts.classes)
+
+
+def test_a_head_that_batch_normalises_private_data_is_rejected() -> None:
+    check = check_method(BatchNormedHeads)
+    assert check.verdict is Verdict.REJECTED
+    assert "differs between the two runs" in check.reason
+
+
+def test_teachers_that_batch_normalise_private_data_are_rejected() -> None:
+    check = check_method(BatchNormedVotes, overrides=("teachers=80", "gamma=0.05", "least_queries=80"))
+    assert check.verdict is Verdict.REJECTED
+    assert "votes of one query" in check.reason
+
+
+@pytest.mark.parametrize("claim", ["data-dependent", "sanitised"])
+@pytest.mark.parametrize("name", ["trpate-gnmax", "trpate-confident"])
+def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
+    """The sanitised draw scatters around the data-dependent figure and says that it is one."""
+    method = METHODS.get(name)
+    facts = dataclasses.replace(CHECK_FACTS, public_benchmark=True)
+    config, _ = build_config(method, Preset.TINY, facts, [f"claim={claim}", "sigma=20", "sigma2=20", "sigma1=60"])
+    config = method.calibrate(config, Budget(10, 1e-5, Basis.PROVEN), facts)
+    ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(3)))
+    released: Released = method().train_student(config, private_pair()[0], public_set(), ledger, context())
+    assert released.extras["query_labels"].numel() > 0
+    claimed = method.claimed_after(config, facts, 1e-5, ledger)
+    assert np.isfinite(claimed.epsilon)
+    assert ("draw" in claimed.note) == (claim == "sanitised")
+
+
+def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
+    method = METHODS.get("trpate-gnmax")
+    config, _ = build_config(method, Preset.TINY, CHECK_FACTS, ["claim=sanitised", "sigma=1.6"])
+    with pytest.raises(BenchError, match="smooth sensitivity"):
+        method.calibrate(config, Budget(10, 1e-5), CHECK_FACTS)
