@@ -17,6 +17,7 @@ from bench.interface import Context, Facts, PublicData
 if TYPE_CHECKING:
     import torch
 
+    from bench.models.source import LazyImages
     from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
     from bench.training import FitSettings
 
@@ -225,13 +226,7 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
     from bench.models.source import train_source
 
     images, labels, classes, name = _source_records(config, facts, public)
-    if config.source_fraction < 1:
-        from bench.data.ranks import ranks
-
-        keep = ranks(name, len(images), "part of a source")[: max(1, round(config.source_fraction * len(images)))]
-        chosen = torch.from_numpy(keep)
-        images, labels = images[chosen], labels[chosen]
-    if is_text(facts.shape) and images.shape[1:] != facts.shape:
+    if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
         pieces, told = windows(images.numpy(), labels.numpy(), facts.shape[2])
         images, labels = torch.from_numpy(pieces), torch.from_numpy(told)
     return train_source(
@@ -247,9 +242,16 @@ def source_settings(config: Any) -> FitSettings:
     return FitSettings(epochs=config.source_epochs, batch_size=128, optimizer="adam", lr=1e-3)
 
 
-def _source_records(config: Any, facts: Facts, public: PublicData) -> tuple[torch.Tensor, torch.Tensor, int, str]:
-    """Return images, labels, the number of classes and the name of the labelled public source."""
+def _source_records(
+    config: Any, facts: Facts, public: PublicData
+) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str]:
+    """Return images, labels, the number of classes and the name of the part of the public source that is asked for.
+
+    A part is drawn within each class, without replacement (section V.A.2), by a hash of the records' positions.
+    """
     import torch
+
+    from bench.naive_bayes import source_part
 
     _, _, name = config.weights.partition(":")
     if not name:
@@ -259,18 +261,16 @@ def _source_records(config: Any, facts: Facts, public: PublicData) -> tuple[torc
                 "of another kind by weights=source:NAME, or take pretrained weights."
             )
         source = public.labelled
-        return source.images, source.labels, facts.classes, source.name
+        kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
+        return source.images[kept], source.labels[kept], facts.classes, source.name
     from bench.data.datasets import load
+    from bench.models.source import LazyImages
 
     if name == facts.dataset:
         raise BenchError(f"weights=source:{name}: the public source cannot be the private data set itself.")
     loaded = load(name)
-    return (
-        torch.from_numpy(loaded.train.images(slice(None))),
-        torch.from_numpy(loaded.train.labels.copy()),
-        loaded.spec.classes,
-        name,
-    )
+    which = source_part(loaded.train.labels, config.source_fraction, name)
+    return LazyImages(loaded.train, which), torch.from_numpy(loaded.train.labels[which]), loaded.spec.classes, name
 
 
 def make_transfer(

@@ -241,3 +241,26 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     config, _ = build_config(method, Preset.TINY, CHECK_FACTS, ["claim=sanitised", "sigma=1.6"])
     with pytest.raises(BenchError, match="smooth sensitivity"):
         method.calibrate(config, Budget(10, 1e-5), CHECK_FACTS)
+
+
+def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source is read batch by batch; a tenth of it has a tenth of every class, and is another backbone."""
+    from bench.models.source import LazyImages
+    from methods._transfer import _source_records
+
+    public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")
+    config = TrPATEConfig(backbone="small_cnn", weights="source:digits", image_size=16, source_epochs=1.0)
+    tenth = dataclasses.replace(config, source_fraction=0.1)
+    images, labels, classes, name = _source_records(tenth, CIFAR, public)
+    assert isinstance(images, LazyImages)
+    assert (classes, name, len(images)) == (10, "digits", len(labels))
+    assert images[torch.tensor([3, 1])].shape == (2, 1, 8, 8)
+    assert 10 <= np.bincount(labels).min() <= np.bincount(labels).max() <= 16
+    from methods._transfer import backbone_of
+
+    whole, part = (backbone_of(one, CIFAR, public, context()) for one in (config, tenth))
+    assert whole.spec.sha256 != part.spec.sha256
+    assert "0.1 of digits" in part.spec.source
+    assert whole(torch.rand(2, 3, 32, 32)).shape == (2, 64)
+    with pytest.raises(BenchError, match="itself"):
+        backbone_of(dataclasses.replace(config, weights="source:cifar10"), CIFAR, public, context())

@@ -6,7 +6,7 @@ labelled set. The result is public and an artefact: every teacher, student, seed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from timm.models import create_model
@@ -17,11 +17,37 @@ from bench.seeds import Streams
 from bench.training import FitSettings, fit, seeded
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from bench.cache import Arrays
+    from bench.data.spec import Records
     from bench.interface import Context, Facts
 
 HALF = 0.5
 """Mean and deviation of pixels in [0, 1] that are taken as known: no statistics of a data set."""
+
+
+class LazyImages:
+    """Images that are read batch by batch, for a source that no memory holds; :func:`bench.training.fit` takes them."""
+
+    def __init__(self, records: Records, which: NDArray[np.int64]) -> None:
+        """Stand for the images at the positions `which` of `records`."""
+        self._records, self._which = records, which
+        self.shape = (len(which), *records.shape)
+        self._device: torch.device | str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self._which)
+
+    def to(self, device: torch.device | str) -> LazyImages:
+        """Say where batches shall lie."""
+        self._device = device
+        return self
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Return the images at the positions `index`, uint8 (k, channels, height, width)."""
+        return torch.from_numpy(self._records.images(self._which[index.cpu().numpy()])).to(self._device)
 
 
 class _Prepared(nn.Module):
@@ -38,7 +64,7 @@ class _Prepared(nn.Module):
 
 def train_source(
     name: str,
-    images: Tensor,
+    images: Tensor | LazyImages,
     labels: Tensor,
     classes: int,
     source: str,
@@ -78,8 +104,8 @@ def train_source(
             net: nn.Module = create_model(name, **model_options(name, classes, channels, pixels))
         with context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage:
             fit(
-                _Prepared(net, blank), images, labels, settings, streams.torch("order"), device=context.device,
-                bf16=bf16, stage=stage,
+                _Prepared(net, blank), cast(Tensor, images), labels, settings, streams.torch("order"),
+                device=context.device, bf16=bf16, stage=stage,
             )  # fmt: skip
         wanted = set(headless(name, channels, pixels).state_dict())
         return {key: value.cpu().numpy() for key, value in net.state_dict().items() if key in wanted}
