@@ -1,0 +1,220 @@
+"""DP on linear heads: what is clipped and summed, what it costs, and that both ways of training agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+
+from bench.cache import Cache
+from bench.config import Preset, build_config
+from bench.console import Progress
+from bench.errors import BenchError
+from bench.interface import Adjacency, Basis, Budget, Context, Facts, PrivacyUnit
+from bench.privacy.accountants import proven
+from bench.privacy.dp_sgd import DPSGDRun, train
+from bench.privacy.events import DPSGD, Gaussian
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.noise import SeededNoise
+from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
+from bench.registry import METHODS
+from bench.seeds import Streams
+from methods import _linear
+from methods._linear import clipped_sum
+from methods.dp_linear import DPLinear
+from methods.dp_linear_gd import DPLinearGD
+
+FMNIST = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
+PRIVATE = ("dp-linear", "dp-linear-gd")
+
+
+def problem(seed: int, records: int = 23, width: int = 6, classes: int = 4) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(records, width, generator=generator)
+    labels = torch.randint(classes, (records,), generator=generator)
+    weights = torch.randn(classes, width + 1, generator=generator, dtype=torch.float64)
+    return weights, features, labels
+
+
+def one_by_one(weights: torch.Tensor, features: torch.Tensor, labels: torch.Tensor, most: float) -> torch.Tensor:
+    """The clipped gradients' sum by autograd, a record at a time."""
+    total = torch.zeros_like(weights)
+    for x, y in zip(features, labels, strict=True):
+        own = weights.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(cross_entropy((own[:, :-1] @ x.double() + own[:, -1])[None], y[None]), own)
+        total += gradient * min(1.0, most / float(gradient.norm()))
+    return total
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), records=st.integers(1, 40), most=st.floats(0.01, 20.0))
+def test_the_clipped_sum_is_that_of_single_gradients(seed: int, records: int, most: float) -> None:
+    weights, features, labels = problem(seed, records)
+    expected = one_by_one(weights, features, labels, most)
+    torch.testing.assert_close(clipped_sum(weights, features, labels, most), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_sum_does_not_depend_on_the_rows_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, features, labels = problem(0)
+    whole = clipped_sum(weights, features, labels, 0.5)
+    monkeypatch.setattr(_linear, "ROWS", 5)
+    torch.testing.assert_close(clipped_sum(weights, features, labels, 0.5), whole, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    most=st.floats(0.01, 5.0),
+    size=st.sampled_from([1e-6, 1.0, 1e6, 1e19, math.nan, math.inf, -math.inf]),
+)
+def test_one_record_moves_the_sum_by_no_more_than_the_clipping_norm(seed: int, most: float, size: float) -> None:
+    weights, features, labels = problem(seed)
+    features[-1] *= size
+    features[-1, 0] = size
+    moved = clipped_sum(weights, features, labels, most) - clipped_sum(weights, features[:-1], labels[:-1], most)
+    assert float(moved.norm()) <= most * (1 + 1e-9)
+
+
+def test_a_large_gradient_uses_the_whole_clipping_norm() -> None:
+    weights, features, _ = problem(0)
+    wrong = (weights[:, :-1] @ features[0].double()).argmin()[None]
+    assert float(clipped_sum(weights, 100 * features[:1], wrong, 0.5).norm()) == pytest.approx(0.5)
+
+
+def test_values_that_are_not_finite_leave_the_weights_finite() -> None:
+    weights, features, labels = problem(0)
+    features[3] = math.nan
+    assert clipped_sum(weights, features, labels, 1.0).isfinite().all()
+    assert clipped_sum(weights * math.inf, features, labels, 1.0).isfinite().all()
+
+
+@pytest.mark.parametrize("most", [0.3, 100.0])
+def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -> None:
+    weights, features, labels = problem(3)
+    layer = torch.nn.Linear(6, 4)
+    with torch.no_grad():
+        layer.weight.copy_(weights[:, :-1])
+        layer.bias.copy_(weights[:, -1])
+    run = DPSGDRun(
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.7),
+        loss=cross_entropy,
+        noise_multiplier=1e-12,
+        max_grad_norm=most,
+        expected_batch_size=len(features),
+        steps=1,
+    )
+    train(layer, features, labels, run, randomness=np.random.default_rng(0), severed=False)
+    stepped = weights - 0.7 * clipped_sum(weights, features, labels, most) / len(features)
+    found = torch.cat([layer.weight, layer.bias[:, None]], 1).detach().double()
+    torch.testing.assert_close(found, stepped, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 10.0])
+def test_the_noise_spends_the_budget_and_no_more(basis: Basis, epsilon: float) -> None:
+    budget = Budget(epsilon, 1e-5, basis)
+    sampled = DPLinear.calibrate(build_config(DPLinear, Preset.QUICK, FMNIST)[0], budget, FMNIST)
+    whole = DPLinearGD.calibrate(build_config(DPLinearGD, Preset.QUICK, FMNIST)[0], budget, FMNIST)
+    events: dict[type[Any], Any] = {
+        DPLinear: DPSGD(sampled.sampling_rate(60_000), sampled.noise_multiplier, sampled.steps(60_000)),
+        DPLinearGD: Gaussian(whole.noise_multiplier, whole.steps, adjacency=Adjacency.ADD_REMOVE),
+    }
+    for method, config in ((DPLinear, sampled), (DPLinearGD, whole)):
+        cost = proven([events[method]], 1e-5).epsilon
+        claim = method.claimed(config, FMNIST, 1e-5).epsilon
+        spent = cost if basis is Basis.PROVEN else claim
+        assert 0.98 * epsilon < spent <= epsilon
+        assert cost <= claim
+
+
+def test_full_batches_compose_as_one_gaussian() -> None:
+    one, many = (
+        DPLinearGD.calibrate(DPLinearGD.Config(steps=steps, weights="random"), Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+        for steps in (1, 100)
+    )
+    assert many.noise_multiplier == pytest.approx(10 * one.noise_multiplier, rel=1e-4)
+
+
+def test_a_batch_of_all_records_is_calibrated_too() -> None:
+    config = DPLinear.Config(weights="random", batch_size=60_000, epochs=10.0)
+    config = DPLinear.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+    other = DPLinearGD.Config(weights="random", steps=10)
+    other = DPLinearGD.calibrate(other, Budget(1.0, 1e-5, Basis.PROVEN), FMNIST)
+    assert config.noise_multiplier == pytest.approx(other.noise_multiplier, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("dp-linear", {"batch_size": 60_001}, "60000 private records"),
+        ("dp-linear", {"batch_size": 0}, "between 1 and"),
+        ("dp-linear", {"backbone": "resnet50_kera"}, "resnet50_keras"),
+        ("dp-linear-gd", {"backbone": "no_such_net"}, "no_such_net"),
+        ("dp-linear-gd", {"steps": 0}, "steps must be at least 1"),
+        ("dp-linear-gd", {"max_grad_norm": 0.0}, "max_grad_norm must be a positive number"),
+        ("dp-linear-gd", {"momentum": 1.0}, "momentum must lie in"),
+        ("dp-linear-gd", {"lr": math.nan}, "lr must be a positive number"),
+        ("nonprivate-transfer", {"backbone": "no_such_net"}, "no_such_net"),
+        ("nonprivate-transfer", {"image_size": -1}, "image_size must be"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, Any], words: str) -> None:
+    method = METHODS.get(name)
+    with pytest.raises(BenchError, match=words):
+        method.calibrate(method.Config(**change), Budget(1.0, 1e-5), FMNIST)
+
+
+def tiny_run(name: str, noise: float | None = None, **change: Any) -> tuple[Any, Ledger, Any]:
+    method = METHODS.get(name)
+    config = dataclasses.replace(build_config(method, Preset.TINY, CHECK_FACTS)[0], **change)
+    config = method.calibrate(config, Budget(10.0, 1e-5), CHECK_FACTS)
+    if noise is not None:
+        config = dataclasses.replace(config, noise_multiplier=noise)
+    ledger = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    private = private_pair()[0]
+    return method().train_student(config, private, public_set(), ledger, context), ledger, private
+
+
+def test_every_step_of_gradient_descent_is_one_release() -> None:
+    _, ledger, _ = tiny_run("dp-linear-gd", steps=7)
+    assert [event.kind for event in ledger.events] == ["gaussian"] * 7
+    assert {event.adjacency for event in ledger.events} == {Adjacency.ADD_REMOVE}
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_the_released_student_takes_images_as_it_was_trained_on_features(name: str) -> None:
+    many = {"steps": 60} if name == "dp-linear-gd" else {"epochs": 60.0}
+    released, _, private = tiny_run(name, 1e-6, lr=4.0, max_grad_norm=1.0, **many)
+    student = released.student
+    assert not student.training
+    with torch.no_grad():
+        logits = student(private.images.float() / 255)
+    assert float((logits.argmax(1) == private.labels).double().mean()) > 0.9, "the patterns are easy without noise"
+    assert released.student_name == "frozen_transfer"
+
+
+def test_the_ledgers_noise_is_that_of_the_clipping_norm() -> None:
+    """With a noise that hides every gradient the first step is the noise alone."""
+    released, _, private = tiny_run("dp-linear-gd", 1e6, steps=1, lr=1.0, max_grad_norm=0.5, momentum=0.0)
+    layer = released.student.head.last
+    spread = float(torch.cat([layer.weight.flatten() * layer.in_features**0.5, layer.bias]).detach().std())
+    assert spread == pytest.approx(1e6 * 0.5 / len(private), rel=0.1)
+
+
+def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
+    class Exact(SeededNoise):
+        exact = True
+
+    method, context = DPLinear, Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    config = build_config(method, Preset.TINY, CHECK_FACTS)[0]
+    book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
+    with pytest.raises(BenchError, match="no exact sampler"):
+        method().train_student(config, private_pair()[0], public_set(), book, context)
