@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from bench.console import Stage
 
-TOGETHER = 10
-"""Heads that are trained side by side: their products stay in a core's cache. On a GPU all that fit are."""
+TOGETHER = 2_000
+"""Records of heads that are trained side by side: few enough that their products stay in a core's cache."""
+TOGETHER_GPU = 50_000
+"""The same on a GPU, which one core's worth of work does not fill."""
 ROWS = 2_000
 """Public records that are asked about at once."""
 
@@ -64,22 +66,44 @@ class HeadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Trained heads, one after the other along the first axis of every tensor.
+    """Trained heads, one after the other along the first axis of `moved`, `last` and `last_bias`.
 
-    `first` (k, features, hidden), `first_bias` (k, 1, hidden), `last` (k, hidden, classes), `last_bias` (k, 1,
-    classes).
+    The hidden layer is `start` (features, hidden), which all share, and what it was moved by: `moved` (k, features + 1,
+    hidden), the bias last; or, where `own` (k, records, features) is given, `moved` (k, records, hidden) by record.
+    `last` is (k, hidden, classes), `last_bias` (k, 1, classes).
     """
 
-    first: Tensor
-    first_bias: Tensor
+    start: Tensor
+    own: Tensor | None
+    moved: Tensor
     last: Tensor
     last_bias: Tensor
 
+    def __len__(self) -> int:
+        return len(self.moved)
+
+    @property
+    def first(self) -> Tensor:
+        """Return the hidden layers' weights (k, features, hidden)."""
+        if self.own is None:
+            return self.moved[:, :-1] + self.start
+        return torch.baddbmm(self.start.expand(len(self), -1, -1), self.own.transpose(1, 2), self.moved)
+
+    @property
+    def first_bias(self) -> Tensor:
+        """Return the hidden layers' biases (k, 1, hidden)."""
+        return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
+
     def logits(self, features: Tensor) -> Tensor:
         """Return what every head says of `features` (n, features): (k, n, classes)."""
-        count = len(self.first)
-        wide = torch.baddbmm(self.first_bias, features.expand(count, *features.shape), self.first).relu_()
-        return torch.baddbmm(self.last_bias, wide, self.last)
+        count, (width, hidden) = len(self), self.start.shape
+        if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
+            # By the products with the heads' records: one large product for all heads, and fewer sums than by weights.
+            alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
+            wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
+        else:
+            wide = torch.baddbmm(self.first_bias, features.expand(count, *features.shape), self.first)
+        return torch.baddbmm(self.last_bias, wide.relu_(), self.last)
 
     def write(self, number: int, head: nn.Module) -> None:
         """Write head `number` into a :class:`bench.models.transfer.DenseHead` of the same widths."""
@@ -132,7 +156,7 @@ def train_heads(
         slice(first, min(first + settings.batch_size, longest)) for first in range(0, longest, settings.batch_size)
     ]
     order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(len(slices), generator=generator)]
-    together = TOGETHER if torch.device(device).type == "cpu" else 100
+    together = max(1, (TOGETHER if torch.device(device).type == "cpu" else TOGETHER_GPU) // longest)
     for first in range(0, len(parts), together):
         some = parts[first : first + together]
         rows = np.zeros((len(some), longest), dtype=np.int64)
@@ -217,11 +241,4 @@ def _train(
         speed[2].add_(error.sum(1, keepdim=True))
         for weights, velocity in zip((moved, second, bias), speed, strict=True):
             weights.sub_(velocity, alpha=rate)
-    if span:
-        return Heads(
-            torch.baddbmm(first.expand(count, -1, -1), own.transpose(1, 2), moved),
-            moved.sum(1, keepdim=True),
-            second,
-            bias,
-        )
-    return Heads(moved[:, :-1] + first, moved[:, -1:], second, bias)
+    return Heads(first, own if span else None, moved, second, bias)

@@ -52,8 +52,9 @@ class TrPATE(HeadTeachers, PATE):
         """See :meth:`bench.interface.Method.presets`."""
 
         def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            # As for PATE: gamma 0.025 with 200 teachers, and as many queries a class as serve the student.
-            return {**settings, "least_queries": 4 * facts.classes, "gamma": 5 / settings["teachers"]}
+            # As for PATE: 40 queries, or 4 a class, for each 100 teachers, and noise of a fifth of the teachers.
+            teachers = settings["teachers"]
+            return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 5 / teachers}
 
         settings = cls.head_presets(facts)
         return {

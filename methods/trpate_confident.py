@@ -1,7 +1,10 @@
-"""TrPATE with the Confident-GNMax aggregator of the newer PATE: answers only where enough teachers agree.
+"""TrPATE with the Confident-GNMax aggregator of the newer PATE, which the paper names as better and does not try.
 
-See :mod:`methods.trpate` for threat model, data and what is released, :mod:`methods.pate_confident` for the aggregator
-and its claims.
+Threat model: as for :mod:`methods.trpate`, the attacker holds the released student and knows all records but one.
+Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
+head, which queries were asked and which of them were answered, and their noisy labels.
+
+The aggregator and its claims are those of :mod:`methods.pate_confident`.
 """
 
 from __future__ import annotations

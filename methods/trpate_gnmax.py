@@ -1,7 +1,10 @@
-"""TrPATE with the GNMax aggregator of the newer PATE, which the paper names as the better one and does not try.
+"""TrPATE with the GNMax aggregator of the newer PATE, which the paper names as better and does not try.
 
-See :mod:`methods.trpate` for threat model, data and released parts, :mod:`methods.pate_gnmax` for the aggregator and
-its claims.
+Threat model: as for :mod:`methods.trpate`, the attacker holds the released student and knows all records but one.
+Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
+head, which queries were asked, and their noisy labels.
+
+The aggregator and its claims are those of :mod:`methods.pate_gnmax`.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def test_one_record_changes_one_head(teachers: int, spare: int, wide: bool, at: 
     differ = [
         not torch.equal(getattr(a, name)[k], getattr(b, name)[k])
         for a, b in zip(before, after, strict=True)
-        for k in range(len(a.first))
+        for k in range(len(a))
         for name in ("first",)
     ]
     owner = next(number for number, part in enumerate(parts) if at % count in part)
