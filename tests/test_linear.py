@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from bench.cache import Cache
-from bench.config import Preset, build_config
+from bench.config import Grid, Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.interface import Adjacency, Basis, Budget, Context, Facts, PrivacyUnit
+from bench.plan import Dataset, expand
 from bench.privacy.accountants import proven
 from bench.privacy.dp_sgd import DPSGDRun, train
 from bench.privacy.events import DPSGD, Gaussian
@@ -218,3 +219,24 @@ def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
     book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
     with pytest.raises(BenchError, match="no exact sampler"):
         method().train_student(config, private_pair()[0], public_set(), book, context)
+
+
+def test_the_baseline_without_privacy_names_its_weights_in_the_plan() -> None:
+    grid = Grid(methods=("nonprivate-transfer",), datasets=("fmnist",), epsilons=(1.0,))
+    (cell,) = expand(grid, lambda name: Dataset(name, FMNIST, "revision"))
+    assert (cell.epsilon, cell.refused, cell.config.weights) == (None, "", "package")
+    assert len(cell.config.weights_sha256) == 64
+    assert "ImageNet" in METHODS.get(cell.method).public_words(cell.config, FMNIST)
+
+
+def test_the_baseline_without_privacy_learns_the_patterns() -> None:
+    method = METHODS.get("nonprivate-transfer")
+    config = method.Config(backbone="small_cnn", weights="random", image_size=0, epochs=20.0)
+    book = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    private = private_pair()[0]
+    released = method().train_student(config, private, public_set(), book, context)
+    assert book.bypasses == [method.bypass]
+    with torch.no_grad():
+        logits = released.student(private.images.float() / 255)
+    assert float((logits.argmax(1) == private.labels).double().mean()) > 0.9
