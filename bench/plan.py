@@ -110,15 +110,16 @@ def _calibrated(
     # A method without privacy has no basis: asking for one must not give it another key.
     basis = grid.basis if method.private else Basis.CLAIMED
     refused = ""
-    if epsilon is not None:
-        if basis is Basis.PROVEN and method.bypass:
-            variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
-            refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
-        else:
-            try:
-                config = method.calibrate(config, Budget(epsilon, delta, basis), dataset.facts)
-            except BenchError as error:
-                refused = str(error)
+    if basis is Basis.PROVEN and method.bypass:
+        variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
+        refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
+    else:
+        # One without privacy spends no budget, but names here what it reads: public weights by their digest.
+        budget = Budget(1.0 if epsilon is None else epsilon, delta, basis)
+        try:
+            config = method.calibrate(config, budget, dataset.facts)
+        except BenchError as error:
+            refused = str(error)
     return Cell(
         method=method.name,
         dataset=dataset.name,

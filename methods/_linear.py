@@ -3,6 +3,13 @@
 Features have mean 0 and deviation 1 within each image, so each has norm sqrt(d). Divided by that public constant they
 have norm 1, whatever the backbone, and one clipping norm serves all. The head is trained on scaled features and
 released for plain ones, its weights being divided by the same constant.
+
+The head's bias stays zero. Beside features of norm 1 a constant 1 would take half of every gradient's square, and so of
+what clipping lets through; and features have a mean over images, along which the weights act as a bias.
+
+Learning rates, steps and the clipping norm were chosen once, at proven epsilon 1 and 10 on Fashion-MNIST, by the
+accuracy on the 9,000 public records, whose labels no method sees; the board's test records are others. They are public
+constants for every data set and every backbone. Norms of 0.5 and 1 did worse at epsilon 1 and no better at 10.
 """
 
 from __future__ import annotations
@@ -30,8 +37,8 @@ ROWS = 4_096
 class LinearConfig(TransferConfig):
     """What both linear baselines are told besides the backbone."""
 
-    max_grad_norm: float = setting(1.0, "De et al. 2022's published code (jax_privacy): 1")
-    lr: float = setting(4.0, OURS)
+    max_grad_norm: float = setting(0.25, OURS)
+    lr: float = setting(200.0, OURS)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
@@ -49,7 +56,10 @@ class LinearConfig(TransferConfig):
 def begin(
     config: LinearConfig, private: PrivateData, public: PublicData, context: Context
 ) -> tuple[Tensor, FrozenTransfer, dict[str, Any]]:
-    """Return the private records' scaled features (n, d), float32, a student whose head is zero, and its options."""
+    """Return the private records' scaled features (n, d), float32, a student whose head is zero, and its options.
+
+    The head's bias is frozen at zero.
+    """
     import torch
 
     from bench.features import features_of
@@ -60,6 +70,7 @@ def begin(
     student, options = make_transfer(backbone, private.facts, 0, context.streams.torch("student/start"))
     for parameter in student.head.parameters():
         torch.nn.init.zeros_(parameter)
+    layer_of(student).bias.requires_grad_(False)
     return features, student.to(context.device), options
 
 
@@ -83,31 +94,29 @@ def finish(student: FrozenTransfer) -> FrozenTransfer:
 
     with torch.no_grad():
         layer_of(student).weight.div_(scale(student.backbone))
-    return student.eval()
+    return student.eval().requires_grad_()
 
 
 def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm: float) -> Tensor:
-    """Return the sum of the records' gradients, each clipped to `max_grad_norm` in L2: (classes, d + 1), float64.
+    """Return the sum of the records' gradients, each clipped to `max_grad_norm` in L2: (classes, d), float64.
 
-    `weights` is float64 (classes, d + 1), the last column the bias; `features` (n, d), `labels` int64 (n,). The
-    gradient of one record's cross-entropy is the outer product of its error ``p - y`` and ``[x, 1]``: its norm is the
-    product of theirs, and no gradient is formed (Goodfellow, "Efficient Per-Example Gradient Computations",
-    arXiv:1510.01799). Unit record: adding or removing one moves the sum by at most `max_grad_norm`.
+    `weights` is float64 (classes, d), `features` (n, d), `labels` int64 (n,). The gradient of one record's
+    cross-entropy is the outer product of its error ``p - y`` and its features: its norm is the product of theirs, and
+    no gradient is formed (Goodfellow, "Efficient Per-Example Gradient Computations", arXiv:1510.01799). Unit record:
+    adding or removing one moves the sum by at most `max_grad_norm`.
     """
     import torch
 
     total = torch.zeros_like(weights)
-    classes = weights.shape[0]
     with torch.no_grad():
         for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
             # In float64, so that what rounding moves over all records is nothing beside one record's share.
             x = rows.to(weights.device, torch.float64)
             # A value that is not finite cannot be clipped: its record would reach the weights without a bound.
             x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
-            errors = torch.nan_to_num((x @ weights[:, :-1].T).add_(weights[:, -1]).softmax(1), nan=0.0)
-            errors -= torch.nn.functional.one_hot(targets.to(weights.device), classes)
-            norms = errors.norm(dim=1) * (x.square().sum(1) + 1).sqrt()
+            errors = torch.nan_to_num((x @ weights.T).softmax(1), nan=0.0)
+            errors -= torch.nn.functional.one_hot(targets.to(weights.device), len(weights))
+            norms = errors.norm(dim=1) * x.norm(dim=1)
             errors *= (max_grad_norm / norms.clamp_min(max_grad_norm))[:, None]
-            total[:, :-1].addmm_(errors.T, x)
-            total[:, -1] += errors.sum(0)
+            total.addmm_(errors.T, x)
     return total

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 class DPLinearConfig(LinearConfig):
     """Settings of DP-SGD on a linear head; steps follow from epochs and the expected batch."""
 
+    lr: float = setting(80.0, OURS)
     epochs: float = setting(30.0, OURS)
     batch_size: int = setting(8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10")
 

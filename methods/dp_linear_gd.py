@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class DPLinearGDConfig(LinearConfig):
     """Settings of gradient descent on a linear head; the batch is the private set."""
 
-    steps: int = setting(60, OURS)
+    steps: int = setting(100, OURS)
 
     def check(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -114,7 +114,8 @@ class DPLinearGD(Method):
 
         features, student, options = begin(config, private, public, context)
         layer = layer_of(student)
-        weights = torch.zeros(private.facts.classes, features.shape[1] + 1, dtype=torch.float64, device=context.device)
+        shape = (private.facts.classes, features.shape[1])
+        weights = torch.zeros(shape, dtype=torch.float64, device=context.device)
         speed = torch.zeros_like(weights)
         with context.progress.stage("student", config.steps) as stage:
             for _ in range(config.steps):
@@ -130,6 +131,5 @@ class DPLinearGD(Method):
                 weights = weights - config.lr * speed
                 stage.advance()
         with torch.no_grad():
-            layer.weight.copy_(weights[:, :-1])
-            layer.bias.copy_(weights[:, -1])
+            layer.weight.copy_(weights)
         return Released(finish(student), "frozen_transfer", options)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from bench.cache import Cache
-from bench.config import Preset, build_config
+from bench.config import Grid, Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.interface import Adjacency, Basis, Budget, Context, Facts, PrivacyUnit
+from bench.plan import Dataset, expand
 from bench.privacy.accountants import proven
 from bench.privacy.dp_sgd import DPSGDRun, train
 from bench.privacy.events import DPSGD, Gaussian
@@ -39,7 +40,7 @@ def problem(seed: int, records: int = 23, width: int = 6, classes: int = 4) -> t
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(records, width, generator=generator)
     labels = torch.randint(classes, (records,), generator=generator)
-    weights = torch.randn(classes, width + 1, generator=generator, dtype=torch.float64)
+    weights = torch.randn(classes, width, generator=generator, dtype=torch.float64)
     return weights, features, labels
 
 
@@ -48,7 +49,7 @@ def one_by_one(weights: torch.Tensor, features: torch.Tensor, labels: torch.Tens
     total = torch.zeros_like(weights)
     for x, y in zip(features, labels, strict=True):
         own = weights.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(cross_entropy((own[:, :-1] @ x.double() + own[:, -1])[None], y[None]), own)
+        (gradient,) = torch.autograd.grad(cross_entropy((own @ x.double())[None], y[None]), own)
         total += gradient * min(1.0, most / float(gradient.norm()))
     return total
 
@@ -84,7 +85,7 @@ def test_one_record_moves_the_sum_by_no_more_than_the_clipping_norm(seed: int, m
 
 def test_a_large_gradient_uses_the_whole_clipping_norm() -> None:
     weights, features, _ = problem(0)
-    wrong = (weights[:, :-1] @ features[0].double()).argmin()[None]
+    wrong = (weights @ features[0].double()).argmin()[None]
     assert float(clipped_sum(weights, 100 * features[:1], wrong, 0.5).norm()) == pytest.approx(0.5)
 
 
@@ -100,8 +101,8 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
     weights, features, labels = problem(3)
     layer = torch.nn.Linear(6, 4)
     with torch.no_grad():
-        layer.weight.copy_(weights[:, :-1])
-        layer.bias.copy_(weights[:, -1])
+        layer.weight.copy_(weights)
+        layer.bias.zero_().requires_grad_(False)
     run = DPSGDRun(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.7),
         loss=cross_entropy,
@@ -112,8 +113,8 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
     )
     train(layer, features, labels, run, randomness=np.random.default_rng(0), severed=False)
     stepped = weights - 0.7 * clipped_sum(weights, features, labels, most) / len(features)
-    found = torch.cat([layer.weight, layer.bias[:, None]], 1).detach().double()
-    torch.testing.assert_close(found, stepped, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer.weight.detach().double(), stepped, rtol=1e-5, atol=1e-5)
+    assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("basis", list(Basis))
@@ -191,7 +192,7 @@ def test_every_step_of_gradient_descent_is_one_release() -> None:
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_the_released_student_takes_images_as_it_was_trained_on_features(name: str) -> None:
-    many = {"steps": 60} if name == "dp-linear-gd" else {"epochs": 60.0}
+    many = {"steps": 60} if name == "dp-linear-gd" else {"epochs": 15.0}
     released, _, private = tiny_run(name, 1e-6, lr=4.0, max_grad_norm=1.0, **many)
     student = released.student
     assert not student.training
@@ -205,7 +206,7 @@ def test_the_ledgers_noise_is_that_of_the_clipping_norm() -> None:
     """With a noise that hides every gradient the first step is the noise alone."""
     released, _, private = tiny_run("dp-linear-gd", 1e6, steps=1, lr=1.0, max_grad_norm=0.5, momentum=0.0)
     layer = released.student.head.last
-    spread = float(torch.cat([layer.weight.flatten() * layer.in_features**0.5, layer.bias]).detach().std())
+    spread = float(layer.weight.detach().std()) * layer.in_features**0.5
     assert spread == pytest.approx(1e6 * 0.5 / len(private), rel=0.1)
 
 
@@ -218,3 +219,24 @@ def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
     book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
     with pytest.raises(BenchError, match="no exact sampler"):
         method().train_student(config, private_pair()[0], public_set(), book, context)
+
+
+def test_the_baseline_without_privacy_names_its_weights_in_the_plan() -> None:
+    grid = Grid(methods=("nonprivate-transfer",), datasets=("fmnist",), epsilons=(1.0,))
+    (cell,) = expand(grid, lambda name: Dataset(name, FMNIST, "revision"))
+    assert (cell.epsilon, cell.refused, cell.config.weights) == (None, "", "package")
+    assert len(cell.config.weights_sha256) == 64
+    assert "ImageNet" in METHODS.get(cell.method).public_words(cell.config, FMNIST)
+
+
+def test_the_baseline_without_privacy_learns_the_patterns() -> None:
+    method = METHODS.get("nonprivate-transfer")
+    config = method.Config(backbone="small_cnn", weights="random", image_size=0, epochs=20.0)
+    book = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    private = private_pair()[0]
+    released = method().train_student(config, private, public_set(), book, context)
+    assert book.bypasses == [method.bypass]
+    with torch.no_grad():
+        logits = released.student(private.images.float() / 255)
+    assert float((logits.argmax(1) == private.labels).double().mean()) > 0.9
