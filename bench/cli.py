@@ -272,6 +272,7 @@ def leaderboard(
     from bench.store import RunDir, write_atomic
     from reports.attacks import attacks_page
     from reports.leaderboard import build_board, to_csv, to_markdown
+    from reports.trpate import trpate_page
 
     records: dict[str, Record] = {}
     audits: dict[str, AuditRecord] = {}
@@ -291,6 +292,10 @@ def leaderboard(
     write_atomic(folder / "leaderboard.csv", to_csv(board).encode())
     _print_board(list(records.values()), list(audits.values()), json_=json_)
     print(f"wrote {folder / 'leaderboard.md'} and {folder / 'leaderboard.csv'}", file=sys.stderr)
+    transferred = trpate_page(records.values())
+    if transferred:
+        write_atomic(folder / "trpate.md", transferred.encode())
+        print(f"wrote {folder / 'trpate.md'}", file=sys.stderr)
     if attacks:
         write_atomic(folder / "attacks.md", attacks_page(records.values(), list(attacks.values())).encode())
         print(f"wrote {folder / 'attacks.md'}", file=sys.stderr)

@@ -242,7 +242,7 @@ def source_settings(config: Any) -> FitSettings:
     """Return how a backbone is trained on its source; ours, as the paper does not say."""
     from bench.training import FitSettings
 
-    return FitSettings(epochs=config.source_epochs, batch_size=128, optimizer="adam", lr=1e-3)
+    return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
 
 def _source_records(

@@ -213,13 +213,11 @@ class TrPATEBayes(PATEBayes):
         from bench.data.datasets import DATASETS
 
         spec = DATASETS.get(facts.dataset)
-        words = [PATEBayes.public_data]
-        if config.backbone:
-            words.append(words_of(config, facts))
+        words = [words_of(config, facts)] if config.backbone else []
         if spec is not None and spec.labelled is not None:
-            share = "" if config.source_fraction == 1 else f", {config.source_fraction:g} of it"
-            words.append(f"the labelled source {spec.labelled.name}{share} (overlap: {spec.labelled.overlap})")
-        return "; ".join(words)
+            share = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
+            words.append(f"a prior from {share}{spec.labelled.name} (overlap: {spec.labelled.overlap})")
+        return "; ".join([*words, PATEBayes.public_data])
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:

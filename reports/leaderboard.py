@@ -122,7 +122,7 @@ def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
     for group in groups:
         first = group[0]
-        if first.method == "nonprivate":
+        if first.epsilon is None:  # whatever has no privacy, on pixels or on features
             accuracy = statistics.fmean(_accuracy(record) for record in group)
             key = (first.dataset, first.preset)
             found[key] = max(found.get(key, 0.0), accuracy)

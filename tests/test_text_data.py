@@ -197,7 +197,7 @@ def test_specs_say_what_the_source_shares() -> None:
     assert spec.revision == store.revision_of(pins.PINS["movie-review"])
     assert spec.public_benchmark
     assert spec.labelled is not None
-    assert "62 occur" in spec.labelled.overlap
+    assert "62 of" in spec.labelled.overlap
     paper = datasets.DATASETS["movie-review-sst"]
     assert paper.revision is None
     assert paper.labelled is not None

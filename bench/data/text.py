@@ -214,8 +214,7 @@ SOURCES = {
         name="imdb",
         records=25_000,
         shape=(2, 1, REVIEW_WORDS),
-        overlap="film reviews by visitors of IMDB: of the 8,530 sentences of Movie Review, 62 occur in them word for "
-        "word, stock phrases of 1 to 7 words all of them ('a gripping drama'); none that is longer occurs",
+        overlap="62 of Movie Review's 8,530 sentences occur in it, stock phrases of 7 words at most",
     ),
     "movie-review-sst": LabelledSpec(
         name="sst",
