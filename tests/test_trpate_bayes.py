@@ -155,7 +155,7 @@ def test_presets() -> None:
 def test_a_row_says_what_the_source_shares() -> None:
     words = TrPATEBayes.public_words(TrPATEBayesConfig(source_fraction=0.5), MR)
     assert "0.5 of imdb" in words
-    assert "62 occur" in words
+    assert "62 of Movie Review" in words
     paper = dataclasses.replace(MR, dataset="movie-review-sst")
     assert "protects nobody" in TrPATEBayes.public_words(TrPATEBayesConfig(), paper)
     assert "source" not in TrPATEBayes.public_words(TrPATEBayesConfig(), dataclasses.replace(MR, dataset="mnist"))
