@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bench.cache import Arrays
     from bench.data.splits import Materialised
+    from bench.features import Part
     from bench.training import FitSettings
 
 CHECKS = 200
@@ -63,7 +64,8 @@ def make_control(
     streams = Streams(seed, f"control/{role.value}/")
     settings = recipe(facts, preset)
     if role is Role.NON_PRIVATE:
-        make = _trained(student, material.private.images, material.private.labels, settings, streams, context)
+        private = material.private
+        make = _trained(student, private.images, private.labels, settings, streams, context, "private")
     elif role is Role.MATCHED:
         depends["accuracy"] = round(accuracy, 4)
         make = _matched(student, material, settings, accuracy, streams, context)
@@ -71,7 +73,8 @@ def make_control(
         if disjoint is None:
             return None
         depends["disjoint"] = content_digest(*disjoint)
-        make = _trained(student, *disjoint, recipe(facts, preset, len(disjoint[0])), streams, context)
+        apart = recipe(facts, preset, len(disjoint[0]))
+        make = _trained(student, *disjoint, apart, streams, context, "counterfactual")
     else:
         make = _untrained(student, streams)
     state = context.cache.get("control", depends, lambda: _arrays(make()))
@@ -96,10 +99,15 @@ def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings
 def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
     from bench.models.classifiers import build
+    from bench.models.transfer import FrozenTransfer
     from bench.training import seeded
 
     with seeded(streams.torch("start")):
-        return build(student.student_name, **student.student_options)
+        net = build(student.student_name, **student.student_options)
+    if isinstance(net, FrozenTransfer) and isinstance(student.student, FrozenTransfer) and net.backbone.spec.carried:
+        # A backbone that the release carries is as public as one that it names: the control has the same.
+        net.backbone.load_state_dict(student.student.backbone.state_dict())
+    return net
 
 
 def _untrained(student: Released, streams: Streams) -> Callable[[], torch.nn.Module]:
@@ -113,13 +121,14 @@ def _trained(
     settings: FitSettings,
     streams: Streams,
     context: Context,
+    part: Part,
 ) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
-        from bench.training import fit
+        from bench.features import fit_student
 
         with context.progress.stage("control", settings.total_steps(len(images))) as stage:
             order = streams.torch("order")
-            return fit(fresh(student, streams), images, labels, settings, order, device=context.device, stage=stage)
+            return fit_student(fresh(student, streams), images, labels, settings, order, context, part, stage)
 
     return make
 
@@ -135,8 +144,7 @@ def _matched(
     def make() -> torch.nn.Module:
         import dataclasses
 
-        from bench.training import accuracy as measure
-        from bench.training import fit
+        from bench.features import fit_student, student_logits
 
         net = fresh(student, streams)
         total, order = settings.total_steps(len(material.private)), streams.torch("order")
@@ -145,9 +153,11 @@ def _matched(
         piece = dataclasses.replace(settings, epochs=None, steps=chunk, lr=settings.lr / 5)
         with context.progress.stage("matched control", total // chunk) as stage:
             for _ in range(total // chunk):
-                if measure(net, material.test_images, material.test_labels, device=context.device) >= accuracy:
+                said = student_logits(net, material.test_images, context, "test").argmax(1)
+                if float((said == material.test_labels).double().mean()) >= accuracy:
                     break
-                fit(net, material.private.images, material.private.labels, piece, order, device=context.device)
+                private = material.private
+                fit_student(net, private.images, private.labels, piece, order, context, "private")
                 stage.advance()
         return net
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bench.ensemble import one_thread, worker_pool
 from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
-from bench.training import predict
+from bench.training import FitSettings, fit, predict
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.cache import Arrays, Cache
+    from bench.console import Stage
     from bench.interface import Context
 
 CHUNK = 1_000
 """Images per artefact."""
 BATCH = 50
 """Images that the backbone is given at once: enough for it, and few enough for any memory."""
-Part = Literal["private", "public", "test", "source"]
+Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 
 def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part: Part) -> Tensor:
@@ -58,7 +59,7 @@ def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part
     return result
 
 
-def logits_of(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
+def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
     """Return the logits (n, classes) of `student` on `images`, on the CPU; of a backbone by its cached features."""
     if not isinstance(student, FrozenTransfer):
         return predict(student, images, device=context.device)
@@ -66,6 +67,24 @@ def logits_of(student: nn.Module, images: Tensor, context: Context, part: Part =
     features = features_of(images, student.backbone, context, part)
     with torch.no_grad():
         return torch.cat([student.forward_head(f.to(context.device)).cpu() for f in torch.split(features, 10_000)])
+
+
+def fit_student(
+    student: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: FitSettings,
+    generator: torch.Generator,
+    context: Context,
+    part: Part,
+    stage: Stage | None = None,
+) -> nn.Module:
+    """Train `student` as :func:`bench.training.fit` does; of one on a frozen backbone, the head on cached features."""
+    if not isinstance(student, FrozenTransfer):
+        return fit(student, images, labels, settings, generator, device=context.device, stage=stage)
+    features = features_of(images, student.backbone, context, part)
+    fit(student.head, features, labels, settings, generator, device=context.device, stage=stage)
+    return student.to(context.device).eval()
 
 
 def image_digests(images: Tensor) -> NDArray[np.void]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.cache import Cache
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
-from bench.config import Preset, build_config
+from bench.config import Preset, as_dict, build_config
 from bench.console import Progress
 from bench.interface import Adjacency, Basis, Context, Signals
 from bench.plan import Cell, keyed
@@ -85,12 +85,22 @@ def membership_plan(private_records: int, seed: int) -> CanaryPlan:
 
 
 def baseline_cell(cell: Cell, student: str) -> Cell:
-    """Return the cell of the baseline without privacy that trains a net of this name on the same data and seed."""
-    method = METHODS.get("nonprivate")
-    config, reduced = build_config(method, Preset(cell.preset), cell.facts, [f"nonprivate.student={student}"])
+    """Return the cell of the baseline without privacy that trains a net of this name on the same data and seed.
+
+    For a head on a frozen backbone it is a head on the same one.
+    """
+    name, overrides = "nonprivate", [f"nonprivate.student={student}"]
+    if student == "frozen_transfer":
+        from methods._transfer import TransferConfig
+
+        name, fields = "nonprivate-transfer", {field.name for field in dataclasses.fields(TransferConfig)}
+        shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
+        overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
+    method = METHODS.get(name)
+    config, reduced = build_config(method, Preset(cell.preset), cell.facts, overrides)
     return keyed(
         dataclasses.replace(
-            cell, method="nonprivate", epsilon=None, basis=Basis.CLAIMED, config=config, reduced=tuple(reduced),
+            cell, method=name, epsilon=None, basis=Basis.CLAIMED, config=config, reduced=tuple(reduced),
             refused="", key="",
         )
     )  # fmt: skip

@@ -162,7 +162,7 @@ def cache_base(cell: Cell) -> dict[str, object]:
 def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
     import torch
 
-    from bench.features import logits_of
+    from bench.features import student_logits
 
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
@@ -177,7 +177,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
-        logits = logits_of(released.student, material.test_images, context, "test")
+        logits = student_logits(released.student, material.test_images, context, "test")
         accuracy = float((logits.argmax(1).cpu() == material.test_labels).double().mean())
         stage.advance()
     file = f"released/{cell.key}.safetensors"

@@ -170,7 +170,7 @@ def _train(
 ) -> tuple[Released, float, float]:
     import torch
 
-    from bench.features import logits_of
+    from bench.features import student_logits
 
     method = METHODS.get(cell.method)
     private = place(material.private, canaries, coins)
@@ -186,7 +186,7 @@ def _train(
     else:
         level = ledger.record_level(cell.delta)
         cost = proven(ledger.events, cell.delta).epsilon if level is None else level.epsilon
-    logits = logits_of(released.student, material.test_images, context, "test")
+    logits = student_logits(released.student, material.test_images, context, "test")
     return released, cost, float((logits.argmax(1) == material.test_labels).double().mean())
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from bench.cache import Cache
 from bench.console import Progress
 from bench.errors import BenchError, UnknownNameError
-from bench.features import CHUNK, features_of, image_digests, logits_of
+from bench.features import CHUNK, features_of, fit_student, image_digests, student_logits
 from bench.interface import Context, Released
 from bench.models.classifiers import build
 from bench.models.transfer import (
@@ -144,10 +144,10 @@ def test_digests_tell_images_apart() -> None:
 def test_students_logits_are_those_of_the_whole_net(backbone: FrozenBackbone) -> None:
     student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()
     some = images(30)
-    by_cache = logits_of(student, some, context(Cache(None, {})))
+    by_cache = student_logits(student, some, context(Cache(None, {})))
     torch.testing.assert_close(by_cache, student(some.float() / 255), atol=1e-5, rtol=1e-5)
     plain = build("small_cnn", 3, 1, 8)
-    assert logits_of(plain, some, context(Cache(None, {}))).shape == (30, 3)
+    assert student_logits(plain, some, context(Cache(None, {}))).shape == (30, 3)
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "test_resnet"])
@@ -191,3 +191,24 @@ def test_identity_holds_what_features_depend_on() -> None:
     for field, value in (("sha256", "1"), ("size", 8), ("bf16", True), ("mean", (0.1,)), ("in_chans", 3)):
         assert spec(**{field: value}).identity() != base, field
     assert spec(source="elsewhere").identity() == base
+
+
+def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
+    """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
+    from bench.controls import fresh
+    from bench.interface import Facts
+    from bench.training import FitSettings
+
+    facts = Facts("digits", 60, 10, 10, 3, SHAPE)
+    student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()
+    released = Released(student, "frozen_transfer", transfer_options(backbone, facts, "dense", 6))
+    control = fresh(released, Streams(1))
+    assert isinstance(control, FrozenTransfer)
+    assert state_digest(control.backbone) == state_digest(backbone)
+    assert not torch.equal(control.head.last.weight, student.head.last.weight)
+    labels = torch.arange(60) % 3
+    fitting = FitSettings(epochs=1, batch_size=10)
+    fit_student(
+        control, images(60), labels, fitting, torch.Generator().manual_seed(0), context(Cache(None, {})), "private"
+    )
+    assert state_digest(control.backbone) == state_digest(backbone)
