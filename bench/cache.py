@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,11 @@ class Cache:
         if arrays is not None:
             self.found.append(name)
         return arrays
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return, for each kind of artefact, how many were made and how many were found."""
+        made, found = (Counter(name.rpartition("-")[0] for name in names) for names in (self.made, self.found))
+        return {kind: (made[kind], found[kind]) for kind in sorted(made | found)}
 
     def child(self, **variation: Any) -> Cache:
         """Return a cache for a variation of the data set: its artefacts are others, this one's can be looked up."""

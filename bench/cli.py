@@ -128,8 +128,12 @@ def _say_end(progress: Any, record: Record) -> None:
         where = f" (log: {record.failure.log})" if record.failure.log else ""
         progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
     elif record.utility is not None:
+        shared = ", ".join(
+            f"{kind} {made} made, {found} found" for kind, (made, found) in record.provenance.artefacts.items()
+        )
         progress.say(
             f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
+            + (f" (cache: {shared})" if shared else "")
         )
 
 

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +27,9 @@ class Clock:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _begin: float = field(default_factory=time.perf_counter)
 
-    def stop(self, *, made: int = 0, found: int = 0) -> Provenance:
+    def stop(
+        self, *, made: int = 0, found: int = 0, artefacts: Mapping[str, tuple[int, int]] | None = None
+    ) -> Provenance:
         """Return the provenance of what ran since this clock was made."""
         unread: dict[str, str] = {}
         commit, dirty = _git(unread)
@@ -49,6 +52,7 @@ class Clock:
             threads=self.threads,
             artefacts_made=made,
             artefacts_found=found,
+            artefacts=dict(artefacts or {}),
             unread=unread,
         )
 

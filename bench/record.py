@@ -149,6 +149,8 @@ class Provenance(Row):
     threads: int | None
     artefacts_made: int = 0
     artefacts_found: int = 0
+    artefacts: dict[str, tuple[int, int]] = {}
+    """Of each kind of artefact, how many were made and how many found: what this cell shared with others."""
     unread: dict[str, str] = {}
     """Field to reason, for what could not be read."""
 

@@ -350,7 +350,7 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
             "public_data": _public_data(method, cell),
             "private_records": cell.facts.private_records,
             "public_records": cell.facts.public_records,
-            "provenance": clock.stop(made=len(cache.made), found=len(cache.found)),
+            "provenance": clock.stop(made=len(cache.made), found=len(cache.found), artefacts=cache.counts()),
             **parts,
         }
     )
