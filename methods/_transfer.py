@@ -106,7 +106,7 @@ def with_digest(config: Any, facts: Facts) -> Any:
     if config.image_size:
         problem = image_size_problem(config.backbone, config.image_size)
         if problem:
-            raise BenchError(f"{problem}. Use another --set image_size=N, or another --teacher.")
+            raise BenchError(f"{problem.rstrip('.')}. Use another --set image_size=N, or another --teacher.")
     origin = config.weights
     if origin not in ("auto", "package", "hub") and not origin.startswith("file:"):
         raise BenchError(
