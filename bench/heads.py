@@ -3,7 +3,7 @@
 A head is ``relu(x W + b) V + c``. Heads of one ensemble share the public start of their weights and the public order of
 batches; each sees its own records only, and no sum runs over heads, so one record changes one head.
 
-Stochastic gradient descent moves W only within the span of the records it sees: after any number of steps
+Plain stochastic gradient descent moves W only within the span of the records it sees: after any number of steps
 W = W0 + X' A with one row of A for each record. A teacher of 200 records on 2,048 features is therefore trained through
 the 200 x 200 products of its records instead of its 2,048 x 256 weights: the same weights up to rounding, and
 a tenth of the arithmetic. Where a head has more records than features, W itself is trained.
@@ -39,7 +39,7 @@ ROWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """How heads are trained: SGD with momentum on the mean cross-entropy of each batch, the rate falling to zero.
+    """How heads are trained: plain SGD on the mean cross-entropy of each batch, the rate falling to zero.
 
     Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
     hidden units.
@@ -48,16 +48,15 @@ class HeadSettings:
     hidden: int = 256
     epochs: int = 50
     batch_size: int = 32
-    lr: float = 0.01
-    momentum: float = 0.9
+    lr: float = 0.1
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
         for name in ("hidden", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not (math.isfinite(self.lr) and self.lr > 0 and 0 <= self.momentum < 1):
-            raise BenchError(f"lr must be positive and momentum in [0, 1), not {self.lr} and {self.momentum}.")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise BenchError(f"lr must be positive and finite, not {self.lr}.")
 
     def steps(self, records: int) -> int:
         """Return how many steps a head of so many records takes."""
@@ -165,8 +164,8 @@ def train_heads(
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # What fills a short part up is weighed with zero: it must not be another head's record either.
-        own = features[chosen].to(device) * there[:, :, None]
+        # What fills a short part up counts for nothing, and is nobody's record: one that is not finite would still tell.
+        own = features[chosen].to(device).masked_fill_(there[:, :, None] == 0, 0.0)
         yield _train(own, labels[chosen].to(device), there, classes, start, settings, slices, order)
         if stage is not None:
             stage.advance(len(some))
@@ -223,7 +222,6 @@ def _train(
         (inputs[:, s].contiguous(), begun[:, s].contiguous(), truth[:, s].contiguous(), w[:, :, None], s)
         for s, w in zip(slices, share, strict=True)
     ]
-    speed = [torch.zeros_like(moved), torch.zeros_like(second), torch.zeros_like(bias)]
     for step, number in enumerate(order):
         rows, base, wanted, weight, where = batches[number]
         rate = settings.lr * 0.5 * (1.0 + math.cos(math.pi * step / len(order)))
@@ -231,14 +229,10 @@ def _train(
         hidden = before.relu()
         error = torch.baddbmm(bias, hidden, second).softmax(2).sub_(wanted).mul_(weight)
         back = torch.bmm(error, second.transpose(1, 2)).mul_(before > 0)
-        for velocity in speed:
-            velocity.mul_(settings.momentum)
         if span:
-            speed[0][:, where].add_(back)
+            moved[:, where].sub_(back, alpha=rate)
         else:
-            speed[0].baddbmm_(rows.transpose(1, 2), back)
-        speed[1].baddbmm_(hidden.transpose(1, 2), error)
-        speed[2].add_(error.sum(1, keepdim=True))
-        for weights, velocity in zip((moved, second, bias), speed, strict=True):
-            weights.sub_(velocity, alpha=rate)
+            moved.baddbmm_(rows.transpose(1, 2), back, alpha=-rate)
+        second.baddbmm_(hidden.transpose(1, 2), error, alpha=-rate)
+        bias.sub_(error.sum(1, keepdim=True), alpha=rate)
     return Heads(first, own if span else None, moved, second, bias)

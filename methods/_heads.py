@@ -43,8 +43,7 @@ class HeadTeachersConfig(TransferConfig):
     hidden: int = setting(256, f"{PAPER}, section V.A.1: two layers, 256 hidden units")
     epochs: int = setting(50, f"{PAPER}, section V.A.1, said of the baseline")
     batch_size: int = setting(32, f"{PAPER}, section V.A.1, said of the baseline")
-    lr: float = setting(0.01, "ours: the paper names no optimiser; SGD whose rate falls to zero")
-    momentum: float = setting(0.9, "ours")
+    lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero")
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -58,7 +57,7 @@ class HeadTeachersConfig(TransferConfig):
         """Return how each head is trained."""
         from bench.heads import HeadSettings
 
-        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr, self.momentum)
+        return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
 class HeadTeachers(PATEFamily):

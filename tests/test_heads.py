@@ -41,7 +41,7 @@ def by_autograd(
         head.last.bias.zero_()
     starts = range(0, len(features), fitting.batch_size)
     order = [int(n) for _ in range(fitting.epochs) for n in torch.randperm(len(starts), generator=generator)]
-    optimizer = torch.optim.SGD(head.parameters(), fitting.lr, fitting.momentum)
+    optimizer = torch.optim.SGD(head.parameters(), fitting.lr)
     for step, number in enumerate(order):
         optimizer.param_groups[0]["lr"] = fitting.lr * 0.5 * (1 + np.cos(np.pi * step / len(order)))
         batch = slice(number * fitting.batch_size, (number + 1) * fitting.batch_size)
@@ -93,13 +93,14 @@ def test_one_record_changes_one_head(teachers: int, spare: int, wide: bool, at: 
 
 
 def test_a_head_that_diverges_harms_no_other() -> None:
-    features, labels = records(40, 50)
-    parts = [np.arange(20), np.arange(20, 40)]
+    features, labels = records(39, 50)
+    # The second part is filled up, by the very record that is not finite.
+    parts = [np.arange(20), np.arange(20, 39)]
     calm = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
-    features[3] = float("inf")
+    features[0] = float("inf")
     wild = head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0))
     assert np.array_equal(calm[1, 20:], wild[1, 20:])
-    assert wild.shape == (2, 40)
+    assert wild.shape == (2, 39)
 
 
 def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
@@ -117,7 +118,7 @@ def test_heads_learn() -> None:
     assert (heads.logits(features)[0].argmax(1) == labels).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": float("nan")}, {"epochs": 0}, {"momentum": 1.0}, {"hidden": 0}])
+@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": float("nan")}, {"epochs": 0}, {"hidden": 0}])
 def test_settings_that_cannot_be_meant_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BenchError):
         HeadSettings(**bad)
@@ -165,7 +166,7 @@ def test_faster_than_a_loop() -> None:
     plain = (time.perf_counter() - begun) * teachers / 10
     begun, ours = time.perf_counter(), []
     for part_of in parts[:10]:
-        settings_ = FitSettings(epochs=50, batch_size=32, lr=0.01, momentum=0.9)
+        settings_ = FitSettings(epochs=50, batch_size=32, lr=0.1, momentum=0.0)
         ours.append(
             fit(DenseHead(width, 256, classes), features[part_of], labels[part_of], settings_, torch.Generator())
         )
