@@ -164,7 +164,7 @@ def train_heads(
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # What fills a short part up counts for nothing, and is nobody's record: one that is not finite would still tell.
+        # What fills a short part up counts for nothing and is nobody's record: one that is not finite would still tell.
         own = features[chosen].to(device).masked_fill_(there[:, :, None] == 0, 0.0)
         yield _train(own, labels[chosen].to(device), there, classes, start, settings, slices, order)
         if stage is not None:
