@@ -52,8 +52,8 @@ class TrPATE(HeadTeachers, PATE):
         """See :meth:`bench.interface.Method.presets`."""
 
         def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays for
-            # so many. Chosen on Fashion-MNIST's public records.
+            # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays
+            # for so many queries. Chosen on Fashion-MNIST's public records.
             teachers = settings["teachers"]
             return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
 
