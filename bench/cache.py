@@ -63,11 +63,15 @@ class Cache:
         found = self.find(kind, depends)
         if found is not None:
             return found
-        name = self._name(kind, depends)
         arrays = make()
+        self.put(kind, depends, arrays)
+        return arrays
+
+    def put(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
+        """Store `arrays` under the name that :meth:`get` gives them, in place of what is there."""
+        name = self._name(kind, depends)
         self.made.append(name)
         self._write(name, arrays)
-        return arrays
 
     def find(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
         """Return the artefact that :meth:`get` would return, None where it has not been made."""

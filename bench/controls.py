@@ -124,11 +124,14 @@ def _trained(
     part: Part,
 ) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
-        from bench.features import fit_student
+        from bench.features import trained_part
+        from bench.training import fit
 
+        net = fresh(student, streams)
+        trained, inputs = trained_part(net, images, context, part)
         with context.progress.stage("control", settings.total_steps(len(images))) as stage:
-            order = streams.torch("order")
-            return fit_student(fresh(student, streams), images, labels, settings, order, context, part, stage)
+            fit(trained, inputs, labels, settings, streams.torch("order"), device=context.device, stage=stage)
+        return net.eval()
 
     return make
 
@@ -144,22 +147,24 @@ def _matched(
     def make() -> torch.nn.Module:
         import dataclasses
 
-        from bench.features import fit_student, student_logits
+        from bench.features import trained_part
+        from bench.training import accuracy as measure
+        from bench.training import fit
 
         net = fresh(student, streams)
+        trained, inputs = trained_part(net, material.private.images, context, "private")
+        _, tested = trained_part(net, material.test_images, context, "test")
         total, order = settings.total_steps(len(material.private)), streams.torch("order")
         # A rate small enough that accuracy climbs in steps and does not jump over the student's.
         chunk = max(1, total // CHECKS)
         piece = dataclasses.replace(settings, epochs=None, steps=chunk, lr=settings.lr / 5)
         with context.progress.stage("matched control", total // chunk) as stage:
             for _ in range(total // chunk):
-                said = student_logits(net, material.test_images, context, "test").argmax(1)
-                if float((said == material.test_labels).double().mean()) >= accuracy:
+                if measure(trained, tested, material.test_labels, device=context.device) >= accuracy:
                     break
-                private = material.private
-                fit_student(net, private.images, private.labels, piece, order, context, "private")
+                fit(trained, inputs, material.private.labels, piece, order, device=context.device)
                 stage.advance()
-        return net
+        return net.eval()
 
     return make
 

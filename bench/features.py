@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bench.ensemble import one_thread, worker_pool
 from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
-from bench.training import FitSettings, fit, predict
+from bench.training import predict
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.cache import Arrays, Cache
-    from bench.console import Stage
     from bench.interface import Context
 
 CHUNK = 1_000
@@ -44,7 +43,7 @@ def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part
     the context's workers share the work where the backbone can be loaded by its hash.
     """
     prints = image_digests(images)
-    known = _known(context.cache.parent, backbone.spec, part)
+    known = _known(context.cache.parent, backbone.spec, part, context.device.type)
     found: Tensor | None = None
     rows = np.full(len(images), -1, dtype=np.int64)
     if known is not None:
@@ -69,22 +68,14 @@ def student_logits(student: nn.Module, images: Tensor, context: Context, part: P
         return torch.cat([student.forward_head(f.to(context.device)).cpu() for f in torch.split(features, 10_000)])
 
 
-def fit_student(
-    student: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    settings: FitSettings,
-    generator: torch.Generator,
-    context: Context,
-    part: Part,
-    stage: Stage | None = None,
-) -> nn.Module:
-    """Train `student` as :func:`bench.training.fit` does; of one on a frozen backbone, the head on cached features."""
+def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:
+    """Return what of `student` is trained, and what that is given for `images`: a head and features, or all and images.
+
+    So :func:`bench.training.fit` and :func:`bench.training.predict` serve for both, and a backbone sees an image once.
+    """
     if not isinstance(student, FrozenTransfer):
-        return fit(student, images, labels, settings, generator, device=context.device, stage=stage)
-    features = features_of(images, student.backbone, context, part)
-    fit(student.head, features, labels, settings, generator, device=context.device, stage=stage)
-    return student.to(context.device).eval()
+        return student, images
+    return student.head, features_of(images, student.backbone, context, part)
 
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
@@ -94,16 +85,17 @@ def image_digests(images: Tensor) -> NDArray[np.void]:
     return np.frombuffer(told, dtype="V16")
 
 
-def _depends(spec: BackboneSpec, part: Part, first: int) -> dict[str, Any]:
-    return {"backbone": spec.identity(), "part": part, "first": first, "chunk": CHUNK}
+def _depends(spec: BackboneSpec, part: Part, first: int, device: str) -> dict[str, Any]:
+    return {"backbone": spec.identity(), "part": part, "first": first, "chunk": CHUNK, "device": device}
 
 
-def _known(cache: Cache | None, spec: BackboneSpec, part: Part) -> Arrays | None:
+def _known(cache: Cache | None, spec: BackboneSpec, part: Part, device: str) -> Arrays | None:
     """Return the features and digests that the original data set's cache holds, joined; None where there is none."""
     chunks: list[Arrays] = []
-    while (
-        cache is not None and (chunk := cache.find("features", _depends(spec, part, CHUNK * len(chunks)))) is not None
-    ):
+    while cache is not None:
+        chunk = cache.find("features", _depends(spec, part, CHUNK * len(chunks), device))
+        if chunk is None:
+            break
         chunks.append(chunk)
     if not chunks:
         return None
@@ -122,10 +114,13 @@ def _computed(
     """Return the features of `images`, from this cache's own chunks or computed now."""
     wanted = np.frombuffer(prints.tobytes(), dtype=np.uint8).reshape(-1, 16)
     starts = range(0, len(images), CHUNK)
+    depends = {first: _depends(backbone.spec, part, first, context.device.type) for first in starts}
     chunks: dict[int, Arrays] = {}
     for first in starts:
-        chunk = context.cache.find("features", _depends(backbone.spec, part, first))
-        if chunk is not None:
+        chunk = context.cache.find("features", depends[first])
+        # A sibling's chunks are of what it shares with nobody, and another part may go by the same name: the digests
+        # say whose features these are.
+        if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
             chunks[first] = chunk
     left = [first for first in starts if first not in chunks]
     if left:
@@ -135,19 +130,10 @@ def _computed(
             stage.advance(min(len(images), CHUNK * len(chunks)))
             pieces = (images[first : first + CHUNK] for first in left)
             for first, features in zip(left, _each(pieces, backbone, context, pool), strict=True):
-                digests = wanted[first : first + CHUNK]
-                made: Arrays = {"features": features.numpy(), "digests": digests}
-                chunks[first] = context.cache.get("features", _depends(backbone.spec, part, first), _given(made))
+                chunks[first] = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
+                context.cache.put("features", depends[first], chunks[first])
                 stage.advance(len(features))
-    for first, chunk in chunks.items():
-        # The name tells which images these are; should it ever not, nothing else would show it.
-        if not np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
-            raise AssertionError(f"the cached features of {part} images from {first} on are those of other images")
     return torch.cat([torch.from_numpy(chunks[first]["features"]) for first in starts])
-
-
-def _given(arrays: Arrays) -> Callable[[], Arrays]:
-    return lambda: arrays
 
 
 def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from bench.console import Stage
 
+VERSION = 1
+"""Raised whenever the same settings would give other heads: part of every artefact's name."""
 TOGETHER = 2_000
 """Records of heads that are trained side by side: few enough that their products stay in a core's cache."""
 TOGETHER_GPU = 50_000

@@ -51,6 +51,7 @@ def inversion(
     """Return the parts of the record of `attack` on the student of `record`."""
     from attacks.inversion_scores import margin, score, summarise
     from bench.data.datasets import get_dataset
+    from bench.features import trained_part
     from bench.inversion_picture import draw
     from bench.training import accuracy
 
@@ -77,7 +78,8 @@ def inversion(
         for role, (found, queries) in made.items():
             scored[role] = score(found, committee, data.members, data.nonmembers, observed)
             net = targets_of[role].student
-            good = accuracy(net, data.material.test_images, data.material.test_labels, device=context.device)
+            trained, tested = trained_part(net, data.material.test_images, context, "test")
+            good = accuracy(trained, tested, data.material.test_labels, device=context.device)
             metrics = _metrics(summarise([scored[role]], committee))
             targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
             stage.advance()

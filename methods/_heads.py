@@ -102,14 +102,14 @@ class HeadTeachers(PATEFamily):
         from bench.data.splits import partition
         from bench.ensemble import count_votes
         from bench.features import features_of
-        from bench.heads import head_labels
+        from bench.heads import VERSION, head_labels
 
         facts = private.facts
         backbone = self._backbone(config, public, facts, context)
         settings = config.heads()
         part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
         depends = {
-            "backbone": backbone.spec.identity(), "heads": repr(settings), "teachers": config.teachers,
+            "backbone": backbone.spec.identity(), "heads": [repr(settings), VERSION], "teachers": config.teachers,
             "partition": part_name, "public": len(public), "seed": context.streams.seed,
             "device": context.device.type,
         }  # fmt: skip

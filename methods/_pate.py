@@ -147,6 +147,8 @@ class PATEFamily(Method):
     """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
 
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
+    votes_for_unseen: ClassVar[bool] = False
+    """Whether a teacher may vote for a class of which it has no record, by its prior."""
 
     @classmethod
     def check_facts(cls, config: Any, facts: Facts) -> None:
@@ -201,7 +203,8 @@ class PATEFamily(Method):
 
         self.check_facts(config, private.facts)
         self.check_models(config, private.facts, context)
-        say_missing_classes(config, private.facts, context)
+        if not self.votes_for_unseen:
+            say_missing_classes(config, private.facts, context)
         queries = context.streams.numpy("queries").permutation(len(public))[: config.queries].astype(np.int64)
         votes = self.votes(config, private, public, context)[queries]
         answers = self.answer(config, votes, ledger)

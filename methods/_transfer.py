@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
 from bench.errors import BenchError
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
+TEXT_NETS = ("text_cnn",)
+NO_SOURCE = (
+    "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
+    "weights=source:NAME, or take pretrained weights."
+)
 WINDOW = 20
 """Words of the pieces that long records of a source are cut into: the paper's sentences have about 20 (section V.B)."""
 
@@ -37,18 +43,25 @@ class TransferConfig:
         "(trained here on the data set's labelled public source) or source:NAME (on another data set)"
     )  # fmt: skip
     weights_sha256: str = setting("", "ours: what the weights must be; filled in for packages and files")
-    image_size: int = setting(197, f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0 leaves them")
+    image_size: int = setting(
+        197,
+        f"{PAPER}, section V.A.1: 32 x 32 images are brought to 197 x 197; 0: the size that pretrained weights are "
+        "for, or the data's where they are drawn or trained here",
+    )
     precision: Literal["float32", "bfloat16"] = setting("float32", "the paper does not say; bfloat16 is twice as fast")
     source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
     source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
 
+    fraction_of_prior: ClassVar[bool] = False
+    """Whether `source_fraction` is of a prior's source, and not of the backbone's alone."""
+
     def check(self) -> None:
         """Refuse settings that cannot be meant."""
         if self.image_size < 0:
-            raise BenchError(f"image_size must be 0 (as the data is) or more, not {self.image_size}.")
+            raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
         if not 0 < self.source_fraction <= 1:
             raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
-        if self.source_fraction != 1 and not self.trained_here:
+        if self.source_fraction != 1 and not self.trained_here and not self.fraction_of_prior:
             raise BenchError(
                 "source_fraction needs a source to take a part of: weights=source or source:NAME. Pretrained weights "
                 "are what they are."
@@ -96,6 +109,9 @@ def with_digest(config: Any, facts: Facts) -> Any:
     config.check()
     if config.weights == "random" or config.trained_here:
         check_known(config.backbone)
+        _check_kind(config, facts)
+        if config.trained_here:
+            _check_source(config, facts)
         return config
     check_backbone(config.backbone)
     if facts.shape[0] not in (1, 3):
@@ -127,10 +143,38 @@ def with_digest(config: Any, facts: Facts) -> Any:
                 f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
-    if origin.startswith("file:") and not config.weights_sha256:
-        found = find_weights(config.backbone, origin, "")
+    # A name that is no file here is what an earlier plan left of a path: the digest finds the file.
+    if origin.startswith("file:") and (not config.weights_sha256 or Path(origin[5:]).expanduser().is_file()):
+        found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
     return dataclasses.replace(config, weights=origin)
+
+
+def _check_kind(config: Any, facts: Facts) -> None:
+    """Refuse nets of images for sentences, and nets of sentences for images."""
+    from bench.data.text import is_text
+
+    if is_text(facts.shape) != (config.backbone in TEXT_NETS):
+        kind, fitting = ("sentences", ", ".join(TEXT_NETS)) if is_text(facts.shape) else ("images", "a net of images")
+        raise BenchError(f"{facts.dataset} holds {kind}, which {config.backbone} does not take. Use {fitting}.")
+
+
+def _check_source(config: Any, facts: Facts) -> None:
+    """Refuse a source that is not there, or that is the private data set, under whatever name."""
+    from bench.data.datasets import all_datasets, get_dataset
+
+    _, _, name = config.weights.partition(":")
+    private = all_datasets().get(facts.dataset)
+    if not name:
+        if private is not None and private.labelled is None:
+            raise BenchError(NO_SOURCE.format(facts.dataset))
+        return
+    source = get_dataset(name)
+    if name == facts.dataset or (private is not None and source.store == private.store):
+        raise BenchError(
+            f"weights={config.weights}: the public source would be the private data set itself, or hold it: both are "
+            f"of {source.store}. Name another data set."
+        )
 
 
 def words_of(config: Any, facts: Facts) -> str:
@@ -145,6 +189,8 @@ def words_of(config: Any, facts: Facts) -> str:
         return f"{config.backbone} trained on {part}{name}, labelled and public (overlap: {shared})"
     from bench.models.weight_packages import PACKAGES
 
+    if config.weights.startswith("file:"):
+        return f"weights of {config.backbone} from a user's file (source not stated; overlap: not examined)"
     package = config.weights == "package" and config.backbone in PACKAGES
     source = PACKAGES[config.backbone].trained_on if package else _tag_source(config.backbone)
     named = {"imagenet": "ImageNet", "": "public weights of unstated source"}.get(source, source)
@@ -171,9 +217,13 @@ def _registered() -> set[str]:
 
 
 def _tag_source(backbone: str) -> str:
+    import timm
+
     from bench.models.hub import trained_on
 
-    return trained_on(backbone.partition(".")[2])
+    # A name without a tag has timm's default one.
+    known = timm.get_pretrained_cfg(backbone)
+    return trained_on(str(known.tag or "")) if known is not None else ""
 
 
 def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
@@ -228,13 +278,13 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
     from bench.data.text import is_text, windows
     from bench.models.source import train_source
 
-    images, labels, classes, name = _source_records(config, facts, public)
+    images, labels, classes, name, revision = _source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
         pieces, told = windows(images.numpy(), labels.numpy(), WINDOW)
         images, labels = torch.from_numpy(pieces), torch.from_numpy(told)
     return train_source(
-        config.backbone, images, labels, classes, name, source_settings(config), config.image_size, facts, context,
-        fraction=config.source_fraction, bf16=config.precision == "bfloat16",
+        config.backbone, images, labels, classes, name, revision, source_settings(config), config.image_size, facts,
+        context, fraction=config.source_fraction, bf16=config.precision == "bfloat16",
     )  # fmt: skip
 
 
@@ -247,8 +297,8 @@ def source_settings(config: Any) -> FitSettings:
 
 def _source_records(
     config: Any, facts: Facts, public: PublicData
-) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str]:
-    """Return images, labels, the number of classes and the name of the part of the public source that is asked for.
+) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
+    """Return images, labels, the number of classes, the name and the revision of the part of the source asked for.
 
     A part is drawn within each class, without replacement (section V.A.2), by a hash of the records' positions.
     """
@@ -259,21 +309,21 @@ def _source_records(
     _, _, name = config.weights.partition(":")
     if not name:
         if public.labelled is None:
-            raise BenchError(
-                f"weights=source needs a labelled public source, and {facts.dataset} comes with none. Name a data set "
-                "of another kind by weights=source:NAME, or take pretrained weights."
-            )
+            raise BenchError(NO_SOURCE.format(facts.dataset))
         source = public.labelled
         kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
-        return source.images[kept], source.labels[kept], facts.classes, source.name
+        # It is stored with the private set, whose revision is part of every artefact's name.
+        return source.images[kept], source.labels[kept], facts.classes, source.name, ""
     from bench.data.datasets import load
     from bench.models.source import LazyImages
 
-    if name == facts.dataset:
-        raise BenchError(f"weights=source:{name}: the public source cannot be the private data set itself.")
+    _check_source(config, facts)
     loaded = load(name)
     which = source_part(loaded.train.labels, config.source_fraction, name)
-    return LazyImages(loaded.train, which), torch.from_numpy(loaded.train.labels[which]), loaded.spec.classes, name
+    labels = torch.from_numpy(loaded.train.labels[which])
+    # Of a user's folder the record has the name, not the path.
+    told = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
+    return LazyImages(loaded.train, which), labels, loaded.spec.classes, told, loaded.revision
 
 
 def make_transfer(

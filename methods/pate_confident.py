@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bench.config import setting
+from bench.errors import BenchError
 from bench.interface import Basis, Budget, Claim, Facts
 from bench.registry import register_method
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
@@ -124,6 +125,12 @@ class PATEConfident(PATEFamily):
         if config.claim == "sanitised":
             from bench.privacy.pate_smooth import check_release
 
+            if not facts.public_benchmark:
+                raise BenchError(
+                    f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
+                    "recorded. Use claim=data-independent."
+                )
+
             check_release(found.event(), budget.delta, facts.classes)
         return found
 
@@ -150,6 +157,8 @@ class PATEConfident(PATEFamily):
 
     def answer(self, config: PATEConfidentConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""
+        if config.claim == "sanitised":
+            ledger.check_sanitised()
         return ledger.confident_noisy_max(
             votes,
             teachers=config.teachers,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
+from bench.errors import BenchError
 from bench.interface import Basis, Budget, Claim, Facts
 from bench.registry import register_method
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
@@ -78,6 +79,12 @@ class PATEGNMax(PATEFamily):
         if config.claim == "sanitised":
             from bench.privacy.pate_smooth import check_release
 
+            if not facts.public_benchmark:
+                raise BenchError(
+                    f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
+                    "recorded. Use claim=data-independent."
+                )
+
             check_release(GNMax(found.sigma, found.queries), budget.delta, facts.classes)
         return found
 
@@ -105,4 +112,6 @@ class PATEGNMax(PATEFamily):
 
     def answer(self, config: PATEGNMaxConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""
+        if config.claim == "sanitised":
+            ledger.check_sanitised()
         return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.sigma)

@@ -75,6 +75,7 @@ class PATEBayesConfig:
 class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
     """Settings of naive Bayes teachers with a prior from public data, and with public features where one is named."""
 
+    fraction_of_prior: ClassVar[bool] = True
     backbone: str = setting("", "ours: none, so Gaussians see pixels; with a timm model they see its features")
     image_size: int = setting(0, "ours: the size of the backbone's own training")
     source_fraction: float = setting(1.0, f"{TABLE}: all of the source; section V.A.2 tries 0.5 and 0.1 on images")
@@ -84,8 +85,7 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.backbone:
-            self.check()
+        self.check()
         if not 0 < self.source_fraction <= 1:
             raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
         for name in ("source_weight", "kappa", "nu"):
@@ -100,6 +100,7 @@ class PATEBayes(PATE):
     Config: ClassVar[type] = PATEBayesConfig
     citation = "Wang et al. 2019"
     public_data: ClassVar[str] = "unlabelled records of the target's distribution"
+    votes_for_unseen: ClassVar[bool] = True
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

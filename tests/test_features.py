@@ -13,7 +13,7 @@ from torch import nn
 from bench.cache import Cache
 from bench.console import Progress
 from bench.errors import BenchError, UnknownNameError
-from bench.features import CHUNK, features_of, fit_student, image_digests, student_logits
+from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
 from bench.interface import Context, Released
 from bench.models.classifiers import build
 from bench.models.transfer import (
@@ -106,10 +106,25 @@ def test_names_hold_nothing_of_the_images(backbone: FrozenBackbone, tmp_path: Pa
     assert one.made == other.made
 
 
-def test_artefacts_of_other_images_are_noticed(backbone: FrozenBackbone, tmp_path: Path) -> None:
-    features_of(images(30, seed=1), backbone, context(Cache(tmp_path, {})), "private")
-    with pytest.raises(AssertionError, match="other images"):
-        features_of(images(30, seed=2), backbone, context(Cache(tmp_path, {})), "private")
+def test_artefacts_of_other_images_are_not_taken(backbone: FrozenBackbone, tmp_path: Path) -> None:
+    """Two sets under one name take turns; neither is given the other's features."""
+    for seed in (1, 2, 1):
+        cache = Cache(tmp_path, {})
+        found = features_of(images(30, seed=seed), backbone, context(cache), "counterfactual")
+        fresh = features_of(images(30, seed=seed), backbone, context(Cache(None, {})), "counterfactual")
+        assert torch.equal(found, fresh)
+        assert len(cache.made) == 1
+
+
+def test_siblings_of_an_incomplete_original(backbone: FrozenBackbone, tmp_path: Path) -> None:
+    """What the original's cache holds may grow between two calls of a sibling: each has its own images' features."""
+    some = images(50)
+    fresh = features_of(some, backbone, context(Cache(None, {})), "private")
+    cache = Cache(tmp_path, {"dataset": "a"})
+    assert torch.equal(fresh, features_of(some, backbone, context(cache.child(sibling=1)), "private"))
+    features_of(torch.cat([some[:20], images(5, seed=3)]), backbone, context(cache), "private")
+    again = features_of(some, backbone, context(cache.child(sibling=1)), "private")
+    torch.testing.assert_close(fresh, again, atol=1e-5, rtol=1e-5)
 
 
 def test_each_image_by_itself(backbone: FrozenBackbone) -> None:
@@ -197,7 +212,7 @@ def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
     from bench.controls import fresh
     from bench.interface import Facts
-    from bench.training import FitSettings
+    from bench.training import FitSettings, fit
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)
     student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()
@@ -206,9 +221,9 @@ def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -
     assert isinstance(control, FrozenTransfer)
     assert state_digest(control.backbone) == state_digest(backbone)
     assert not torch.equal(control.head.last.weight, student.head.last.weight)
-    labels = torch.arange(60) % 3
-    fitting = FitSettings(epochs=1, batch_size=10)
-    fit_student(
-        control, images(60), labels, fitting, torch.Generator().manual_seed(0), context(Cache(None, {})), "private"
-    )
+    trained, inputs = trained_part(control, images(60), context(Cache(None, {})), "private")
+    assert trained is control.head
+    fit(trained, inputs, torch.arange(60) % 3, FitSettings(epochs=1), torch.Generator().manual_seed(0))
     assert state_digest(control.backbone) == state_digest(backbone)
+    plain = build("small_cnn", 3, 1, 8)
+    assert trained_part(plain, images(2), context(Cache(None, {})), "private")[0] is plain

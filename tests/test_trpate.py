@@ -24,7 +24,7 @@ from bench.models.weight_packages import PACKAGES
 from bench.privacy.accountants import proven
 from bench.privacy.events import LNMax
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import SeededNoise
+from bench.privacy.noise import SecureNoise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
 from bench.seeds import Streams
@@ -238,9 +238,14 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
 
 def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     method = METHODS.get("trpate-gnmax")
-    config, _ = build_config(method, Preset.TINY, CHECK_FACTS, ["claim=sanitised", "sigma=1.6"])
+    known = dataclasses.replace(CHECK_FACTS, public_benchmark=True)
+    config, _ = build_config(method, Preset.TINY, known, ["claim=sanitised", "sigma=1.6"])
     with pytest.raises(BenchError, match="smooth sensitivity"):
-        method.calibrate(config, Budget(10, 1e-5), CHECK_FACTS)
+        method.calibrate(config, Budget(10, 1e-5), known)
+    with pytest.raises(BenchError, match="public benchmarks"):
+        method.calibrate(dataclasses.replace(config, sigma=20.0), Budget(10, 1e-5), CHECK_FACTS)
+    with pytest.raises(BenchError, match="exact sampler"):
+        Ledger(method.unit, method.adjacency, SecureNoise()).check_sanitised()
 
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +256,10 @@ def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPa
     public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")
     config = TrPATEConfig(backbone="small_cnn", weights="source:digits", image_size=16, source_epochs=1.0)
     tenth = dataclasses.replace(config, source_fraction=0.1)
-    images, labels, classes, name = _source_records(tenth, CIFAR, public)
+    images, labels, classes, name, revision = _source_records(tenth, CIFAR, public)
     assert isinstance(images, LazyImages)
     assert (classes, name, len(images)) == (10, "digits", len(labels))
+    assert revision.startswith("sha256:")
     assert images[torch.tensor([3, 1])].shape == (2, 1, 8, 8)
     assert 10 <= np.bincount(labels).min() <= np.bincount(labels).max() <= 16
     from methods._transfer import backbone_of
@@ -264,3 +270,47 @@ def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPa
     assert whole(torch.rand(2, 3, 32, 32)).shape == (2, 64)
     with pytest.raises(BenchError, match="itself"):
         backbone_of(dataclasses.replace(config, weights="source:cifar10"), CIFAR, public, context())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shape", "changes", "said"),
+    [
+        ("att-faces-a", (1, 112, 92), {"weights": "source:att-faces"}, "private data set itself"),
+        ("mnist", (1, 28, 28), {"weights": "source:mnist-01"}, "private data set itself"),
+        ("digits", (1, 8, 8), {"weights": "source:nosuch"}, "nosuch"),
+        ("digits", (1, 8, 8), {"weights": "source"}, "labelled public source"),
+        ("movie-review", (2, 1, 64), {"weights": "random"}, "sentences"),
+        ("digits", (1, 8, 8), {"weights": "random", "backbone": "text_cnn"}, "images"),
+    ],
+)
+def test_sources_and_nets_that_do_not_fit(
+    dataset: str, shape: tuple[int, int, int], changes: dict[str, Any], said: str
+) -> None:
+    """Told at plan time; the private set is no public source under any of its names."""
+    facts = Facts(dataset, 400, 200, 100, 2, shape, public_benchmark=True)
+    config = TrPATEConfig(**{"backbone": "small_cnn", "image_size": 0, "teachers": 4, **changes})
+    with pytest.raises(BenchError, match=said):
+        TrPATE.calibrate(config, Budget(10, 1e-5), facts)
+
+
+def test_rows_do_not_misstate_the_source() -> None:
+    stl = dataclasses.replace(CIFAR, dataset="stl10")
+    own = TrPATE.public_words(TrPATEConfig(backbone="resnet18.a1_in1k", weights="file:own.pth"), stl)
+    assert "user's file" in own
+    assert "ImageNet" not in own
+    for name in ("resnet18", "resnet18.a1_in1k"):
+        assert "private records may lie" in TrPATE.public_words(TrPATEConfig(backbone=name, weights="hub"), stl)
+    large = TrPATE.public_words(TrPATEConfig(backbone="vit_base_patch16_224.augreg_in21k", weights="hub"), CIFAR)
+    assert "holds ImageNet-1k, of which" in large
+
+
+def test_a_path_with_its_digest_leaves_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    save_file(headless("test_resnet", 3, (32, 32)).state_dict(), tmp_path / "own.safetensors")
+    path = f"file:{tmp_path / 'own.safetensors'}"
+    config = TrPATEConfig(backbone="test_resnet", weights=path, image_size=32)
+    digest = TrPATE.calibrate(config, Budget(10, 1e-5), CIFAR).weights_sha256
+    again = TrPATE.calibrate(dataclasses.replace(config, weights_sha256=digest), Budget(10, 1e-5), CIFAR)
+    assert (again.weights, again.weights_sha256) == ("file:own.safetensors", digest)
+    with pytest.raises(BenchError, match="SHA-256"):
+        TrPATE.calibrate(dataclasses.replace(config, weights_sha256="0" * 64), Budget(10, 1e-5), CIFAR)

@@ -25,7 +25,8 @@ UNKNOWN = "not examined"
 
 def overlap(source: str, dataset: str) -> str:
     """Return in words what the public `source` is known to share with `dataset`."""
-    source = source.removesuffix("-21k") if (source, dataset) not in OVERLAPS else source
     if source == dataset:
         return "the source is the private set itself"
+    if source == "imagenet-21k" and ("imagenet", dataset) in OVERLAPS:
+        return f"holds ImageNet-1k, of which: {OVERLAPS['imagenet', dataset]}; the rest not examined"
     return OVERLAPS.get((source, dataset), UNKNOWN)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bench.data.spec import Records
     from bench.interface import Context, Facts
 
+VERSION = 1
+"""Raised whenever the same source and settings would give another backbone."""
 HALF = 0.5
 """Mean and deviation of pixels in [0, 1] that are taken as known: no statistics of a data set."""
 
@@ -68,6 +70,7 @@ def train_source(
     labels: Tensor,
     classes: int,
     source: str,
+    revision: str,
     settings: FitSettings,
     size: int,
     facts: Facts,
@@ -78,7 +81,8 @@ def train_source(
 ) -> FrozenBackbone:
     """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
 
-    `source` names the records and `fraction` says which part of them they are; both are part of the artefact's name.
+    `source` and `revision` name the records and `fraction` says which part of them they are: all are part of the
+    artefact's name.
     `size` is the side that images are brought to, 0 for none. The start and the order of batches come from a public
     stream of their own, the same for every run's seed, so that all runs share one backbone.
 
@@ -91,9 +95,9 @@ def train_source(
     words = f"trained here on {part}{source}, {len(images)} labelled public records"
     blank = BackboneSpec(name, "trained", "", words, source, size, mean, mean, channels, bf16)
     depends: dict[str, Any] = {
-        "net": name, "source": source, "fraction": fraction, "records": len(images), "classes": classes,
-        "settings": repr(settings), "size": size, "shape": list(facts.shape), "device": context.device.type,
-        "bf16": bf16,
+        "version": VERSION, "net": name, "source": source, "revision": revision, "fraction": fraction,
+        "records": len(images), "classes": classes, "settings": repr(settings), "size": size,
+        "shape": list(facts.shape), "device": context.device.type, "bf16": bf16,
     }  # fmt: skip
 
     def make() -> Arrays:

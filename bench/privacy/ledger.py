@@ -273,14 +273,24 @@ class Ledger:
         """Return every batch of votes that was answered, for data-dependent accounting. Private: never released."""
         return tuple(self._votes)
 
+    def check_sanitised(self) -> None:
+        """Raise :class:`BenchError` where :meth:`sanitised` could not be drawn soundly: before any vote is cast."""
+        if self._noise.exact:
+            raise BenchError(
+                "claim=sanitised has no exact sampler: its noise is scaled by a private figure. Use --noise seeded and "
+                "keep the seed secret, or another claim."
+            )
+
     def sanitised(self, delta: float) -> Claim:
         """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
 
         PATE 2018, section 4 and appendix B, with the defaults of :func:`bench.privacy.pate_smooth.default_release`. The
         Renyi order is chosen without the votes. The draw's own cost is in it; a second one would cost again.
 
-        Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax.
+        Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax, and with an exact source
+        of noise: its grid, scaled by the private deviation, would tell that deviation.
         """
+        self.check_sanitised()
         from bench.interface import Claim
         from bench.privacy.pate_smooth import check_release, sanitise
 
@@ -302,7 +312,8 @@ class Ledger:
             drawn,
             delta,
             "Papernot et al., ICLR 2018 (arXiv:1802.08908), section 4 and appendix B: sanitised by smooth sensitivity",
-            f"one noisy draw at order {order:g}, may be published; an estimate, no bound",
+            f"one noisy draw at order {order:g}, may be published instead of the data-dependent figures; an estimate, "
+            "no bound; the proven figure does not cover it",
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
