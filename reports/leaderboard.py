@@ -59,7 +59,8 @@ class BoardRow:
     spread: float | None
     """Standard deviation over seeds; None with one seed."""
     drop: float | None
-    """Percentage points below the non-private baseline of the same data set and preset; None where there is none."""
+    """Percentage points below the non-private baseline of the same data set and preset, and on transferred features of
+    the same backbone; None where there is none."""
     seeds: tuple[int, ...]
     public_data: str
     cost: float
@@ -99,7 +100,7 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
         if record.status is Status.FAILED:
             board.failures.append(record)
         elif record.privacy is not None and record.utility is not None:
-            groups[_group(record)].append(record)
+            groups[row_key(record)].append(record)
     baseline = _baselines(group for group in groups.values())
     for group in groups.values():
         mine = [audit for record in group for audit in by_student[record.key]]
@@ -109,7 +110,8 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     return board
 
 
-def _group(record: Record) -> str:
+def row_key(record: Record) -> str:
+    """Return what the records of one row of the board have in common: all that was asked for but the seed."""
     return digest_of(
         [
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
@@ -118,15 +120,19 @@ def _group(record: Record) -> str:
     )  # fmt: skip
 
 
-def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str, str], float]:
+    found: dict[tuple[str, str, str], float] = {}
     for group in groups:
-        first = group[0]
-        if first.epsilon is None:  # whatever has no privacy, on pixels or on features
+        if group[0].epsilon is None:
             accuracy = statistics.fmean(_accuracy(record) for record in group)
-            key = (first.dataset, first.preset)
+            key = _compared_with(group[0])
             found[key] = max(found.get(key, 0.0), accuracy)
     return found
+
+
+def _compared_with(record: Record) -> tuple[str, str, str]:
+    """Return what a baseline must share with a row: data, preset and, on transferred features, the backbone."""
+    return record.dataset, record.preset, str(record.config.get("backbone") or "")
 
 
 def _accuracy(record: Record) -> float:
@@ -134,14 +140,16 @@ def _accuracy(record: Record) -> float:
     return 100 * record.utility.accuracy
 
 
-def _row(group: Sequence[Record], baseline: dict[tuple[str, str], float], audits: Sequence[AuditRecord]) -> BoardRow:
+def _row(
+    group: Sequence[Record], baseline: dict[tuple[str, str, str], float], audits: Sequence[AuditRecord]
+) -> BoardRow:
     first = group[0]
     privacy = first.privacy
     assert privacy is not None
     every = [record.privacy for record in group if record.privacy is not None]
     accuracies = [_accuracy(record) for record in group]
     accuracy = statistics.fmean(accuracies)
-    reference = baseline.get((first.dataset, first.preset))
+    reference = baseline.get(_compared_with(first))
     claimed = max(p.claimed.epsilon for p in every)
     # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
     worst = max((p.proven for p in every), key=lambda figure: figure.epsilon)
@@ -284,7 +292,8 @@ def to_markdown(board: Board) -> str:
         parts.append(f"## {md(dataset)}, unit {unit}\n")
         parts.append(
             f"Adjacency: {', '.join(adjacencies)}. delta = {', '.join(f'{d:g}' for d in deltas)}. "
-            "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline.\n"
+            "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline, "
+            "on transferred features that of the same backbone.\n"
         )
         parts.append("| " + " | ".join(COLUMNS) + " |")
         parts.append("|" + "---|" * len(COLUMNS))

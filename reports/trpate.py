@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.record import Record, Status
-from reports.leaderboard import epsilon_text, md
+from reports.leaderboard import epsilon_text, md, row_key
 
 Printed = dict[int, tuple[float, float, float]]
 """Queries to what the paper prints: epsilon, PATE's accuracy and TrPATE's, in %."""
@@ -84,74 +84,82 @@ def _is_plain(record: Record) -> bool:
     )
 
 
-def _by_queries(records: Sequence[Record], method: str, dataset: str, keep: Callable[[Record], bool]) -> dict[int, str]:
-    groups: dict[int, list[Record]] = defaultdict(list)
+def _rows(records: Iterable[Record]) -> list[list[Record]]:
+    """Return the records by row of the board: those that differ in their seed alone."""
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        if record.method == method and record.dataset == dataset and record.queries is not None and keep(record):
-            groups[record.queries.asked].append(record)
-    return {queries: accuracy_text(group) for queries, group in groups.items()}
+        groups[row_key(record)].append(record)
+    return list(groups.values())
+
+
+def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[int, list[Record]]:
+    """Return one row of the board for each number of queries: that of the paper's preset, else of the most seeds."""
+    found: dict[int, list[Record]] = {}
+    plain = [r for r in records if r.method == method and r.dataset == dataset and r.queries and _is_plain(r)]
+    for group in sorted(_rows(plain), key=lambda g: (g[0].preset == "paper", len(g), g[0].key)):
+        assert group[0].queries is not None
+        found[group[0].queries.asked] = group
+    return found
 
 
 def accuracy_text(group: Sequence[Record]) -> str:
-    """Return mean and spread of the accuracies of `group`, in %, with the number of seeds."""
+    """Return mean and spread of the accuracies of `group`, in %, with the number of seeds; a dash for none."""
+    if not group:
+        return "–"
     values = [100 * r.utility.accuracy for r in group if r.utility is not None]
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.2f}{spread} ({len(values)})"
 
 
 def _paper_table(table: PaperTable, records: Sequence[Record]) -> str:
-    mine = _by_queries(records, table.trpate, table.dataset, _is_plain)
-    plain = _by_queries(records, table.pate, table.dataset, _is_plain)
+    mine = _by_queries(records, table.trpate, table.dataset)
+    plain = _by_queries(records, table.pate, table.dataset)
     if not mine:
         return ""
-    proven: dict[int, float] = {}
-    right: dict[int, list[float]] = defaultdict(list)
-    for record in records:
-        if (
-            record.method == table.trpate and record.dataset == table.dataset and record.privacy and record.queries
-            and _is_plain(record)
-        ):  # fmt: skip
-            proven[record.queries.asked] = record.privacy.proven.epsilon
-            if record.queries.label_accuracy is not None:
-                right[record.queries.asked].append(100 * record.queries.label_accuracy)
     lines = [
         f"## {table.title}\n",
         "| queries | claimed (paper) | proven | PATE, paper | PATE here | TrPATE, paper | TrPATE here | labels right |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for queries, (epsilon, pate, trpate) in sorted(table.printed.items(), reverse=True):
+        group = mine.get(queries, [])
+        proven = max((r.privacy.proven.epsilon for r in group if r.privacy), default=None)
+        right = [100 * r.queries.label_accuracy for r in group if r.queries and r.queries.label_accuracy is not None]
         cells = (
             str(queries),
             f"{epsilon:g}",
-            epsilon_text(proven.get(queries), "up"),
+            epsilon_text(proven, "up"),
             f"{pate:.2f}",
-            plain.get(queries, "–"),
+            accuracy_text(plain.get(queries, [])),
             f"{trpate:.2f}",
-            mine.get(queries, "–"),
-            f"{statistics.fmean(right[queries]):.1f}" if right[queries] else "–",
+            accuracy_text(group),
+            f"{statistics.fmean(right):.1f}" if right else "–",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    without = [r for r in records if r.method == table.without and r.dataset == table.dataset]
-    said = f"; here {accuracy_text(without)}" if without else ""
+    preset = next(iter(mine.values()))[0].preset
+    without = _rows(r for r in records if (r.method, r.dataset, r.preset) == (table.without, table.dataset, preset))
+    said = "".join(f"; here {accuracy_text(group)}" for group in without)
     lines.append(f"\nNon-private baseline: the paper's {table.baseline:.2f}{said}. Seeds in brackets.\n")
     return "\n".join(lines)
 
 
 def _sources(records: Sequence[Record]) -> str:
     """Return what the kind and the quantity of the source do, at the largest number of queries of each data set."""
-    groups: dict[tuple[str, str, str, int], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.method in ("trpate", "trpate-bayes") and record.basis.value == "claimed" and record.queries:
-            source = record.public_data.partition("; unlabelled")[0]
-            groups[record.dataset, record.method, source, record.queries.asked].append(record)
-    most: dict[tuple[str, str], int] = defaultdict(int)
-    for dataset, method, _, asked in groups:
-        most[dataset, method] = max(most[dataset, method], asked)
-    rows = [
-        (dataset, method, source, str(asked), accuracy_text(group))
-        for (dataset, method, source, asked), group in sorted(groups.items())
-        if asked == most[dataset, method]
+    claimed = [
+        r for r in records if r.method in ("trpate", "trpate-bayes") and r.basis.value == "claimed" and r.queries
     ]
+    most: dict[tuple[str, str], int] = defaultdict(int)
+    for record in claimed:
+        assert record.queries is not None
+        most[record.dataset, record.method] = max(most[record.dataset, record.method], record.queries.asked)
+    rows = []
+    for group in _rows(claimed):
+        first = group[0]
+        assert first.queries is not None
+        if first.queries.asked == most[first.dataset, first.method]:
+            source = first.public_data.partition("; unlabelled")[0]
+            rows.append((first.dataset, first.method, source, str(first.queries.asked), accuracy_text(group)))
+    rows.sort()
     if len({(dataset, method) for dataset, method, *_ in rows}) == len(rows):
         return ""
     lines = ["## What the source is, and how much of it\n", "| data set | method | source | queries | accuracy |"]
@@ -162,16 +170,29 @@ def _sources(records: Sequence[Record]) -> str:
 
 def _equal_proven(records: Sequence[Record]) -> str:
     """Return the methods on transferred features at equal proven epsilon."""
-    kinds = ("trpate", "trpate-gnmax", "trpate-confident", "dp-linear", "dp-linear-gd")
-    groups: dict[tuple[str, float], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        if record.method in kinds and record.basis.value == "proven" and record.epsilon is not None:
-            groups[record.dataset, record.epsilon][record.method].append(record)
-    if not groups:
+    kinds = ("trpate", "trpate-gnmax", "trpate-confident", "dp-linear", "dp-linear-gd", "pate")
+    chosen = [r for r in records if r.method in kinds and r.basis.value == "proven" and r.epsilon is not None]
+    places = {r.dataset for r in chosen if r.method != "pate"}
+    rows = []
+    for group in _rows(r for r in chosen if r.dataset in places):
+        first, mean = group[0], statistics.fmean(r.utility.accuracy for r in group if r.utility is not None)
+        asked = "–" if first.queries is None else str(first.queries.asked)
+        cells = (
+            first.dataset,
+            f"{first.epsilon:g}",
+            first.method,
+            str(first.config.get("backbone") or "–"),
+            str(first.config.get("teachers", "–")),
+            asked,
+            accuracy_text(group),
+        )
+        rows.append(((first.dataset, first.epsilon or 0.0, -mean), cells))
+    if not rows:
         return ""
-    lines = ["## At equal proven epsilon\n", "| data set | proven | " + " | ".join(kinds) + " |"]
-    lines.append("|---" * (len(kinds) + 2) + "|")
-    for (dataset, epsilon), found in sorted(groups.items()):
-        cells = [accuracy_text(found[kind]) if kind in found else "–" for kind in kinds]
-        lines.append("| " + " | ".join([dataset, f"{epsilon:g}", *cells]) + " |")
+    lines = [
+        "## At equal proven epsilon\n",
+        "| data set | proven | method | backbone | teachers | queries | accuracy |",
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    lines += ["| " + " | ".join(md(text) for text in cells) + " |" for _, cells in sorted(rows)]
     return "\n".join([*lines, ""])

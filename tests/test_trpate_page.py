@@ -70,12 +70,29 @@ def test_sources_are_compared() -> None:
 
 
 def test_equal_proven_epsilon() -> None:
+    """Rows of the board, not averages over configurations."""
+    proven = {"basis": Basis.PROVEN, "epsilon": 1.0}
     records = [
-        of("trpate", 40, 0.5, basis=Basis.PROVEN, epsilon=1.0),
-        of("dp-linear", 0, 0.8, basis=Basis.PROVEN, epsilon=1.0),
+        of("trpate", 40, 0.5, config={"teachers": 200, "backbone": "a"}, **proven),
+        of("trpate", 400, 0.7, config={"teachers": 1000, "backbone": "a"}, **proven),
+        of("dp-linear", 0, 0.8, config={"backbone": "a"}, **proven),
+        of("dp-linear", 0, 0.1, config={"backbone": "b"}, **proven),
     ]
-    page = trpate_page(records)
-    assert row(page, "cifar10") == ["cifar10", "1", "50.00 (1)", "–", "–", "80.00 (1)", "–"]
+    lines = [line for line in trpate_page(records).splitlines() if line.startswith("| cifar10")]
+    assert [[*line.split(" | ")[2:5], line.split(" | ")[-1]] for line in lines] == [
+        ["dp-linear", "a", "–", "80.00 (1) |"],
+        ["trpate", "a", "1000", "70.00 (1) |"],
+        ["trpate", "a", "200", "50.00 (1) |"],
+        ["dp-linear", "b", "–", "10.00 (1) |"],
+    ]
+
+
+def test_the_papers_preset_comes_first() -> None:
+    records = [
+        of("trpate", 100, 0.7, preset="paper"),
+        *[of("trpate", 100, 0.2, seed=seed, config={"backbone": "other"}) for seed in range(3)],
+    ]
+    assert row(trpate_page(records), "100")[6] == "70.00 (1)"
 
 
 def test_nothing_to_show() -> None:
