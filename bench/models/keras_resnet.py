@@ -38,10 +38,12 @@ default_cfgs = generate_default_cfgs(
 
 
 @register_model
-def resnet50_keras(pretrained: bool = False, num_classes: int = 1000, in_chans: int = 3, **options: Any) -> nn.Module:
+def resnet50_keras(
+    pretrained: bool = False, num_classes: int = 1000, in_chans: int = 3, img_size: Any = None, **options: Any
+) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `options` are those of timm's ResNet. Raises :class:`BenchError` for other than three channels, and for
+    `img_size` changes nothing: the net takes any. `options` are those of timm's ResNet. Raises :class:`BenchError` for other than three channels, and for
     `pretrained`: its weights come from a package registry, not from timm's hub.
     """
     if in_chans != 3:
