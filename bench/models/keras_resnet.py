@@ -43,8 +43,10 @@ def resnet50_keras(
 ) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `img_size` changes nothing: the net takes any. `options` are those of timm's ResNet. Raises :class:`BenchError` for other than three channels, and for
-    `pretrained`: its weights come from a package registry, not from timm's hub.
+    `img_size` changes nothing: the net takes any. `options` are those of timm's ResNet.
+
+    Raises :class:`BenchError` for other than three channels, and for `pretrained`: its weights come from a package
+    registry, not from timm's hub.
     """
     if in_chans != 3:
         raise BenchError(
