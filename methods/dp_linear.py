@@ -13,57 +13,35 @@ budget; it is never typed. The guarantee says nothing of a record that also lies
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
-from bench.errors import BenchError
-from bench.interface import (
-    Adjacency,
-    Basis,
-    Budget,
-    Claim,
-    Context,
-    Facts,
-    Method,
-    PrivateData,
-    PublicData,
-    Released,
-)
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released
 from bench.registry import register_method
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+from methods.dp_sgd import DPSGD, PoissonBatches
 
 if TYPE_CHECKING:
     from bench.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
-class DPLinearConfig(LinearConfig):
+class DPLinearConfig(PoissonBatches, LinearConfig):
     """Settings of DP-SGD on a linear head; steps follow from epochs and the expected batch."""
 
     lr: float = setting(80.0, OURS)
     epochs: float = setting(30.0, OURS)
     batch_size: int = setting(8_192, "Tramer and Boneh 2021, appendix C: linear layer on fixed features of CIFAR-10")
 
-    def steps(self, records: int) -> int:
-        """Return the number of Poisson batches in so many epochs over so many records."""
-        return max(1, round(self.epochs * records / self.batch_size))
-
-    def sampling_rate(self, records: int) -> float:
-        """Return the probability with which a record enters a batch."""
-        return self.batch_size / records
-
 
 @register_method("dp-linear")
-class DPLinear(Method):
+class DPLinear(DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer; by Opacus through the ledger."""
 
-    Config = DPLinearConfig
-    adjacency = Adjacency.ADD_REMOVE
+    Config: ClassVar[type] = DPLinearConfig
     citation = "De et al. 2022; Tramer and Boneh 2021"
     public_data = "a frozen backbone trained on public data"
 
@@ -79,38 +57,9 @@ class DPLinear(Method):
         }
 
     @classmethod
-    def calibrate(cls, config: DPLinearConfig, budget: Budget, facts: Facts) -> DPLinearConfig:
-        """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import smallest_noise
-        from bench.privacy.events import DPSGD as Event
-
-        named: DPLinearConfig = with_digest(config, facts)
-        records = facts.private_records
-        if not 1 <= config.batch_size <= records:
-            raise BenchError(
-                f"batch_size {config.batch_size} must lie between 1 and the {records} private records. Change it with "
-                f"--set {cls.name}.batch_size=N."
-            )
-        rate, steps = config.sampling_rate(records), config.steps(records)
-        noise = smallest_noise(
-            lambda noise: [Event(rate, noise, steps)],
-            budget.epsilon,
-            budget.delta,
-            # Where every record is in every batch the PLD gives way to the exact figure.
-            accountant("rdp" if budget.basis is Basis.CLAIMED else "proven" if rate == 1 else "pld"),
-            tolerance=1e-4,
-        )
-        # Rounded up: more noise stays within the budget, and a short number reads well in a record.
-        return dataclasses.replace(named, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
-
-    @classmethod
-    def claimed(cls, config: DPLinearConfig, facts: Facts, delta: float) -> Claim:
-        """Return what the moments accountant says, as the papers do."""
-        from bench.privacy.claims import dp_sgd
-
-        records = facts.private_records
-        return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
+        return super().calibrate(with_digest(config, facts), budget, facts)
 
     @classmethod
     def public_words(cls, config: DPLinearConfig, facts: Facts) -> str:

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
 from bench.errors import BenchError
@@ -37,17 +37,11 @@ if TYPE_CHECKING:
     from bench.privacy.ledger import Ledger
 
 
-@dataclass(frozen=True)
-class DPSGDConfig:
-    """Settings of DP-SGD; `steps` follow from epochs and the expected batch."""
+class PoissonBatches:
+    """What follows from the epochs and the expected batch of a config."""
 
-    student: str = setting("tanh_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
-    epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C")
-    batch_size: int = setting(512, "Tramer and Boneh 2021, appendix C: MNIST")
-    lr: float = setting(0.5, "Tramer and Boneh 2021, appendix C: MNIST")
-    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
-    max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
-    noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
+    epochs: float
+    batch_size: int
 
     def steps(self, records: int) -> int:
         """Return the number of Poisson batches in so many epochs over so many records."""
@@ -58,11 +52,24 @@ class DPSGDConfig:
         return self.batch_size / records
 
 
+@dataclass(frozen=True)
+class DPSGDConfig(PoissonBatches):
+    """Settings of DP-SGD; `steps` follow from epochs and the expected batch."""
+
+    student: str = setting("tanh_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
+    epochs: float = setting(40.0, "Tramer and Boneh 2021, appendix C")
+    batch_size: int = setting(512, "Tramer and Boneh 2021, appendix C: MNIST")
+    lr: float = setting(0.5, "Tramer and Boneh 2021, appendix C: MNIST")
+    momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
+    max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
+    noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
+
+
 @register_method("dp-sgd")
 class DPSGD(Method):
     """Poisson batches, per-example clipping, Gaussian noise; by Opacus through the ledger."""
 
-    Config = DPSGDConfig
+    Config: ClassVar[type] = DPSGDConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
     public_data = "none"
@@ -77,31 +84,32 @@ class DPSGD(Method):
         }
 
     @classmethod
-    def calibrate(cls, config: DPSGDConfig, budget: Budget, facts: Facts) -> DPSGDConfig:
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
         from bench.privacy.accountants import accountant
         from bench.privacy.calibrate import smallest_noise
         from bench.privacy.events import DPSGD as Event
 
-        if config.batch_size > facts.private_records:
-            raise BenchError(
-                f"batch_size {config.batch_size} is more than the {facts.private_records} private records. "
-                "Lower it with --set dp-sgd.batch_size=N."
-            )
         records = facts.private_records
+        if not 1 <= config.batch_size <= records:
+            raise BenchError(
+                f"batch_size {config.batch_size} must lie between 1 and the {records} private records. Change it with "
+                f"--set {cls.name}.batch_size=N."
+            )
         rate, steps = config.sampling_rate(records), config.steps(records)
         noise = smallest_noise(
             lambda noise: [Event(rate, noise, steps)],
             budget.epsilon,
             budget.delta,
-            accountant("rdp" if budget.basis is Basis.CLAIMED else "pld"),
+            # Where every record is in every batch the PLD gives way to the exact figure.
+            accountant("rdp" if budget.basis is Basis.CLAIMED else "proven" if rate == 1 else "pld"),
             tolerance=1e-4,
         )
         # Rounded up: more noise stays within the budget, and a short number reads well in a record.
         return dataclasses.replace(config, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
 
     @classmethod
-    def claimed(cls, config: DPSGDConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
         """Return what the moments accountant says, as the paper does."""
         from bench.privacy.claims import dp_sgd
 
@@ -109,7 +117,7 @@ class DPSGD(Method):
         return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
 
     def train_student(
-        self, config: DPSGDConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the student by DP-SGD."""
         import torch
