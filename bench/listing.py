@@ -48,12 +48,13 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
         ]
         return "data sets", ("name", "classes", "shape", "records", "revision"), rows, ["`bench data list` tells more."]
     if what == "models":
-        import timm
+        from timm.models import list_models, model_entrypoint
 
-        import bench.models.classifiers as own
+        from bench.models.classifiers import OWN_MODULES
 
-        names = sorted(timm.list_models(module="classifiers"))
-        rows = [(name, (inspect.getdoc(getattr(own, name)) or "").splitlines()[0]) for name in names]
+        made = {name: model_entrypoint(name) for name in sorted(list_models())}
+        own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
+        rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]
         return "models of this project", ("name", "about"), rows, ["Any other timm model works by its name too."]
     path = Path(what)
     if path.is_dir():
