@@ -223,7 +223,9 @@ def _mechanisms(audit: AuditRecord) -> str:
         return "–"
     bad = sum(m.verdict == "violated" for m in audit.mechanisms)
     hold = sum(m.verdict == "no violation found" for m in audit.mechanisms)
-    return f"{bad} VIOLATED" if bad else f"{hold} of {len(audit.mechanisms)} hold"
+    blind = sum(m.verdict == "no power" for m in audit.mechanisms)
+    unseen = f", {blind} without power" if blind else ""
+    return f"{bad} VIOLATED" if bad else f"{hold} of {len(audit.mechanisms)} hold{unseen}"
 
 
 def attack(
