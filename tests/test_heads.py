@@ -159,7 +159,9 @@ def test_faster_than_a_loop() -> None:
         heads for heads in train_heads(features, labels, parts, classes, fitting, torch.Generator().manual_seed(1))
     ]
     together = time.perf_counter() - begun
-    found = np.mean([accuracy(logits) for heads in every for logits in heads.logits(asked)])
+    # The accuracy of the same ten that the loops train.
+    ten = [logits for heads in every for logits in heads.logits(asked)][:10]
+    found = np.mean([accuracy(logits) for logits in ten])
     begun, single = time.perf_counter(), []
     for part_of in parts[:10]:
         single.append(by_autograd(features[part_of], labels[part_of], classes, fitting, 1))
@@ -178,6 +180,6 @@ def test_faster_than_a_loop() -> None:
         f"({plain / together:.0f} times), {100 * alone:.2f}%; by bench.training.fit: {loop:.0f} s "
         f"({loop / together:.0f} times), {100 * fitted:.2f}%"
     )
-    assert abs(found - alone) < 0.01
+    assert abs(found - alone) < 1e-3
     assert abs(found - fitted) < 0.01
     assert min(plain, loop) > 10 * together
