@@ -12,15 +12,17 @@ a tenth of the arithmetic. Where a head has more records than features, W itself
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.ensemble import check_disjoint
+from bench.ensemble import check_disjoint, one_thread
 from bench.errors import BenchError
 from bench.models.transfer import DenseHead
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from bench.console import Stage
 
+Result = TypeVar("Result")
 VERSION = 1
 """Raised whenever the same settings would give other heads: part of every artefact's name."""
 TOGETHER = 2_000
@@ -141,36 +144,22 @@ def train_heads(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
+    threads: int = 1,
     stage: Stage | None = None,
 ) -> Iterator[Heads]:
     """Train one head on each of `parts` and yield them in their order, some at a time.
 
-    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. `stage` is advanced once per head.
+    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU so many `threads` train groups
+    of heads side by side, each group on one thread, so that the heads are the same for every number of them. `stage`
+    is advanced once per head.
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
-    check_disjoint(parts, len(features))
-    start = _start(features.shape[1], settings.hidden, classes, generator)
-    longest = max(len(part) for part in parts)
-    # Batches depend on the longest part alone, so heads of every size take the same steps.
-    slices = [
-        slice(first, min(first + settings.batch_size, longest)) for first in range(0, longest, settings.batch_size)
-    ]
-    order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(len(slices), generator=generator)]
-    together = max(1, (TOGETHER if torch.device(device).type == "cpu" else TOGETHER_GPU) // longest)
-    for first in range(0, len(parts), together):
-        some = parts[first : first + together]
-        rows = np.zeros((len(some), longest), dtype=np.int64)
-        there = torch.zeros(len(some), longest, device=device)
-        for number, part in enumerate(some):
-            rows[number, : len(part)] = part
-            there[number, : len(part)] = 1.0
-        chosen = torch.from_numpy(rows)
-        # What fills a short part up counts for nothing and is nobody's record: one that is not finite would still tell.
-        own = features[chosen].to(device).masked_fill_(there[:, :, None] == 0, 0.0)
-        yield _train(own, labels[chosen].to(device), there, classes, start, settings, slices, order)
+    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
+    for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):
+        yield heads
         if stage is not None:
-            stage.advance(len(some))
+            stage.advance(len(heads))
 
 
 def head_labels(
@@ -183,15 +172,83 @@ def head_labels(
     generator: torch.Generator,
     *,
     device: torch.device | str = "cpu",
+    threads: int = 1,
     stage: Stage | None = None,
 ) -> NDArray[np.int64]:
     """Train as :func:`train_heads` does and return every head's labels of the `public` features: (parts, m), int64."""
-    found: list[Tensor] = []
+    task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     asked = [rows.to(device) for rows in torch.split(public, ROWS)]
-    for heads in train_heads(features, labels, parts, classes, settings, generator, device=device, stage=stage):
-        found.append(torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1))
+
+    def told(group: Sequence[NDArray[np.int64]]) -> Tensor:
+        heads = task.train(group)
+        return torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1)
+
+    found: list[Tensor] = []
+    for answers in _in_order(told, task.groups, threads if task.device.type == "cpu" else 1):
+        found.append(answers)
+        if stage is not None:
+            stage.advance(len(answers))
     result: NDArray[np.int64] = torch.cat(found).numpy()
     return result
+
+
+class _Task:
+    """What the heads of an ensemble have in common, and the groups that are trained together."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        parts: Sequence[NDArray[np.int64]],
+        classes: int,
+        settings: HeadSettings,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
+        check_disjoint(parts, len(features))
+        self.features, self.labels, self.classes = features, labels, classes
+        self.settings, self.device = settings, device
+        self.start = _start(features.shape[1], settings.hidden, classes, generator)
+        self.longest = max(len(part) for part in parts)
+        size = settings.batch_size
+        # Batches depend on the longest part alone, so heads of every size take the same steps.
+        self.slices = [slice(first, min(first + size, self.longest)) for first in range(0, self.longest, size)]
+        count = len(self.slices)
+        self.order = [int(n) for _ in range(settings.epochs) for n in torch.randperm(count, generator=generator)]
+        together = max(1, (TOGETHER if device.type == "cpu" else TOGETHER_GPU) // self.longest)
+        self.groups = [parts[first : first + together] for first in range(0, len(parts), together)]
+
+    def train(self, group: Sequence[NDArray[np.int64]]) -> Heads:
+        """Return a head for each part of `group`."""
+        rows = np.zeros((len(group), self.longest), dtype=np.int64)
+        there = torch.zeros(len(group), self.longest, device=self.device)
+        for number, part in enumerate(group):
+            rows[number, : len(part)] = part
+            there[number, : len(part)] = 1.0
+        chosen = torch.from_numpy(rows)
+        # What fills a short part up counts for nothing and is nobody's record: one that is not finite would still tell.
+        own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
+        labels = self.labels[chosen].to(self.device)
+        return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
+
+
+def _in_order(
+    work: Callable[[Sequence[NDArray[np.int64]]], Result], groups: Sequence[Sequence[NDArray[np.int64]]], threads: int
+) -> Iterator[Result]:
+    """Yield ``work(group)`` for each of `groups`, in their order; `threads` groups are at work at a time."""
+    if threads < 2 or len(groups) < 2:
+        with one_thread():
+            yield from map(work, groups)
+        return
+    # Products run outside Python's lock; each thread keeps to one core, as the others have theirs.
+    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for group in groups:
+            waiting.append(pool.submit(work, group))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 @torch.no_grad()

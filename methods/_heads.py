@@ -121,7 +121,7 @@ class HeadTeachers(PATEFamily):
                 labels = head_labels(
                     features, private.labels, partition(len(private), config.teachers, part_name), asked,
                     facts.classes, settings, context.streams.child("teachers").torch("heads"),
-                    device=context.device, stage=stage,
+                    device=context.device, threads=context.workers, stage=stage,
                 )  # fmt: skip
             return {"labels": labels.astype(np.int16)}
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bench.data.splits import partition
+from bench.ensemble import one_thread
 from bench.errors import BenchError
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.transfer import DenseHead
+from bench.store import available_cores
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 
@@ -112,6 +114,26 @@ def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
     assert np.array_equal(every[:10], first)
 
 
+def test_heads_are_the_same_for_every_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.heads.TOGETHER", 20)
+    features, labels = records(120, 60)
+    parts = partition(120, 12, "heads")
+    with one_thread():
+        alone, several = (
+            list(train_heads(features, labels, parts, 3, FEW, torch.Generator().manual_seed(0), threads=threads))
+            for threads in (1, 3)
+        )
+        asked = [
+            head_labels(features, labels, parts, features, 3, FEW, torch.Generator().manual_seed(0), threads=threads)
+            for threads in (1, 3)
+        ]
+    assert len(alone) == len(several) == 6
+    for one, other in zip(alone, several, strict=True):
+        assert torch.equal(one.first, other.first)
+        assert torch.equal(one.last, other.last)
+    assert np.array_equal(*asked)
+
+
 def test_heads_learn() -> None:
     features, labels = records(200, 30)
     (heads,) = trained(features, labels, [np.arange(200)], HeadSettings(hidden=16, epochs=20, lr=0.05))
@@ -155,9 +177,8 @@ def test_faster_than_a_loop() -> None:
         return float((logits.argmax(-1) == asked_labels).float().mean())
 
     begun = time.perf_counter()
-    every = [
-        heads for heads in train_heads(features, labels, parts, classes, fitting, torch.Generator().manual_seed(1))
-    ]
+    seeded = torch.Generator().manual_seed(1)
+    every = list(train_heads(features, labels, parts, classes, fitting, seeded, threads=available_cores()))
     together = time.perf_counter() - begun
     # The accuracy of the same ten that the loops train.
     ten = [logits for heads in every for logits in heads.logits(asked)][:10]
