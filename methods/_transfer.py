@@ -198,22 +198,16 @@ def words_of(config: Any, facts: Facts) -> str:
 
 
 def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
-    from bench.data.datasets import get_dataset
+    from bench.data.datasets import all_datasets
     from bench.data.overlaps import overlap
 
     _, _, name = config.weights.partition(":")
     if name:
         return name, overlap(name, facts.dataset)
-    spec = get_dataset(facts.dataset) if facts.dataset in _registered() else None
+    spec = all_datasets().get(facts.dataset)
     if spec is None or spec.labelled is None:
         return "a labelled source", "not examined"
     return spec.labelled.name, spec.labelled.overlap
-
-
-def _registered() -> set[str]:
-    from bench.data.datasets import all_datasets
-
-    return set(all_datasets())
 
 
 def _tag_source(backbone: str) -> str:

@@ -12,12 +12,10 @@ OVERLAPS: dict[tuple[str, str], str] = {
     ): "classes in common: all but deer; the images were collected apart, duplicates not searched",
     ("imagenet", "cifar100"): "many classes in common; the images were collected apart, duplicates not searched",
     ("imagenet", "stl10"): "STL-10's labelled images were taken from ImageNet: private records may lie in the source",
-    ("imagenet", "imagenet"): "the source is the private set itself",
     ("imagenet", "fmnist"): "photographs of clothes in some classes; no image in common is known",
     ("imagenet", "mnist"): "no class and no image in common is known",
     ("imagenet", "svhn"): "no class and no image in common is known",
     ("imagenet", "chest-xray"): "no class and no image in common is known",
-    ("sst", "movie-review-sst"): "SST's sentences are those of Movie Review: the source holds the private records",
 }
 """(source, data set) to what is known."""
 UNKNOWN = "not examined"
