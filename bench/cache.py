@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.locks import Owner, holding
 from bench.store import write_atomic
 
 if TYPE_CHECKING:
@@ -63,9 +65,29 @@ class Cache:
         found = self.find(kind, depends)
         if found is not None:
             return found
-        arrays = make()
-        self.put(kind, depends, arrays)
-        return arrays
+        with self.making(kind, depends):
+            found = self.find(kind, depends)  # another process may have made it while this one waited
+            if found is not None:
+                return found
+            arrays = make()
+            self.put(kind, depends, arrays)
+            return arrays
+
+    @contextmanager
+    def making(self, kind: str, depends: Mapping[str, Any]) -> Iterator[None]:
+        """Be the one process that makes an artefact; wait while another does, and look for it again then."""
+        if self.root is None:
+            yield
+            return
+        folder = self.root / "locks"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+        def waiting(owner: Owner | None) -> None:
+            if self._say is not None:
+                self._say(f"waiting for the {kind} that {owner.where if owner else 'another process'} makes")
+
+        with holding(folder / self._name(kind, depends), waiting):
+            yield
 
     def put(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
         """Store `arrays` under the name that :meth:`get` gives them, in place of what is there."""

@@ -5,11 +5,12 @@ Where no terminal is there to draw on, plain lines take its place.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,24 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
     make_console().print(table)
 
 
+def words(seconds: float) -> str:
+    """Return a length of time for people: ``40 s``, ``12 min``, ``2 h 10 min``, ``3 d 4 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON, for programs."""
+    print(json.dumps(value, indent=1, default=str))
+
+
 class Stage(Protocol):
     """A stage of known length that is under way."""
 
@@ -54,6 +73,9 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
+
+    def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
+        """Show what other processes do now: words, steps done and steps in all of each."""
 
 
 class _Silent:
@@ -105,6 +127,7 @@ class TreeProgress(Progress):
         from rich.progress import Progress as RichProgress
 
         self._depth = 0
+        self._others: dict[str, int] = {}
         self._bars: RichProgress = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -137,6 +160,17 @@ class TreeProgress(Progress):
     def say(self, text: str) -> None:
         """Print a line above the bars."""
         self._bars.console.print(text, markup=False)
+
+    def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
+        """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
+        from rich.progress import TaskID
+
+        for gone in set(self._others) - {text for text, _, _ in rows}:
+            self._bars.remove_task(TaskID(self._others.pop(gone)))
+        for text, done, total in rows:
+            if text not in self._others:
+                self._others[text] = self._bars.add_task(f"{'  ' * self._depth}{text}", total=max(total, 1))
+            self._bars.update(TaskID(self._others[text]), completed=done, total=max(total, 1))
 
 
 class _Bar:

@@ -116,23 +116,32 @@ def _computed(
     starts = range(0, len(images), CHUNK)
     depends = {first: _depends(backbone.spec, part, first, context.device.type) for first in starts}
     chunks: dict[int, Arrays] = {}
-    for first in starts:
-        chunk = context.cache.find("features", depends[first])
-        # A sibling's chunks are of what it shares with nobody, and another part may go by the same name: the digests
-        # say whose features these are.
-        if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
-            chunks[first] = chunk
-    left = [first for first in starts if first not in chunks]
-    if left:
-        backbone.to(context.device)
-        title = f"features of {part} images"
-        with _pool(backbone, context, len(left)) as pool, context.progress.stage(title, len(images)) as stage:
-            stage.advance(min(len(images), CHUNK * len(chunks)))
-            pieces = (images[first : first + CHUNK] for first in left)
-            for first, features in zip(left, _each(pieces, backbone, context, pool), strict=True):
-                chunks[first] = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
-                context.cache.put("features", depends[first], chunks[first])
-                stage.advance(len(features))
+
+    def look() -> list[int]:
+        """Add what is there to `chunks` and return the starts of what is not."""
+        for first in starts:
+            if first in chunks:
+                continue
+            chunk = context.cache.find("features", depends[first])
+            # A sibling's chunks are of what it shares with nobody, and another part may go by the same name: the
+            # digests say whose features these are.
+            if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
+                chunks[first] = chunk
+        return [first for first in starts if first not in chunks]
+
+    if look():
+        with context.cache.making("all-features", _depends(backbone.spec, part, 0, context.device.type)):
+            left = look()  # another process may have made them while this one waited
+            if left:
+                backbone.to(context.device)
+                title = f"features of {part} images"
+                with _pool(backbone, context, len(left)) as pool, context.progress.stage(title, len(images)) as stage:
+                    stage.advance(min(len(images), CHUNK * len(chunks)))
+                    pieces = (images[first : first + CHUNK] for first in left)
+                    for first, features in zip(left, _each(pieces, backbone, context, pool), strict=True):
+                        chunks[first] = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
+                        context.cache.put("features", depends[first], chunks[first])
+                        stage.advance(len(features))
     return torch.cat([torch.from_numpy(chunks[first]["features"]) for first in starts])
 
 

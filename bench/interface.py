@@ -270,6 +270,25 @@ class Method(abc.ABC):
         """Return what public data `config` uses, in words for the row."""
         return cls.public_data
 
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Name the expensive artefacts that this cell needs and others may need too; no data is touched.
+
+        Two cells that give the same name need the same artefact: the first makes it, the others run after that one. A
+        name that is left out, or too many, costs time and never a result.
+        """
+        return ()
+
+    shardable: ClassVar[bool] = False
+    """Whether :meth:`make_shard` splits the making of the shared artefacts over several jobs."""
+
+    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+        """Make part number `shard` (from 0) of `shards` of the shared artefacts; they go to the cache and nowhere else.
+
+        What :meth:`train_student` finds missing it makes itself. Called where `shardable` is set only.
+        """
+        raise NotImplementedError
+
     @abc.abstractmethod
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

@@ -1,86 +1,206 @@
-"""Many cells executed. Now one after the other in this process (`inline`); a scheduler would be another launcher."""
+"""Many cells executed: one after the other in this process (`inline`), or side by side in others (`local`).
+
+:mod:`bench.slurm` is the third launcher. All three only decide where :func:`bench.worker.work_through` runs: what
+is done is read from the run directory, never from a process that may be dead.
+"""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import NoReturn
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from bench.console import Progress
-from bench.plan import Cell
-from bench.record import Record, Status
-from bench.run import DataSource, run_cell
+from bench.errors import BenchError
+from bench.launches import Launch
+from bench.record import Record
+from bench.run import DataSource
+from bench.schedule import Unit
 from bench.store import RunDir
+from bench.worker import POLL_SECONDS, Outcome, Stopped, settled, stopping_signals, work_through
 
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM: not an error of a cell, so not an Exception. `number` is the signal's."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a launcher did: the records that it wrote, and the signal that stopped it, if one did."""
-
-    records: list[Record] = field(default_factory=list)
-    stopped: int | None = None
-
-    @property
-    def failed(self) -> list[Record]:
-        """The records of cells that failed."""
-        return [record for record in self.records if record.status is Status.FAILED]
-
-
-@contextmanager
-def stopping_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
-
-    Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
-    """
-
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+Done = Callable[[Record], None]
 
 
 def run_inline(
-    cells: Sequence[Cell],
-    run_dir: RunDir,
-    source: DataSource,
-    progress: Progress,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
-    done: Callable[[Record], None] = lambda record: None,
+    launch: Launch, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str, done: Done
 ) -> Outcome:
-    """Run `cells` one after the other and tell `done` of each record; a signal ends the run between any two writes.
+    """Run the cells of `launch` one after the other and tell `done` of each record.
 
-    Raises :class:`bench.errors.BenchError` where a record cannot be written.
+    Cells that another runner on the same directory has are waited for at the end. A signal ends the run between any two
+    writes. Raises :class:`bench.errors.BenchError` where a record cannot be written.
     """
-    outcome = Outcome()
+    watch = Watch(launch, run_dir, done)
     try:
-        with stopping_signals(), progress.stage("cells", len(cells)) as stage:
-            for cell in cells:
-                run_dir.mark_running(cell.key)
-                with progress.stage(cell.title, 1):
-                    record = run_cell(cell, run_dir, source, progress, device=device, workers=workers)
-                outcome.records.append(record)
-                done(record)
-                stage.advance()
+        with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
+
+            def one(unit: Unit, record: Record | None) -> None:
+                if watch.finish(unit, record):
+                    stage.advance()
+
+            work_through(launch, launch.units, run_dir, source, progress, device=device, done=one)
     except Stopped as stop:
-        outcome.stopped = stop.number
-    return outcome
+        watch.outcome.stopped = stop.number
+    return watch.close()
+
+
+class Watch:
+    """Which units of a launch are settled, as their records come in."""
+
+    def __init__(self, launch: Launch, run_dir: RunDir, done: Done) -> None:
+        self.left = {unit.key: unit for unit in launch.units if unit.shard is None}
+        self.outcome = Outcome()
+        self._run_dir, self._done = run_dir, done
+
+    def finish(self, unit: Unit, record: Record | None) -> bool:
+        """Take `unit` as settled, by `record` or by what lies in the directory; return whether that was news."""
+        if unit.key not in self.left:
+            return False
+        record = record or self._run_dir.read_record(unit.key)
+        if record is None:  # damaged in between: it is to do again
+            return False
+        del self.left[unit.key]
+        self.outcome.records.append(record)
+        self._done(record)
+        return True
+
+    def look(self) -> int:
+        """Take in what has been settled since the last look; return how many that are."""
+        return sum(self.finish(unit, None) for unit in list(self.left.values()) if settled(unit, self._run_dir))
+
+    def close(self) -> Outcome:
+        """Return what came of the launch."""
+        self.outcome.left = len(self.left)
+        return self.outcome
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A place for one worker process: its environment, its log, and the process that is there now."""
+
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, folder: Path) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bench.worker", str(folder)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
+            )  # fmt: skip
+
+
+def run_local(
+    launch: Launch, run_dir: RunDir, progress: Progress, *, jobs: int, devices: Sequence[str] = (), done: Done
+) -> Outcome:
+    """Run the cells of `launch` in `jobs` processes of this machine and tell `done` of each record.
+
+    A worker that dies is replaced, and what it was at is begun again (from its artefacts) until `retries` is reached.
+    `devices` are the values of CUDA_VISIBLE_DEVICES, one per worker; none: workers share what there is.
+
+    Raises :class:`BenchError` where workers die again and again without a record, or the launch cannot be read.
+    """
+    watch = Watch(launch, run_dir, done)
+    crew = [
+        _Worker(_environment(devices[i % len(devices)] if devices else None), launch.folder / f"worker-{i}.log")
+        for i in range(max(1, min(jobs, len(launch.units))))
+    ]
+    deaths = 0
+    try:
+        with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
+            for worker in crew:
+                worker.start(launch.folder)
+            while watch.left:
+                news = watch.look()
+                stage.advance(news)
+                deaths = 0 if news else deaths
+                progress.doing(doing(run_dir, launch.id))
+                for worker in crew:
+                    status = None if worker.process is None else worker.process.poll()
+                    if status is None:
+                        continue
+                    watch.look()
+                    if not watch.left:
+                        break
+                    if status == 2:
+                        raise BenchError(_last_words(worker.log))
+                    deaths += 1
+                    # A cell that kills its worker is given up by its claim; this is for workers that get nowhere.
+                    if deaths > len(crew) * (launch.options.retries + 2):
+                        raise BenchError(
+                            f"{deaths} workers have ended (status {status}) since a cell was last finished. The last "
+                            f"words of one: {_last_words(worker.log)}"
+                        )
+                    if status != 0:
+                        progress.say(f"a worker ended (status {status}); another takes its place (log: {worker.log})")
+                    worker.start(launch.folder)
+                if watch.left:
+                    time.sleep(POLL_SECONDS)
+    except Stopped as stop:
+        watch.outcome.stopped = stop.number
+    finally:
+        _end(crew)
+    return watch.close()
+
+
+def _environment(visible: str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    # The current folder may be what makes this program importable; a worker is started in the same one.
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    return environment
+
+
+def doing(run_dir: RunDir, launch_id: str) -> list[tuple[str, int, int]]:
+    """Return what is done now, for people: title and stage, steps done, steps in all."""
+    rows = []
+    for owner in run_dir.claims().values():
+        told = owner.told
+        if owner.held and told.get("launch") == launch_id:
+            stage = told.get("stage", "")
+            title = str(told.get("title", ""))
+            text = title if stage in ("", title) else f"{title}: {stage}"
+            rows.append((text, int(told.get("done", 0)), int(told.get("total", 1))))
+    return sorted(rows)
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    words = lines[-1].removeprefix("error: ") if lines else "none"
+    return f"{words} (log: {log})"
+
+
+def _end(crew: Sequence[_Worker]) -> None:
+    """End the workers: with SIGTERM, which closes what they hold, and the hard way after a while."""
+    living = [worker.process for worker in crew if worker.process is not None and worker.process.poll() is None]
+    for process in living:
+        process.terminate()
+    deadline = time.monotonic() + 20
+    for process in living:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def visible_devices(each: int) -> list[str]:
+    """Return CUDA_VISIBLE_DEVICES for workers of `each` GPUs, as many as this machine has GPUs for; none without any.
+
+    Raises :class:`BenchError` where a worker is to have more GPUs than there are.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if each > count:
+        raise BenchError(
+            f"--gpus {each}: this machine has {count or 'no'} GPUs. Ask for at most {count}, or use a CPU."
+        )
+    known = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name for name in known.split(",") if name] or [str(number) for number in range(count)]
+    each = max(1, each)
+    return [",".join(names[i : i + each]) for i in range(0, count - each + 1, each)]

@@ -207,7 +207,7 @@ def cell_of(record: Record, dataset: Dataset) -> Cell:
 def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:
     """Return the state of each cell by key, as the records in `run_dir` tell (None: there is no such directory)."""
     found: dict[str, Status] = {}
-    running = None
+    running: set[str] = set()
     if run_dir is not None and run_dir.path.is_dir():
         found = {
             record.key: record.status
@@ -218,7 +218,7 @@ def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.D
     state: dict[str, State] = {}
     for cell in cells:
         status = found.get(cell.key)
-        if running == cell.key:
+        if cell.key in running:
             state[cell.key] = State.RUNNING
         elif reuse is not Reuse.NONE and status is Status.DONE:
             state[cell.key] = State.DONE

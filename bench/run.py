@@ -20,6 +20,7 @@ from bench.data.spec import Progress as FetchProgress
 from bench.data.splits import Materialised, Split, facts, materialise, split
 from bench.errors import BenchError
 from bench.interface import Context, Method, Released
+from bench.locks import holding
 from bench.plan import Cell, Dataset
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.impossible import probability_bound
@@ -219,8 +220,9 @@ def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
 
 def _local_secret(run_dir: RunDir) -> str:
     path = run_dir.cache_path / "noise.secret"
-    if not path.exists():
-        write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
+    with holding(run_dir.cache_path / "noise.secret.lock"):  # two processes must not make two
+        if not path.exists():
+            write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -283,6 +285,41 @@ def _queries(ledger: Ledger, released: Released, material: Materialised) -> Quer
     if known and indices is not None and labels is not None and len(labels):
         accuracy = round(float((material.public_labels[indices] == labels).double().mean()), 6)
     return Queries(asked=ledger.asked, answered=ledger.answered, label_accuracy=accuracy)
+
+
+def record_failure(cell: Cell, run_dir: RunDir, error: BenchError) -> Record:
+    """Write a record for a cell that `error` kept from ending in its own process, and return it."""
+    clock = Clock()
+    cache = Cache(run_dir.cache_path, cache_base(cell))
+    record = _record(cell, clock, cache, status=Status.FAILED, failure=Failure(kind="lost", reason=str(error)))
+    run_dir.write_record(record)
+    return record
+
+
+def make_shard(
+    cell: Cell,
+    shard: tuple[int, int],
+    run_dir: RunDir,
+    source: DataSource,
+    progress: Progress,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+) -> None:
+    """Make one shard (number, count) of what `cell` shares with others.
+
+    An error is printed and no more: the cell that needs the shard will meet it too, and has a record to say so.
+    """
+    import torch
+
+    cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
+    try:
+        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers)
+        torch.manual_seed(context.streams.integer("global"))
+        private = source.material(cell.dataset).private
+        METHODS.get(cell.method)().make_shard(cell.config, private, context, *shard)
+    except Exception as error:  # noqa: BLE001 (see above)
+        progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 
 
 def _failed(cell: Cell, run_dir: RunDir, error: Exception, ledger: Ledger | None, cache: Cache, clock: Clock) -> Record:

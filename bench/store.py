@@ -8,6 +8,8 @@
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
+    RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.locks
+    RUN_DIR/launches/ID/             what one `bench run` set out to do, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
 
 Every file is written aside, synced and renamed, so that a reader sees the old one or the new one and nothing between.
@@ -20,13 +22,15 @@ import fcntl
 import json
 import os
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.errors import BenchError
+from bench.locks import Held, Owner, look, take
 from bench.record import SCHEMA_VERSION, Record, parse_record
 
 LAYOUT_VERSION = 1
@@ -38,7 +42,8 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
     Raises :class:`BenchError` on a full disk or a folder that cannot be written; no part of the file is left then.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Process numbers of two machines may be the same.
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -65,11 +70,11 @@ def explain_os_error(error: OSError, path: Path) -> BenchError:
     return BenchError(f"{path} could not be written: {error.strerror or error}.")
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, kind: int) -> None:
     """Take the lock or raise OSError; tries for half a second, as a look from another terminal holds it briefly."""
     for last in (*[False] * 9, True):
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError:
             if last:
                 raise
@@ -109,6 +114,8 @@ class RunDir:
         self.attacks_path = path / "attacks"
         self.audits_path = path / "audits"
         self.logs_path = path / "logs"
+        self.claims_path = path / "claims"
+        self.launches_path = path / "launches"
         self.cache_path = path / "cache"
 
     def check_writable(self) -> None:
@@ -136,7 +143,8 @@ class RunDir:
             folders = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
             for folder in (self.path, *folders):
                 folder.mkdir(parents=True, exist_ok=True)
-            self.cache_path.mkdir(mode=0o700, exist_ok=True)
+            for private in (self.cache_path, self.launches_path, self.claims_path):
+                private.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError as error:
             raise BenchError(f"{error.filename} is a file, not a directory. Choose another with --out.") from error
         except OSError as error:
@@ -167,59 +175,90 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory for one run; the system drops the lock when its owner dies.
+        """Hold the directory alone, for attacks and audits; the system drops the lock when its owner dies.
 
-        Raises :class:`BenchError` while another process holds it.
+        Raises :class:`BenchError` while another process holds it or cells run in it.
         """
+        with self._opened_lock() as descriptor:
+            try:
+                _lock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                raise self._in_use(descriptor) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            self._clean()
+            yield
+            os.ftruncate(descriptor, 0)
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Hold the directory together with others that run cells in it; each cell has a lock of its own.
+
+        Raises :class:`BenchError` while an attack or audit holds it alone.
+        """
+        with self._opened_lock() as descriptor:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._clean()  # nobody else is here, so nobody is writing
+            except OSError:
+                pass
+            try:
+                _lock(descriptor, fcntl.LOCK_SH)
+            except OSError as error:
+                raise self._in_use(descriptor) from error
+            yield
+
+    @contextmanager
+    def _opened_lock(self) -> Iterator[int]:
         lock = self.path / ".lock"
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise explain_os_error(error, lock) from error
         try:
-            try:
-                _lock(descriptor)
-            except OSError as error:
-                owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-                raise BenchError(
-                    f"{self.path} is in use by another run (process {owner}). Wait for it, stop it, "
-                    "or choose another directory with --out."
-                ) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            # A marker that a killed run left behind says nothing of this one.
-            (self.path / ".running").unlink(missing_ok=True)
-            for aside in self.path.glob("**/.*.tmp"):  # what killed runs were writing
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _in_use(self, descriptor: int) -> BenchError:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        whose = f"an attack or audit (process {owner})" if owner else "a run"
+        return BenchError(
+            f"{self.path} is in use by {whose}. Wait for it (`python -m bench status {self.path}`), stop it "
+            f"(`python -m bench cancel {self.path}`), or choose another directory with --out."
+        )
+
+    def _clean(self) -> None:
+        """Remove what killed processes were writing."""
+        for folder in (".", "records", "released", "attacks", "audits", "logs", "cache", "launches"):
+            for aside in (self.path / folder).glob(".*.tmp"):
                 aside.unlink(missing_ok=True)
-            yield
-            (self.path / ".running").unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
 
-    def in_use(self) -> bool:
-        """Return whether a run holds the directory now."""
-        try:
-            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+    def claim(self, key: str, **told: object) -> Held | None:
+        """Return the lock of the cell `key`, None while another process has it; `told` is for those who look."""
+        return take(self.claims_path / key, **told)
 
-    def running(self) -> str | None:
-        """Return the key of the cell that runs now, or None."""
+    def claims(self) -> dict[str, Owner]:
+        """Return who runs each cell now, by key; those that died with a cell are there too, not `held`."""
+        found = {}
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self.claims_path):
+                owner = look(Path(entry.path))
+                if owner is not None:
+                    found[entry.name] = owner
+        return found
+
+    def running(self) -> set[str]:
+        """Return the keys of the cells that run now."""
+        return {key for key, owner in self.claims().items() if owner.held}
+
+    def signature(self, key: str) -> tuple[int, int] | None:
+        """Return what tells the record of the cell `key` from one written later; None where there is none."""
         try:
-            return (self.path / ".running").read_text().strip() if self.in_use() else None
-        except FileNotFoundError:
+            found = os.stat(self.record_path(key))
+        except OSError:
             return None
-
-    def mark_running(self, key: str) -> None:
-        """Say which cell runs now, for those who look from another terminal."""
-        write_atomic(self.path / ".running", key.encode())
+        return found.st_ino, found.st_mtime_ns
 
     def record_path(self, key: str) -> Path:
         """Return where the record of the cell `key` lies."""

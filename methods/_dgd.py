@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from bench.cache import digest_of
 from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
@@ -21,6 +22,7 @@ from methods._pate import (
     largest_shift,
     quick_settings,
     say_missing_classes,
+    shared_ensemble,
     teacher_pool,
     train_ensemble,
 )
@@ -155,6 +157,12 @@ class DGDFamily(Method):
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """Return what is released of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the images (and their triples), and the ensemble that is asked about some of them."""
+        images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
+        return (images, shared_ensemble(config, facts, seed))
 
     @classmethod
     def images_depend(cls, config: Any) -> dict[str, Any]:

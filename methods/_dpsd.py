@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from bench.cache import digest_of
 from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
@@ -127,6 +128,12 @@ class Alternation(Method):
 
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the teacher, whom cells of other epsilons and annotations ask too."""
+        meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
+        return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     @abc.abstractmethod
     def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:

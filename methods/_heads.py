@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.cache import digest_of
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData
@@ -20,6 +21,7 @@ from methods._transfer import (
     backbone_of,
     paper_transfer,
     quick_transfer,
+    shared_features,
     tiny_transfer,
     transfer_options,
     with_digest,
@@ -93,6 +95,13 @@ class HeadTeachers(PATEFamily):
     def public_words(cls, config: Any, facts: Facts) -> str:
         """Return the public source, what it may share with the data, and the public images."""
         return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the features, which every seed and method on the backbone shares, and the ensemble of heads."""
+        features = shared_features(config, facts)
+        heads = digest_of([features, config.teachers, config.hidden, config.epochs, config.batch_size, config.lr])
+        return (features, f"heads on {facts.dataset}, seed {seed}, {heads}")
 
     def check_models(self, config: Any, facts: Facts, context: Context) -> None:
         """Do nothing: the backbone was checked when the cell was planned."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from bench.config import setting
+from bench.cache import digest_of
+from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
 from methods._students import make_student
@@ -169,6 +170,11 @@ class PATEFamily(Method):
         """Return `queries`, cut to the number of public images that there are."""
         return min(queries, facts.public_records)
 
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the ensemble, which cells of other epsilons, aggregators and methods ask too."""
+        return (shared_ensemble(config, facts, seed),)
+
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
@@ -274,6 +280,14 @@ def train_ensemble(
         return train_teachers(
             task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, pool=pool, stage=stage
         )
+
+
+def shared_ensemble(config: TeacherConfig, facts: Facts, seed: int) -> str:
+    """Return the name of an ensemble for :meth:`bench.interface.Method.shares`; imports no torch."""
+    meant = {name: value for name, value in as_dict(config).items() if name.startswith("teacher")}
+    if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
+        meant["recipe"] = type(config).teacher_settings.__qualname__
+    return f"teachers of {facts.dataset}, seed {seed}, {digest_of(meant)}"
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:

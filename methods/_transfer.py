@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from bench.cache import digest_of
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, PublicData
@@ -73,6 +74,12 @@ class TransferConfig:
     def trained_here(self) -> bool:
         """Whether the backbone is trained by this program on a public source."""
         return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
+
+
+def shared_features(config: TransferConfig, facts: Facts) -> str:
+    """Return the name of a backbone's features of a data set for :meth:`bench.interface.Method.shares`."""
+    names = [field.name for field in dataclasses.fields(TransferConfig)]
+    return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:

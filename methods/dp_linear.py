@@ -21,7 +21,7 @@ from bench.config import setting
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released
 from bench.registry import register_method
 from methods._linear import OURS, LinearConfig
-from methods._transfer import paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 from methods.dp_sgd import DPSGD, PoissonBatches
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class DPLinear(DPSGD):
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
         return super().calibrate(with_digest(config, facts), budget, facts)
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the backbone's features, which every seed and epsilon shares."""
+        return (shared_features(config, facts),)
 
     @classmethod
     def public_words(cls, config: DPLinearConfig, facts: Facts) -> str:

@@ -37,7 +37,7 @@ from bench.interface import (
 )
 from bench.registry import register_method
 from methods._linear import OURS, LinearConfig
-from methods._transfer import paper_transfer, quick_transfer, tiny_transfer, with_digest, words_of
+from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 
 if TYPE_CHECKING:
     from bench.privacy.ledger import Ledger
@@ -98,6 +98,11 @@ class DPLinearGD(Method):
         from bench.privacy.claims import dp_sgd
 
         return dp_sgd(1.0, config.noise_multiplier, config.steps, delta)
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the backbone's features, which every seed and epsilon shares."""
+        return (shared_features(config, facts),)
 
     @classmethod
     def public_words(cls, config: DPLinearGDConfig, facts: Facts) -> str:

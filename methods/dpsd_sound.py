@@ -30,7 +30,7 @@ from bench.errors import BenchError
 from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
 from bench.registry import register_method
 from methods._dpsd import CITATION, positive
-from methods._pate import augmented_settings
+from methods._pate import augmented_settings, shared_ensemble
 from methods._students import make_student
 
 if TYPE_CHECKING:
@@ -156,6 +156,11 @@ class DPSDSound(Method):
         figure = exact_gaussian(events(config, config.sigma), delta)
         assert figure is not None  # all its noise is Gaussian
         return Claim(figure.epsilon, delta, "ours: exact figure of Gaussian noise", "as proven")
+
+    @classmethod
+    def shares(cls, config: DPSDSoundConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the ensemble, which cells of other epsilons ask too."""
+        return (shared_ensemble(config, facts, seed),)
 
     def train_student(
         self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.cache import digest_of
 from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, PrivacyUnit, PrivateData
@@ -68,6 +69,12 @@ class FedDPSD(DPSD):
         """See :meth:`bench.interface.Method.presets`."""
         base = DPSD.presets(facts)
         return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the clients' teachers, whom cells of other epsilons ask too."""
+        meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
+        return (f"clients of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (3) with one teacher for each client."""

@@ -23,6 +23,7 @@ from methods._transfer import (
     TransferConfig,
     paper_transfer,
     quick_transfer,
+    shared_features,
     tiny_transfer,
     with_digest,
     words_of,
@@ -73,6 +74,11 @@ class NonPrivateTransfer(Method):
     def claimed(cls, config: NonPrivateTransferConfig, facts: Facts, delta: float) -> Claim:
         """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return the backbone's features, which every seed and epsilon shares."""
+        return (shared_features(config, facts),)
 
     @classmethod
     def public_words(cls, config: NonPrivateTransferConfig, facts: Facts) -> str:

@@ -146,6 +146,11 @@ class PATEBayes(PATE):
 
         return flat_prior(facts.classes, width)
 
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """Return nothing: counting words takes seconds."""
+        return ()
+
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`."""
         from bench import naive_bayes

@@ -197,7 +197,7 @@ def test_run_in_use_is_refused(tmp_path: Path) -> None:
     from bench.store import RunDir
 
     with RunDir(tmp_path / "runs").create().locked():
-        assert "in use by another run" in refused("run", "-m", "pate", "-d", "digits", "-o", str(tmp_path / "runs"))
+        assert "in use by an attack" in refused("run", "-m", "pate", "-d", "digits", "-o", str(tmp_path / "runs"))
 
 
 def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:

@@ -141,9 +141,11 @@ def test_states_and_reuse(tmp_path: Path) -> None:
     assert to_run([a, b, c], run_dir, Reuse.DONE) == [b, c]
     assert to_run([a, b, c], run_dir, Reuse.ALL) == [c]
     assert to_run([a, b, c], run_dir, Reuse.NONE) == [a, b, c]
-    with run_dir.locked():
-        run_dir.mark_running(c.key)
-        assert states([c], run_dir)[c.key] is State.RUNNING
+    held = run_dir.claim(c.key)
+    assert held is not None
+    assert states([c], run_dir)[c.key] is State.RUNNING
+    held.release()
+    assert states([c], run_dir)[c.key] is State.TODO
 
 
 @dataclass(frozen=True)

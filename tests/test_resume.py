@@ -68,7 +68,7 @@ def kill_and_continue(out: Path, kills: int, length: float, number: signal.Signa
 def no_leftovers(out: Path) -> None:
     assert not list(out.glob("**/*.damaged"))
     assert not list(out.glob("records/damaged/*"))
-    assert not (out / ".running").exists()
+    assert not list(out.glob("claims/*"))
 
 
 def test_killed_three_times(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) ->
     assert process.wait(60) == 128 + number
     assert "cells are left" in rest
     assert "Traceback" not in rest
-    assert not (tmp_path / "runs" / ".running").exists()
+    assert not list((tmp_path / "runs" / "claims").iterdir())
     said = finish(tmp_path / "runs")
     assert "cells are done already" in said
 

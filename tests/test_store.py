@@ -160,17 +160,55 @@ def test_directory_in_use_is_refused_until_its_owner_dies(tmp_path: Path) -> Non
     owner.start()
     try:
         assert ready.wait(60)
-        assert run_dir.in_use()
-        with pytest.raises(BenchError, match=f"in use by another run .process {owner.pid}"), run_dir.locked():
-            pass
+        for way in (run_dir.locked, run_dir.joined):
+            with pytest.raises(BenchError, match=f"in use by an attack or audit .process {owner.pid}"), way():
+                pass
     finally:
         owner.kill()  # as if it crashed: nothing is cleaned up
         owner.join()
-    assert not run_dir.in_use()
     with run_dir.locked():
-        run_dir.mark_running("some-key")
-        assert run_dir.running() == "some-key"
-    assert run_dir.running() is None
+        pass
+
+
+def test_runs_share_a_directory_and_keep_attacks_out(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path).create()
+    with run_dir.joined(), run_dir.joined():
+        with pytest.raises(BenchError, match="in use by a run.*bench status"), run_dir.locked():
+            pass
+    with run_dir.locked():
+        pass
+
+
+def test_what_killed_runs_were_writing_goes_when_nobody_writes(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path).create()
+    torn = run_dir.records_path / ".key.json.0123456789ab.tmp"
+    with run_dir.joined():
+        torn.write_text("{")
+        with run_dir.joined():
+            assert torn.exists()  # the other one may be writing it
+    with run_dir.joined():
+        assert not torn.exists()
+
+
+def test_claims_tell_who_runs_a_cell(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path).create()
+    held = run_dir.claim("some-key", title="a cell")
+    assert held is not None
+    assert run_dir.claim("some-key") is None
+    assert run_dir.running() == {"some-key"}
+    assert run_dir.claims()["some-key"].told["title"] == "a cell"
+    held.release()
+    assert run_dir.running() == set()
+
+
+def test_a_record_written_again_has_another_signature(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path).create()
+    assert run_dir.signature("key-0") is None
+    run_dir.write_record(record(key="key-0"))
+    first = run_dir.signature("key-0")
+    run_dir.write_record(record(key="key-0"))
+    assert first is not None
+    assert run_dir.signature("key-0") != first
 
 
 def test_private_artefacts_are_closed_to_others(tmp_path: Path) -> None:

@@ -1,0 +1,509 @@
+"""``bench run``, ``plan``, ``status`` and ``cancel``: grids of cells. Parsing and printing only."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench.config import Grid, NoiseKind, Preset, Reuse
+from bench.console import print_json, print_table
+from bench.errors import BenchError
+from bench.interface import Basis
+
+if TYPE_CHECKING:
+    from bench.attack_record import AuditRecord
+    from bench.console import Progress
+    from bench.launches import Launch
+    from bench.plan import Cell, State
+    from bench.record import Record
+    from bench.run import DataSource
+    from bench.schedule import Pack, Unit
+    from bench.slurm import Cluster
+    from bench.store import RunDir
+    from bench.worker import Outcome
+
+
+class Launcher(StrEnum):
+    """Where cells are executed."""
+
+    INLINE = "inline"
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+Methods = Annotated[str, typer.Option("--methods", "-m", help="Methods, with commas between them.")]
+Datasets = Annotated[str, typer.Option("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
+Epsilons = Annotated[str, typer.Option("--eps", "-e", help="Epsilons to ask for, with commas.")]
+Seeds = Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")]
+PresetOption = Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
+BasisOption = Annotated[Basis, typer.Option("--basis", help="What the epsilon asked for bounds.")]
+Delta = Annotated[float | None, typer.Option("--delta", help="Default: 1e-5, or less where records are many.")]
+NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact samplers, not reproducible.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
+Teacher = Annotated[str | None, typer.Option("--teacher", help="Any timm model, for methods with teachers.")]
+StudentOption = Annotated[str | None, typer.Option("--student", help="Any timm model.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+LauncherOption = Annotated[
+    Launcher | None, typer.Option("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, else per core.", min=0),
+]
+ClusterFile = Annotated[
+    Path | None, typer.Option("--cluster", help="YAML file with the settings below; flags override it.")
+]
+Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: partition.")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", help="GPUs of one job; local default: 1 where there are some.", min=0)
+]
+Cpus = Annotated[int | None, typer.Option("--cpus", help="Slurm: cores of one job.", min=1)]
+Memory = Annotated[float | None, typer.Option("--memory", help="Slurm: GB of one job.")]
+Time = Annotated[str | None, typer.Option("--time", help="Slurm: time limit, minutes or H:MM:SS; it is no deadline.")]
+Parallel = Annotated[int | None, typer.Option("--parallel", help="Slurm: jobs that run at once.", min=1)]
+Account = Annotated[str | None, typer.Option("--account", help="Slurm: account.")]
+Directives = Annotated[list[str] | None, typer.Option("--slurm", help="Slurm: KEY=VALUE directive; repeatable.")]
+PackOption = Annotated[float | None, typer.Option("--pack", help="Slurm: minutes that small cells are packed to.")]
+Shards = Annotated[int | None, typer.Option("--shards", help="Split an ensemble's training over N jobs.", min=1)]
+Retries = Annotated[int | None, typer.Option("--retries", help="Deaths of its process that a cell survives.", min=0)]
+Detach = Annotated[bool, typer.Option("--detach", help="Slurm: submit, and leave.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, in which jobs, for how long.")]
+
+
+def run(
+    methods: Methods,
+    datasets: Datasets = "mnist",
+    eps: Epsilons = "1,10",
+    seeds: Seeds = "0",
+    preset: PresetOption = Preset.QUICK,
+    basis: BasisOption = Basis.CLAIMED,
+    delta: Delta = None,
+    noise: NoiseOption = NoiseKind.SEEDED,
+    set_: Sets = None,
+    teacher: Teacher = None,
+    student: StudentOption = None,
+    out: Out = Path("runs"),
+    reuse: Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")] = Reuse.DONE,
+    launcher: LauncherOption = None,
+    jobs: Jobs = None,
+    dry_run: DryRun = False,
+    shards: Shards = None,
+    retries: Retries = None,
+    gpus: Gpus = None,
+    cluster: ClusterFile = None,
+    partition: Partition = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    time: Time = None,
+    parallel: Parallel = None,
+    account: Account = None,
+    slurm: Directives = None,
+    pack: PackOption = None,
+    detach: Detach = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    workers: Annotated[
+        int, typer.Option("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
+    ] = 0,
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json_: Json = False,
+) -> None:
+    """Run a grid of methods, data sets, epsilons and seeds; continue one that was stopped; print the board.
+
+    Several of these commands may work on one directory at once: each cell is run by one of them.
+    """
+    from bench.console import open_progress
+    from bench.plan import expand, to_run
+    from bench.run import DataSource
+    from bench.slurm import directives, read_cluster
+    from bench.store import RunDir
+    from bench.worker import Outcome
+
+    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student)
+    flags = {
+        "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
+        "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
+        "account": account, "pack": pack, "extra": directives(slurm or ()),
+    }  # fmt: skip
+    settings = read_cluster(cluster, flags)
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(open_progress(quiet=quiet or json_))
+        source = DataSource(progress)
+        run_dir = RunDir(out)
+        # A place that cannot be written is told before data is fetched, a mistake in the grid before it is made.
+        run_dir.check_writable()
+        cells = expand(grid, source.describe)
+        if not dry_run:
+            run_dir.create()
+            stack.enter_context(run_dir.joined())
+            for line in run_dir.read_records().damaged:
+                progress.say(f"warning: {line}")
+        todo = to_run(cells, run_dir, reuse)
+        keys = {cell.key for cell in todo}
+        units = _units(todo, [cell for cell in cells if cell.key not in keys], run_dir, settings.shards)
+        if dry_run:
+            _print_dry_run(cells, units, run_dir, settings, reuse, json_=json_)
+            return
+        if len(todo) < len(cells):
+            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats)")
+        outcome = Outcome()
+        if todo:
+            plugins = [name for name in grid.methods if name.endswith(".py")]
+            execute = _Execution(device, workers, threads, settings, detach)
+            outcome = execute(units, plugins, run_dir, source, progress)
+        records = [r for cell in cells if (r := run_dir.read_record(cell.key)) is not None]
+        audits = run_dir.read_audits()[0]
+    print_board(records, audits, json_=json_)
+    _leave(outcome, settings, out, detach)
+    if any(record.failure for record in records):
+        raise typer.Exit(1)
+
+
+def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
+    """Say what is left, and leave with the signal's status where one stopped the run."""
+    if not outcome.left:
+        return
+    if settings.launcher == Launcher.SLURM.value and (detach or outcome.stopped is not None):
+        print(
+            f"{outcome.left} cells are left to the jobs, which go on. `python -m bench status {out}` shows them, "
+            f"`python -m bench cancel {out}` ends them; the same command again waits for them.",
+            file=sys.stderr,
+        )
+    elif outcome.stopped is not None:
+        print(f"stopped; {outcome.left} cells are left. Give the same command again to go on.", file=sys.stderr)
+    if outcome.stopped is not None:
+        raise typer.Exit(128 + outcome.stopped)
+
+
+def _units(todo: Sequence[Cell], done: Sequence[Cell], run_dir: RunDir, shards: int) -> list[Unit]:
+    from bench.schedule import units_of
+
+    return units_of(todo, done, shards, lambda cell: run_dir.signature(cell.key)) if todo else []
+
+
+class _Execution:
+    """Cells handed to the launcher that was asked for."""
+
+    def __init__(self, device: str, workers: int, threads: int, settings: Cluster, detach: bool) -> None:
+        self._device, self._workers, self._threads = device, workers, threads
+        self._settings, self._detach = settings, detach
+
+    def __call__(
+        self, units: Sequence[Unit], plugins: Sequence[str], run_dir: RunDir, source: DataSource, progress: Progress
+    ) -> Outcome:
+        """Run `units` and return what came of them."""
+        kind = Launcher(self._settings.launcher)
+        self._source, self._progress, self._plugins, self._run_dir = source, progress, plugins, run_dir
+        self._done = functools.partial(_say_end, progress)
+        return {Launcher.INLINE: self._inline, Launcher.LOCAL: self._local, Launcher.SLURM: self._slurm}[kind](units)
+
+    def _begin(self, units: Sequence[Unit], workers: int) -> Launch:
+        from bench.launches import Options, begin
+
+        kept = self._settings.retries
+        retries = kept if kept is not None else 10 if self._settings.launcher == Launcher.SLURM.value else 3
+        options = Options(self._device, self._workers or workers, self._threads, retries)
+        return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
+
+    def _inline(self, units: Sequence[Unit]) -> Outcome:
+        from bench.launch import run_inline
+        from bench.run import prepare_device  # torch takes seconds to import: not where nothing is left to train
+        from bench.store import available_cores
+
+        device = prepare_device(self._device, self._threads)
+        launch = self._begin(units, available_cores())
+        return run_inline(launch, self._run_dir, self._source, self._progress, device=device, done=self._done)
+
+    def _local(self, units: Sequence[Unit]) -> Outcome:
+        from bench.launch import run_local, visible_devices
+        from bench.store import available_cores
+
+        devices = visible_devices(self._settings.gpus) if self._device in ("auto", "cuda") else []
+        jobs = self._settings.jobs or len(devices) or max(1, available_cores() // self._threads)
+        launch = self._begin(units, max(1, available_cores() // jobs))
+        return run_local(launch, self._run_dir, self._progress, jobs=jobs, devices=devices, done=self._done)
+
+    def _slurm(self, units: Sequence[Unit]) -> Outcome:
+        from bench import slurm
+        from bench.worker import Outcome
+
+        settings = self._settings
+        packs = _packs(units, self._run_dir, settings)
+        slurm.check(settings.of(name) for name in {pack.resources for pack in packs})
+        launch = self._begin(units, settings.cpus)
+        ids = slurm.submit(launch, packs, settings)
+        self._progress.say(f"{len(units)} cells in {len(ids)} jobs of Slurm, named {slurm.job_name(launch.id)}")
+        if self._detach:
+            return Outcome(left=len(units))
+        return slurm.wait_for(launch, packs, settings, self._run_dir, self._progress, self._done)
+
+
+def _packs(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
+    from bench.schedule import packs_of
+    from bench.slurm import resources_of
+
+    estimate = _estimates(units, run_dir)
+    target = 60 * min(settings.pack, 0.5 * settings.time)
+    return packs_of(units, lambda unit: estimate[unit.key], lambda unit: resources_of(settings, unit.cell), target)
+
+
+def _say_end(progress: Any, record: Record) -> None:
+    for note in record.notes:
+        progress.say(f"{record.key}: {note}")
+    if record.failure is not None:
+        where = f" (log: {record.failure.log})" if record.failure.log else ""
+        progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
+    elif record.utility is not None:
+        shared = ", ".join(
+            f"{kind} {made} made, {found} found" for kind, (made, found) in record.provenance.artefacts.items()
+        )
+        progress.say(
+            f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
+            + (f" (cache: {shared})" if shared else "")
+        )
+
+
+def _estimates(units: Sequence[Unit], run_dir: RunDir) -> dict[str, float | None]:
+    """Return the seconds that each unit may take, by earlier records; None where there are none."""
+    from bench.costs import Costs, earlier_records
+    from bench.schedule import shared_names
+
+    costs = Costs.from_records(earlier_records(run_dir))
+    made: set[str] = set()
+    found: dict[str, float | None] = {}
+    for unit in units:
+        names = set(shared_names(unit.cell))
+        estimate = None if unit.cell.refused else costs.estimate(unit.cell, makes=bool(names - made))
+        seconds = 0.0 if unit.cell.refused else None if estimate is None else estimate.seconds
+        if unit.shard is not None:
+            found[unit.key] = None if seconds is None else seconds / unit.shard[1]
+            continue
+        made |= names
+        found[unit.key] = seconds
+    return found
+
+
+def _print_dry_run(
+    cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse, *, json_: bool
+) -> None:
+    from bench.console import words
+    from bench.costs import total
+    from bench.plan import states
+    from bench.schedule import waves_of
+
+    state = states(cells, run_dir, reuse)
+    estimate = _estimates(units, run_dir)
+    unit_of = {unit.key: unit for unit in units}
+    slurm_ = settings.launcher == Launcher.SLURM.value
+    packs = _packs(units, run_dir, settings) if slurm_ else []
+    job_of = {unit.key: number for number, pack in enumerate(packs, 1) for unit in pack.units}
+    title_of = {unit.key: unit.title for unit in units}
+    rows: list[dict[str, Any]] = []
+    for unit in units:
+        rows.append(
+            {
+                "key": unit.key,
+                "title": unit.title,
+                "state": state[unit.cell.key].value,
+                "after": [title_of[key] for key in unit.after],
+                "seconds": estimate[unit.key],
+                "job": job_of.get(unit.key),
+                "refused": unit.cell.refused,
+            }
+        )
+    done = [cell for cell in cells if cell.key not in unit_of]
+    rows += [{"key": cell.key, "title": cell.title, "state": state[cell.key].value} for cell in done]
+    number_of = {unit.key: number for number, unit in enumerate(units)}
+    slots = (settings.parallel or len(packs) or 1) if slurm_ else _slots(settings)
+    length, unknown = total(
+        [estimate[unit.key] for unit in units],
+        [tuple(number_of[key] for key in unit.after) for unit in units],
+        slots,
+    )
+    if json_:
+        print_json({"cells": rows, "seconds": length, "without_estimate": unknown, "slots": slots, "jobs": len(packs)})
+        return
+    print_table(
+        f"{len(cells)} cells, of which {len(cells) - len(done)} would run",
+        ("state", "cell", "runs after", "estimate", *(("job",) if slurm_ else ()), "why not"),
+        [
+            (r["state"], r["title"], "; ".join(r.get("after", ())),
+             "" if r["state"] == "done" else "unknown" if r.get("seconds") is None else words(r["seconds"]),
+             *((str(r.get("job") or ""),) if slurm_ else ()), r.get("refused", ""))
+            for r in rows
+        ],
+    )  # fmt: skip
+    makers = {key for unit in units for key in unit.after}
+    print(f"{len(makers)} of them make what others share: these run after them, and find it.")
+    if slurm_:
+        waves = waves_of(packs)
+        print(f"{len(packs)} jobs of Slurm in {len(waves)} waves, {settings.parallel or 'any number'} at a time.")
+    known = f"about {words(length)} with {slots} at a time, by earlier records" if len(units) > unknown else "unknown"
+    print(f"Time: {known}" + (f"; {unknown} units have no earlier record and are left out." if unknown else "."))
+
+
+def _slots(settings: Cluster) -> int:
+    """Return how many cells run at once on this machine."""
+    from bench.store import available_cores
+
+    return 1 if settings.launcher == Launcher.INLINE.value else settings.jobs or available_cores()
+
+
+def plan(
+    methods: Methods,
+    datasets: Datasets = "mnist",
+    eps: Epsilons = "1,10",
+    seeds: Seeds = "0",
+    preset: PresetOption = Preset.QUICK,
+    basis: BasisOption = Basis.CLAIMED,
+    delta: Delta = None,
+    noise: NoiseOption = NoiseKind.SEEDED,
+    set_: Sets = None,
+    teacher: Teacher = None,
+    student: StudentOption = None,
+    out: Out = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
+    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student)
+    from bench.console import open_progress
+    from bench.plan import expand, states
+    from bench.run import DataSource
+    from bench.store import RunDir
+
+    with open_progress(quiet=json_) as progress:
+        cells = expand(grid, DataSource(progress).describe)
+    state = states(cells, RunDir(out))
+    rows = [_plan_row(cell, state[cell.key]) for cell in cells]
+    if json_:
+        print_json({"cells": rows})
+        return
+    print_table(
+        f"{len(cells)} cells, preset {preset.value}",
+        ("state", "cell", "claimed", "setting", "why not"),
+        [(r["state"], r["title"], r["claimed"], r["setting"], r["refused"]) for r in rows],
+    )
+
+
+def _plan_row(cell: Cell, state: State) -> dict[str, Any]:
+    from bench.config import as_dict
+    from bench.registry import METHODS
+
+    method = METHODS.get(cell.method)
+    claimed = "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}"
+    before, now = as_dict(method.Config()), as_dict(cell.config)
+    changed = ", ".join(f"{name}={value}" for name, value in now.items() if value != before[name])
+    return {
+        "key": cell.key,
+        "title": cell.title,
+        "state": state.value,
+        "claimed": claimed,
+        "setting": changed,
+        "config": now,
+        "delta": cell.delta,
+        "refused": cell.refused,
+    }
+
+
+def _grid(
+    methods: str,
+    datasets: str,
+    eps: str,
+    seeds: str,
+    preset: Preset,
+    basis: Basis,
+    delta: float | None,
+    noise: NoiseKind,
+    set_: list[str] | None,
+    teacher: str | None,
+    student: str | None,
+) -> Grid:
+    overrides = list(set_ or [])
+    overrides += [f"teacher={teacher}"] if teacher else []
+    overrides += [f"student={student}"] if student else []
+    return Grid(
+        methods=_names(methods),
+        datasets=_names(datasets),
+        epsilons=tuple(_number(text, "--eps") for text in _names(eps)),
+        seeds=tuple(_whole(text) for text in _names(seeds)),
+        preset=preset,
+        basis=basis,
+        delta=delta,
+        noise=noise,
+        overrides=tuple(overrides),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BenchError(f"{option} takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
+
+
+def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool) -> None:
+    """Print the board of `records`, with what `audits` found, as tables or as JSON."""
+    from bench.audited import with_audits
+    from reports.leaderboard import COLUMNS, build_board, cells_of
+
+    if json_:
+        filled = with_audits(records, audits)
+        print_json({"records": [record.model_dump(mode="json") for record in filled]})
+        return
+    board = build_board(records, audits)
+    for (dataset, unit), rows in board.tables().items():
+        deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
+        title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
+        # Two columns are for the files: on a screen they would fold every other one.
+        shown = [i for i, name in enumerate(COLUMNS) if name not in ("public data",)]
+        print_table(
+            title,
+            tuple(COLUMNS[i] for i in shown),
+            [tuple(cells_of(row)[i] for i in shown) for row in rows],
+        )
+    for record in board.failures:
+        print(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
+
+
+Runs = Annotated[Path, typer.Argument(help="Run directory.")]
+
+
+def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
+    """Show what became of the launches on a run directory: done, running and where, failed, left; from any terminal."""
+    from bench.status import overview
+
+    seen = overview(runs)
+    if json_:
+        print_json(seen.as_dict())
+        return
+    for title, columns, rows in seen.tables():
+        print_table(title, columns, rows)
+    for note in seen.notes:
+        print(note)
+
+
+def cancel(runs: Runs = Path("runs")) -> None:
+    """End what runs on a run directory: launchers and workers of this machine, and jobs of Slurm. Records stay."""
+    from bench.status import cancel_all
+
+    for line in cancel_all(runs):
+        print(line)

@@ -1,0 +1,215 @@
+"""What one `bench run` set out to do, as a file that its workers, jobs and `bench status` read.
+
+    RUN_DIR/launches/ID/launch.json   units, their cells and who launched them
+    RUN_DIR/launches/ID/*.log         what workers said
+    RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
+
+The folder is its owner's alone: a cell of one's own data holds the path of that data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.config import NoiseKind, Preset, as_dict, config_from
+from bench.errors import BenchError
+from bench.interface import Basis
+from bench.locks import alive, process_start, this_machine
+from bench.plan import Cell, Dataset, keyed
+from bench.registry import METHODS
+from bench.schedule import Unit
+from bench.store import RunDir, write_atomic
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How cells are executed, wherever they are: none of it is in a key."""
+
+    device: str = "auto"
+    workers: int = 1
+    threads: int = 1
+    retries: int = 3
+    """After so many deaths of its process (killed, out of memory) a cell counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One `bench run`: `kind` is inline, local or slurm; `plugins` are files of methods that workers have to load."""
+
+    id: str
+    kind: str
+    folder: Path
+    units: Sequence[Unit]
+    options: Options
+    plugins: tuple[str, ...] = ()
+    machine: str = ""
+    pid: int = 0
+    start: str | None = None
+    created: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether its launcher was started on this machine, since it was booted."""
+        return self.machine == this_machine()
+
+    @property
+    def launcher_lives(self) -> bool:
+        """Whether its launcher is a living process of this machine."""
+        return self.here and alive(self.pid, self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A launch as `bench status` sees it: nothing of its cells but keys and titles."""
+
+    id: str
+    kind: str
+    folder: Path
+    machine: str
+    pid: int
+    start: str | None
+    created: str
+    titles: dict[str, str]
+    before: dict[str, tuple[int, int] | None]
+    shards: set[str] = field(default_factory=set)
+
+    @property
+    def launcher_lives(self) -> bool:
+        """Whether its launcher is a living process of this machine."""
+        return self.machine == this_machine() and alive(self.pid, self.start)
+
+
+def begin(run_dir: RunDir, kind: str, units: Sequence[Unit], options: Options, plugins: Sequence[str] = ()) -> Launch:
+    """Write down a new launch and return it."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    folder = run_dir.launches_path / name
+    folder.mkdir(mode=0o700)
+    launch = Launch(
+        name, kind, folder, tuple(units), options, tuple(str(Path(path).resolve()) for path in plugins),
+        this_machine(), os.getpid(), process_start(os.getpid()), time.strftime("%Y-%m-%d %H:%M:%S"),
+    )  # fmt: skip
+    write_atomic(folder / "launch.json", _text(launch), mode=0o600)
+    return launch
+
+
+def _text(launch: Launch) -> bytes:
+    shared: list[dict[str, Any]] = []
+    number_of: dict[str, int] = {}
+    units = []
+    for unit in launch.units:
+        cell = unit.cell
+        common = {
+            "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
+            "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
+            "config": as_dict(cell.config), "reduced": list(cell.reduced), "refused": cell.refused,
+        }  # fmt: skip
+        # Cells that differ by seed alone are many: what they have in common is written once.
+        name = json.dumps(common, sort_keys=True)
+        if name not in number_of:
+            number_of[name] = len(shared)
+            shared.append(common)
+        units.append([unit.key, unit.title, number_of[name], cell.seed, unit.after, unit.before, unit.shard, cell.key])
+    options = launch.options
+    head = {
+        "version": VERSION, "id": launch.id, "kind": launch.kind, "machine": launch.machine, "pid": launch.pid,
+        "start": launch.start, "created": launch.created, "plugins": launch.plugins,
+        "options": [options.device, options.workers, options.threads, options.retries],
+    }  # fmt: skip
+    return json.dumps({**head, "shared": shared, "units": units}).encode()
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / "launch.json"
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        version = data["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"{path} cannot be read ({error}). Give the `run` command again.") from error
+    if version != VERSION:
+        raise BenchError(
+            f"{path} is of version {version!r}; this program reads {VERSION}. Give the `run` command again."
+        )
+    return data
+
+
+def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> Launch:
+    """Return the launch in `folder` with those of its units whose keys are `wanted`.
+
+    `describe` tells what is public about a data set; it is asked for those of the wanted units only.
+
+    Raises :class:`BenchError` where the program or a data set has changed since the launch was written.
+    """
+    data = _read(folder)
+    for path in data["plugins"]:
+        METHODS.get(path)
+    cells: dict[int, Cell] = {}
+    units: list[Unit] = []
+    for key, title, number, seed, after, before, shard, cell_key in data["units"]:
+        if not wanted(key):
+            continue
+        if number not in cells:
+            cells[number] = _cell(data["shared"][number], describe)
+        cell = keyed(_with_seed(cells[number], seed))
+        if cell.key != cell_key:
+            raise BenchError(
+                f"{cell_key} was planned by another version of this program. Give the `run` command again."
+            )
+        units.append(
+            Unit(key, title, cell, tuple(after), None if before is None else (before[0], before[1]),
+                 None if shard is None else (shard[0], shard[1]))
+        )  # fmt: skip
+    return Launch(
+        data["id"], data["kind"], folder, tuple(units), Options(*data["options"]), tuple(data["plugins"]),
+        data["machine"], data["pid"], data["start"], data["created"],
+    )  # fmt: skip
+
+
+def _with_seed(cell: Cell, seed: int) -> Cell:
+    import dataclasses
+
+    return dataclasses.replace(cell, seed=seed)
+
+
+def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
+    dataset = describe(common["dataset"])
+    if dataset.revision != common["revision"]:
+        raise BenchError(f"{common['dataset']} has changed since its cells were planned. Give the `run` command again.")
+    return Cell(
+        method=common["method"],
+        dataset=common["dataset"],
+        revision=common["revision"],
+        facts=dataset.facts,
+        epsilon=common["epsilon"],
+        delta=common["delta"],
+        basis=Basis(common["basis"]),
+        seed=0,
+        preset=Preset(common["preset"]),
+        noise=NoiseKind(common["noise"]),
+        config=config_from(METHODS.get(common["method"]), common["config"]),
+        reduced=tuple(common["reduced"]),
+        refused=common["refused"],
+    )
+
+
+def outlines(run_dir: RunDir) -> Iterator[Outline]:
+    """Yield the launches of `run_dir` that can be read, the oldest first."""
+    for folder in sorted(run_dir.launches_path.glob("*")):
+        try:
+            data = _read(folder)
+        except BenchError:
+            continue
+        yield Outline(
+            data["id"], data["kind"], folder, data["machine"], data["pid"], data["start"], data["created"],
+            {unit[0]: unit[1] for unit in data["units"]},
+            {unit[0]: None if unit[5] is None else (unit[5][0], unit[5][1]) for unit in data["units"]},
+            {unit[0] for unit in data["units"] if unit[6] is not None},
+        )  # fmt: skip

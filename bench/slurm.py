@@ -1,0 +1,419 @@
+"""The Slurm launcher: cells packed into array jobs by submitit, their fate read from files and from ``squeue``.
+
+Jobs of one launch bear one name, so a launcher that died in the middle of submitting leaves none that ``bench cancel``
+does not find. Accounting (``sacct``) is not needed. submitit pickles into the launch's own folder, which only its owner
+may enter: what is pickled is the name of that folder and keys, and what jobs return is never read.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from bench.console import Progress
+from bench.errors import BenchError, UnknownNameError
+from bench.launch import Done, Watch, doing
+from bench.launches import Launch
+from bench.plan import Cell
+from bench.run import record_failure
+from bench.schedule import Pack, waves_of
+from bench.store import RunDir
+from bench.worker import Outcome, Stopped, stopping_signals
+
+POLL_SECONDS = 2.0
+GRACE_SECONDS = 15.0
+"""How long after its job has gone a record may still be on its way through a network disk."""
+LARGEST_ARRAY = 1000
+"""Slurm's own default (MaxArraySize 1001)."""
+
+
+class Resources(BaseModel):
+    """What one job asks Slurm for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partition: str | None = None
+    gpus: int = Field(0, ge=0)
+    cpus: int = Field(1, ge=1)
+    memory: float | None = Field(None, gt=0)
+    """GB of one job."""
+    time: int = Field(240, ge=1)
+    """Minutes; a job that needs more is requeued and goes on where it was."""
+    account: str | None = None
+    qos: str | None = None
+    extra: dict[str, str | int | float | bool] = {}
+    """Further directives of sbatch by their long names; true for one without a value."""
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _minutes(cls, value: Any) -> Any:
+        return minutes(value) if isinstance(value, str) else value
+
+
+class Cluster(Resources):
+    """All settings of a launch, as a YAML file holds them."""
+
+    launcher: Literal["inline", "local", "slurm"] = "inline"
+    jobs: int = Field(0, ge=0)
+    """Processes of the local launcher; 0: one per GPU, or one per core."""
+    shards: int = Field(1, ge=1)
+    """Jobs that an ensemble's training is split over."""
+    parallel: int | None = Field(None, ge=1)
+    """Jobs that run at once, over the whole launch; None: as many as Slurm starts."""
+    pack: float = Field(10.0, ge=0)
+    """Minutes that small cells are packed to; 0: every cell has a job of its own."""
+    retries: int | None = Field(None, ge=0)
+    """How often a cell whose process died is begun again; for Slurm also how often a job is requeued after a time
+    limit. None: 3, and 10 for Slurm."""
+    setup: list[str] = []
+    """Shell lines before the program: modules to load, say."""
+    methods: dict[str, dict[str, Any]] = {}
+    """Method to the resources that differ for it."""
+
+    def of(self, method: str) -> Resources:
+        """Return what a job of `method` asks for."""
+        names = set(Resources.model_fields)
+        return Resources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
+
+
+def minutes(text: str) -> int:
+    """Return the minutes that `text` means: a number, or Slurm's [D-]H:MM[:SS] and M:SS.
+
+    Raises ValueError for anything else.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        raise ValueError("a time is a number of minutes, H:MM:SS or D-H:MM:SS")
+    days, *rest = match.groups()
+    first, second, third = (int(part or 0) for part in rest)
+    if days is not None:
+        seconds = int(days) * 86400 + first * 3600 + second * 60 + third
+    elif rest[2] is not None:
+        seconds = first * 3600 + second * 60 + third
+    elif rest[1] is not None:  # two parts are minutes and seconds to Slurm
+        seconds = first * 60 + second
+    else:
+        seconds = first * 60
+    return max(1, -(-seconds // 60))
+
+
+def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
+    """Return the settings in the YAML `file`, overridden by those of `flags` that are not None.
+
+    Raises :class:`BenchError` on a file that cannot be read, a setting that is not known, or a value that does not fit.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        import yaml
+
+        try:
+            values = yaml.safe_load(file.read_text()) or {}
+        except OSError as error:
+            raise BenchError(f"{file} cannot be read: {error.strerror}.") from error
+        except yaml.YAMLError as error:
+            raise BenchError(f"{file} is no YAML: {str(error).splitlines()[0]}.") from error
+        if not isinstance(values, dict):
+            raise BenchError(f"{file} must hold settings as NAME: VALUE, one per line.")
+    known = set(Cluster.model_fields)
+    for name in values:
+        if name not in known:
+            raise UnknownNameError(f"setting in {file}", str(name), known)
+    extra = {**(values.get("extra") or {}), **(flags.get("extra") or {})}
+    values = {**values, **{name: value for name, value in flags.items() if value is not None}, "extra": extra}
+    try:
+        cluster = Cluster.model_validate(values)
+        for method in cluster.methods:
+            cluster.of(method)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "methods"
+        raise BenchError(f"Slurm setting {where}: {first['msg']}, not {first.get('input')!r}.") from error
+    return cluster
+
+
+def directives(lines: Sequence[str]) -> dict[str, str | bool]:
+    """Return ``--slurm KEY=VALUE`` options as directives of sbatch; KEY alone is one without a value."""
+    found: dict[str, str | bool] = {}
+    for line in lines:
+        name, equals, value = line.lstrip("-").partition("=")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise BenchError(f"cannot read --slurm {line!r}. Write a directive of sbatch, for instance qos=low.")
+        found[name] = value if equals else True
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What nodes of a partition offer, the largest of each; minutes is None where there is no limit."""
+
+    name: str
+    default: bool
+    gpus: int
+    cpus: int
+    memory: float
+    minutes: int | None
+
+
+def command(*words: str) -> str:
+    """Return what a command of Slurm prints. Raises :class:`BenchError` where it is missing or fails."""
+    if shutil.which(words[0]) is None:
+        raise BenchError(
+            f"no Slurm on this machine ({words[0]} is not found). Run it on a login node of the cluster, or use "
+            "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
+        )
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout or "").strip().splitlines()
+        raise BenchError(f"Slurm refused `{' '.join(words)}`: {said[-1] if said else error.returncode}.") from error
+    return done.stdout
+
+
+def partitions() -> list[Partition]:
+    """Return the partitions that are up. Raises :class:`BenchError` without Slurm."""
+    found: dict[str, Partition] = {}
+    for line in command("sinfo", "-h", "-o", "%P|%G|%c|%m|%l|%a").splitlines():
+        name, gres, cpus, memory, limit, state = line.strip().split("|")
+        if state != "up":
+            continue
+        default, name = name.endswith("*"), name.rstrip("*")
+        gpus = sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", gres))
+        try:
+            most = None if limit in ("infinite", "n/a") else minutes(limit)
+        except ValueError:
+            most = None
+        here = Partition(name, default, gpus, int(cpus.rstrip("+")), float(memory.rstrip("+")) / 1024, most)
+        before = found.get(name, here)
+        found[name] = Partition(
+            name, default, max(here.gpus, before.gpus), max(here.cpus, before.cpus), max(here.memory, before.memory),
+            most,
+        )  # fmt: skip
+    return list(found.values())
+
+
+def check(wanted: Iterable[Resources]) -> None:
+    """Raise :class:`BenchError` where a job could never start: no Slurm, no such partition, or more than it has.
+
+    Known before anything is submitted: a job that cannot start would wait for ever.
+    """
+    there = {partition.name: partition for partition in partitions()}
+    if not there:
+        raise BenchError("Slurm has no partition that is up (`sinfo`).")
+    for resources in wanted:
+        named = resources.partition.split(",") if resources.partition else []
+        for name in named:
+            if name not in there:
+                raise UnknownNameError("partition", name, there, hint="`sinfo` tells more.")
+        chosen = [there[name] for name in named] or [p for p in there.values() if p.default] or list(there.values())
+        words = f"partition {', '.join(p.name for p in chosen)}"
+        _at_most("--gpus", resources.gpus, max(p.gpus for p in chosen), f"GPUs of a node of {words}")
+        _at_most("--cpus", resources.cpus, max(p.cpus for p in chosen), f"cores of a node of {words}")
+        if resources.memory is not None:
+            _at_most("--memory", resources.memory, max(p.memory for p in chosen), f"GB of a node of {words}")
+        limits = [p.minutes for p in chosen]
+        if None not in limits:
+            _at_most("--time", resources.time, max(limit or 0 for limit in limits), f"minutes that {words} allows")
+
+
+def _at_most(option: str, asked: float, most: float, what: str) -> None:
+    if asked > most:
+        raise BenchError(f"{option} {asked:g} is more than the {most:g} {what}. Ask for less, or another --partition.")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a job of Slurm does; submitit pickles it. `folder` is the launch's."""
+
+    folder: str
+    keys: tuple[str, ...]
+
+    def __call__(self) -> str:
+        """Run the cells of this job that nobody has run."""
+        from bench.worker import run_units
+
+        try:
+            run_units(Path(self.folder), self.keys, wait=False)
+        except Stopped as stop:
+            # Cancelled, or requeued by Slurm itself. What is done lies in files; the rest is still to do.
+            return f"stopped by signal {stop.number}"
+        return "done"
+
+    def checkpoint(self) -> Any:
+        """Return what runs after a requeue: the same, as it finds by itself what is left."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def job_name(launch_id: str) -> str:
+    """Return the name of all jobs of a launch."""
+    return f"bench-{launch_id}"
+
+
+def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]:
+    """Submit `packs` as array jobs, later ones depending on those that make what they share; return the jobs' ids.
+
+    Raises :class:`BenchError` where Slurm refuses; what was submitted before is cancelled then.
+    """
+    import submitit
+
+    folder = launch.folder / "jobs"
+    job_of: dict[str, str] = {}
+    ids: list[str] = []
+    barrier: list[str] = []
+    try:
+        for wave in waves_of(packs):
+            arrays: list[str] = []
+            for resources, after, together in _arrays(wave, cluster.parallel is not None):
+                # With a cap on jobs each wave is an array for each kind of resources, whose own cap is the launch's.
+                waits = barrier if cluster.parallel is not None else sorted({job_of[key] for key in after})
+                executor = submitit.SlurmExecutor(folder, max_num_timeout=launch.options.retries)
+                executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
+                with executor.batch():
+                    jobs = [
+                        executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
+                        for pack in together
+                    ]
+                names = [str(job.job_id) for job in jobs]
+                job_of.update(
+                    {unit.key: name for pack, name in zip(together, names, strict=True) for unit in pack.units}
+                )
+                ids += names
+                array = names[0].partition("_")[0]
+                arrays.append(array)
+                if cluster.parallel is not None:
+                    barrier = [array]
+    except submitit.core.utils.FailedJobError as error:
+        cancel(launch.id)
+        said = [line for line in str(error).splitlines() if "error:" in line] or str(error).strip().splitlines()
+        raise BenchError(f"Slurm refused a job: {said[-1].strip() if said else error}.") from error
+    return ids
+
+
+def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
+    """Return the array jobs of a wave: resources, what they wait for, packs."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Pack]] = {}
+    for pack in wave:
+        groups.setdefault((pack.resources, () if capped else pack.after), []).append(pack)
+    return [
+        (resources, after, packs[i : i + LARGEST_ARRAY])
+        for (resources, after), packs in groups.items()
+        for i in range(0, len(packs), LARGEST_ARRAY)
+    ]
+
+
+def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
+    extra: dict[str, Any] = {**resources.extra}
+    if waits:
+        # afterany: whatever became of them. A cell makes what it needs where another failed to.
+        extra["dependency"] = "afterany:" + ":".join(waits)
+    parameters: dict[str, Any] = {
+        "job_name": job_name(launch_id),
+        "time": resources.time,
+        "cpus_per_task": resources.cpus,
+        "partition": resources.partition,
+        "account": resources.account,
+        "qos": resources.qos,
+        "gpus_per_node": resources.gpus or None,
+        "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
+        "array_parallelism": cluster.parallel or LARGEST_ARRAY,
+        "setup": list(cluster.setup) or None,
+        # Long enough to leave a large cell at its last checkpoint, a part of the limit where that is short.
+        "signal_delay_s": max(5, min(90, resources.time * 60 // 4)),
+        "stderr_to_stdout": True,
+        "additional_parameters": extra,
+    }
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def queue(launch_id: str) -> dict[str, tuple[str, str]]:
+    """Return the jobs of a launch that Slurm still has to do with: id to state and reason."""
+    text = command("squeue", "-h", "-r", "-u", getpass.getuser(), "-n", job_name(launch_id), "-o", "%i|%T|%r")
+    found = {}
+    for line in text.splitlines():
+        name, state, reason = line.strip().split("|", 2)
+        if state not in ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"):
+            found[name] = (state, reason)
+    return found
+
+
+def cancel(launch_id: str, wait: float = 90.0) -> int:
+    """Cancel all jobs of a launch, wait until Slurm has none of them, and return how many there were."""
+    there = queue(launch_id)
+    deadline = time.monotonic() + wait
+    while queue(launch_id):
+        command("scancel", "-u", getpass.getuser(), "-n", job_name(launch_id))
+        if time.monotonic() > deadline:
+            raise BenchError(f"Slurm still has jobs of {job_name(launch_id)} after {wait:.0f} s. Try `squeue`.")
+        time.sleep(0.5)
+    return len(there)
+
+
+def wait_for(
+    launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, done: Done
+) -> Outcome:
+    """Tell `done` of each record as it comes, until no job is left; submit again what jobs left behind.
+
+    Ctrl-C leaves the jobs alone. A cell whose jobs ended without a record more often than `retries` counts as failed.
+    """
+    watch = Watch(launch, run_dir, done)
+    rounds, gone_since = 0, None
+    try:
+        with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
+            while True:
+                stage.advance(watch.look())
+                progress.doing(doing(run_dir, launch.id))
+                if not watch.left:
+                    break
+                if queue(launch.id) or any(key in watch.left for key in run_dir.running()):
+                    gone_since = None
+                elif gone_since is None:
+                    gone_since = time.monotonic()
+                elif time.monotonic() - gone_since > GRACE_SECONDS:
+                    watch.look()
+                    rounds += 1
+                    if rounds > min(launch.options.retries, 3):
+                        _give_up(watch, run_dir)
+                        break
+                    rest = _rest(packs, set(watch.left))
+                    progress.say(f"{len(watch.left)} cells have no record and no job is left: submitting them again")
+                    submit(launch, rest, cluster)
+                    gone_since = None
+                time.sleep(POLL_SECONDS)
+    except Stopped as stop:
+        watch.outcome.stopped = stop.number
+    return watch.close()
+
+
+def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
+    rest = []
+    for pack in packs:
+        units = tuple(unit for unit in pack.units if unit.key in left)
+        if units:
+            rest.append(Pack(units, tuple(key for key in pack.after if key in left), pack.resources))
+    return rest
+
+
+def _give_up(watch: Watch, run_dir: RunDir) -> None:
+    for unit in list(watch.left.values()):
+        error = BenchError(
+            "its jobs ended without a record (cancelled, out of memory, or over their time too often). Their logs lie "
+            "in the jobs folder of the launch; --time, --memory and --retries give more."
+        )
+        watch.finish(unit, record_failure(unit.cell, run_dir, error))
+
+
+def resources_of(cluster: Cluster, cell: Cell) -> str:
+    """Return the name of the resources of `cell`: its method where that has its own."""
+    return cell.method if cell.method in cluster.methods else ""

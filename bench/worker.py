@@ -1,0 +1,273 @@
+"""One process that runs cells of a launch, and the only place where a cell is begun.
+
+Whoever runs cells, in whatever process, takes a cell's claim first, so several runners on one directory share the work
+and no cell runs twice at once. What is done is read from the directory alone: a worker that dies loses the cell that it
+was at, and the next one goes on with it.
+
+``python -m bench.worker FOLDER`` is what ``--launcher local`` starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from bench.console import LineProgress, Progress, Stage
+from bench.errors import BenchError
+from bench.locks import Held, alive
+from bench.record import Record, Status
+from bench.schedule import Unit
+from bench.store import RunDir, write_atomic
+
+if TYPE_CHECKING:
+    from bench.launches import Launch
+    from bench.run import DataSource
+
+POLL_SECONDS = 0.5
+"""Time between two looks at cells that other processes run."""
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM: not an error of a cell, so not an Exception. `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a launcher did: the records that came of it, and the signal that stopped it, if one did."""
+
+    records: list[Record] = field(default_factory=list)
+    stopped: int | None = None
+    left: int = 0
+    """How many cells have no record yet."""
+
+    @property
+    def failed(self) -> list[Record]:
+        """The records of cells that failed."""
+        return [record for record in self.records if record.status is Status.FAILED]
+
+
+@contextmanager
+def stopping_signals() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
+
+    Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Telling(Progress):
+    """Shows what `inner` shows and writes the innermost stage into the claim that is held."""
+
+    def __init__(self, inner: Progress, held: Held) -> None:
+        self._inner, self._held = inner, held
+        self._open: list[_Told] = []
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Stage]:
+        """Open a stage; see :meth:`bench.console.Progress.stage`."""
+        with self._inner.stage(name, total) as inner:
+            told = _Told(self, inner, name, total)
+            self._open.append(told)
+            self.tell()
+            try:
+                yield told
+            finally:
+                self._open.remove(told)
+                self.tell()
+
+    def tell(self) -> None:
+        """Say where the work is; it is written with the next sign of life."""
+        if self._open:
+            now = self._open[-1]
+            self._held.tell(stage=now.name[:120], done=now.done, total=now.total)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._inner.say(text)
+
+
+class _Told:
+    def __init__(self, parent: Telling, inner: Stage, name: str, total: int) -> None:
+        self._parent, self._inner, self.name, self.total, self.done = parent, inner, name, total, 0
+
+    def advance(self, steps: int = 1) -> None:
+        self.done += steps
+        self._inner.advance(steps)
+        self._parent.tell()
+
+
+def settled(unit: Unit, run_dir: RunDir) -> bool:
+    """Return whether `unit` is finished: it has a record, or the mark of a shard, that its launch did not find."""
+    if unit.shard is not None:
+        return _mark(unit, run_dir).exists()
+    now = run_dir.signature(unit.key)
+    return now is not None and now != unit.before
+
+
+def _mark(unit: Unit, run_dir: RunDir) -> Path:
+    # Beside the artefacts: whoever removes these removes the marks as well.
+    return run_dir.cache_path / f"{unit.key}.shard"
+
+
+def work_through(
+    launch: Launch,
+    units: Sequence[Unit],
+    run_dir: RunDir,
+    source: DataSource,
+    progress: Progress,
+    *,
+    device: str,
+    wait: bool = True,
+    done: Callable[[Unit, Record | None], None] = lambda unit, record: None,
+    going_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Run those of `units` that nobody has run or runs, each under its claim, and tell `done` of every one settled.
+
+    With `wait` it stays until all are settled, so that a unit whose runner dies is run here, and a unit waits for what
+    it comes after. Without, it leaves to others what others run. `going_on` is asked between two units.
+
+    Raises :class:`BenchError` where a record cannot be written.
+    """
+    left = {unit.key: unit for unit in units}
+    said = False
+    while left and going_on():
+        moved = False
+        for unit in list(left.values()):
+            if settled(unit, run_dir):
+                del left[unit.key]
+                done(unit, None)
+                moved = True
+                continue
+            if wait and any(key in left for key in unit.after):
+                continue
+            held = run_dir.claim(unit.key, **_told(launch, unit))
+            if held is None:
+                continue
+            with held:
+                if settled(unit, run_dir):
+                    continue
+                record = _run(launch, unit, run_dir, source, progress, device, held)
+            del left[unit.key]
+            done(unit, record)
+            moved = said = False
+            break  # from the front again: what others wait for comes first
+        else:
+            if moved:
+                continue
+            if not wait:
+                return
+            if not said:
+                progress.say(f"waiting for {len(left)} cells that other processes run")
+                said = True
+            time.sleep(POLL_SECONDS)
+
+
+def _told(launch: Launch, unit: Unit) -> dict[str, object]:
+    told: dict[str, object] = {"title": unit.title[:200], "launch": launch.id}
+    job = os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID"))
+    if job and launch.kind == "slurm":
+        task = os.environ.get("SLURM_ARRAY_TASK_ID")
+        told["job"] = f"{job}_{task}" if task else job
+    return told
+
+
+def _run(
+    launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, device: str, held: Held
+) -> Record | None:
+    from bench.run import make_shard, record_failure, run_cell
+
+    options = launch.options
+    if held.attempt > options.retries + 1:
+        error = BenchError(
+            f"the process that ran it died {held.attempt - 1} times: killed, or out of memory. Its last words are in "
+            f"the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
+        )
+        if unit.shard is not None:  # the cell that needs it will meet the same end, and has a record to say so
+            write_atomic(_mark(unit, run_dir), b"")
+            return None
+        return record_failure(unit.cell, run_dir, error)
+    telling = Telling(progress, held)
+    if unit.shard is not None:
+        with telling.stage(unit.title, 1):
+            make_shard(unit.cell, unit.shard, run_dir, source, telling, device=device, workers=options.workers)
+        write_atomic(_mark(unit, run_dir), b"")
+        return None
+    with telling.stage(unit.title, 1):
+        return run_cell(unit.cell, run_dir, source, telling, device=device, workers=options.workers)
+
+
+def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, progress: Progress | None = None) -> None:
+    """Run the units named by `keys` (all where None) of the launch in `folder`, in a process of its own.
+
+    Raises :class:`Stopped` on SIGINT and SIGTERM, :class:`BenchError` where the launch cannot be read any more.
+    """
+    from bench.launches import load
+    from bench.run import DataSource, prepare_device
+
+    progress = progress or LineProgress()
+    run_dir = RunDir(folder.parent.parent)
+    run_dir.check_layout()
+    with stopping_signals(), run_dir.joined():
+        source = DataSource(progress)
+        wanted = None if keys is None else set(keys)
+        launch = load(folder, source.describe, lambda key: wanted is None or key in wanted)
+        if all(settled(unit, run_dir) for unit in launch.units):
+            return
+        device = prepare_device(launch.options.device, launch.options.threads)
+
+        def going_on() -> bool:
+            # A launcher that was killed takes its workers with it: who started them would not know of them any more.
+            return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)
+
+        work_through(launch, launch.units, run_dir, source, progress, device=device, wait=wait, going_on=going_on)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the launch whose folder is given; return the exit status."""
+    die_with_parent()
+    try:
+        run_units(Path(arguments[0]), wait=True)
+    except Stopped as stop:
+        return 128 + stop.number
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it ends, however that happens."""
+    import contextlib
+    import ctypes
+
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""Locks: one owner at a time, given up by the dead, told apart from those of other machines without any clock."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import locks
+from bench.locks import alive, holding, look, process_start, take, this_machine
+
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+def hold(path: Path, ready: object, leave: object) -> None:
+    with holding(path, title="a cell", launch="one"):
+        ready.set()  # type: ignore[attr-defined]
+        leave.wait(60)  # type: ignore[attr-defined]
+
+
+def count(path: Path, tally: Path, times: int) -> None:
+    for _ in range(times):
+        with holding(path):
+            number = int(tally.read_text())
+            time.sleep(0.001)
+            tally.write_text(str(number + 1))
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    tally = tmp_path / "tally"
+    tally.write_text("0")
+    crew = [CONTEXT.Process(target=count, args=(tmp_path / "lock", tally, 40)) for _ in range(3)]
+    for process in crew:
+        process.start()
+    for process in crew:
+        process.join(120)
+    assert tally.read_text() == "120"
+    assert not (tmp_path / "lock").exists()
+
+
+def test_owner_is_seen_and_its_death_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    ready, leave = CONTEXT.Event(), CONTEXT.Event()
+    owner = CONTEXT.Process(target=hold, args=(path, ready, leave))
+    owner.start()
+    assert ready.wait(60)
+    assert take(path) is None
+    seen = look(path)
+    assert seen is not None
+    assert seen.held
+    assert seen.here
+    assert (seen.pid, seen.attempt, seen.told["title"]) == (owner.pid, 1, "a cell")
+    assert alive(seen.pid, seen.start)
+    owner.kill()
+    owner.join()
+    left = look(path)
+    assert left is not None
+    assert not left.held
+    assert not alive(left.pid, left.start)
+    held = take(path, launch="one")
+    assert held is not None
+    assert held.attempt == 2  # the second owner of the same launch
+    held.release()
+    assert look(path) is None
+
+
+def test_attempts_are_counted_within_one_launch(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(owner_text(this_machine(), launch="an older one"))
+    held = take(path, launch="a new one")
+    assert held is not None
+    assert held.attempt == 1
+    held.release()
+
+
+def test_released_twice_is_released_once(tmp_path: Path) -> None:
+    held = take(tmp_path / "lock")
+    assert held is not None
+    held.release()
+    other = take(tmp_path / "lock")
+    assert other is not None
+    held.release()
+    assert take(tmp_path / "lock") is None  # the second owner's lock is not what the first gives up
+    other.release()
+
+
+def owner_text(machine: str, beat: int = 5, launch: str = "one") -> str:
+    said = {"machine": machine, "pid": 4_000_000, "start": "1", "beat": beat, "attempt": 1, "seconds": 3.0}
+    return json.dumps({**said, "told": {"launch": launch}})
+
+
+def test_owner_on_another_machine_is_believed_until_it_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flock may not be seen from here: only the beat that does not move says that it is gone."""
+    path, now = tmp_path / "lock", [1000.0]
+    monkeypatch.setattr(locks.time, "monotonic", lambda: now[0])
+    path.write_text(owner_text("elsewhere/boot", beat=5))
+    assert take(path) is None
+    now[0] += locks.PATIENCE_SECONDS - 1
+    path.write_text(owner_text("elsewhere/boot", beat=6))
+    assert take(path) is None  # a sign of life: the patience begins anew
+    now[0] += locks.PATIENCE_SECONDS - 1
+    assert take(path) is None
+    now[0] += 2
+    held = take(path, launch="one")
+    assert held is not None
+    assert held.attempt == 2
+    held.release()
+
+
+def test_stale_lock_of_this_machine_is_taken_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(owner_text(this_machine()))
+    os.utime(path, (0, 0))
+    held = take(path)
+    assert held is not None
+    held.release()
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 10.0 * 365 * 86_400])
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    path, wall = tmp_path / "lock", time.time
+    held = take(path)
+    assert held is not None
+    monkeypatch.setattr(time, "time", lambda: wall() + jump)
+    os.utime(path, (wall() + jump, wall() + jump))
+    held.beat()
+    assert take(path) is None
+    seen = look(path)
+    assert seen is not None
+    assert seen.held
+    assert 0 <= seen.seconds < 60
+    held.release()
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"machine": 3}', "\x00" * 100])
+def test_unreadable_lock_files_stop_nobody(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lock"
+    path.write_text(text)
+    assert look(path) is None
+    held = take(path)
+    assert held is not None
+    seen = look(path)
+    assert seen is not None
+    assert seen.pid == os.getpid()
+    held.release()
+
+
+def test_what_is_told_never_breaks_the_file(tmp_path: Path) -> None:
+    held = take(tmp_path / "lock", title="x" * 5000)
+    assert held is not None
+    seen = look(tmp_path / "lock")
+    assert seen is not None
+    assert seen.held
+    held.tell(title="short", stage="teachers", done=3, total=9)
+    held.beat()
+    seen = look(tmp_path / "lock")
+    assert seen is not None
+    assert seen.told["done"] == 3
+    held.release()
+
+
+def test_a_process_number_used_again_is_another_process() -> None:
+    assert alive(os.getpid(), process_start(os.getpid()))
+    assert not alive(os.getpid(), "1")
+    assert not alive(4_000_000, "1")
+
+
+def test_no_locks_on_the_file_system_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    from bench.errors import BenchError
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(BenchError, match="without locks"):
+        take(tmp_path / "lock")
