@@ -7,12 +7,15 @@ may enter: what is pickled is the name of that folder and keys, and what jobs re
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import logging
+import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -268,19 +271,19 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
     """
     import submitit
 
+    logging.getLogger("submitit").setLevel(logging.ERROR)
     folder = launch.folder / "jobs"
     job_of: dict[str, str] = {}
     ids: list[str] = []
     barrier: list[str] = []
     try:
         for wave in waves_of(packs):
-            arrays: list[str] = []
             for resources, after, together in _arrays(wave, cluster.parallel is not None):
                 # With a cap on jobs each wave is an array for each kind of resources, whose own cap is the launch's.
                 waits = barrier if cluster.parallel is not None else sorted({job_of[key] for key in after})
                 executor = submitit.SlurmExecutor(folder, max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                with executor.batch():
+                with _outside_any_job(), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
                         for pack in together
@@ -290,15 +293,26 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                     {unit.key: name for pack, name in zip(together, names, strict=True) for unit in pack.units}
                 )
                 ids += names
-                array = names[0].partition("_")[0]
-                arrays.append(array)
                 if cluster.parallel is not None:
-                    barrier = [array]
+                    barrier = [names[0].partition("_")[0]]
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
         said = [line for line in str(error).splitlines() if "error:" in line] or str(error).strip().splitlines()
         raise BenchError(f"Slurm refused a job: {said[-1].strip() if said else error}.") from error
     return ids
+
+
+@contextlib.contextmanager
+def _outside_any_job() -> Iterator[None]:
+    """Hide the job that this process may itself be part of: its limits and its array would become those of new jobs."""
+    inherited = ("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
+    hidden = {name: value for name, value in os.environ.items() if name.startswith(inherited) and name != "SLURM_CONF"}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
@@ -338,7 +352,10 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
 
 
 def queue(launch_id: str) -> dict[str, tuple[str, str]]:
-    """Return the jobs of a launch that Slurm still has to do with: id to state and reason."""
+    """Return the jobs of a launch that Slurm still has to do with: id to state and reason.
+
+    Raises :class:`BenchError` where Slurm does not answer, which says nothing of the jobs.
+    """
     text = command("squeue", "-h", "-r", "-u", getpass.getuser(), "-n", job_name(launch_id), "-o", "%i|%T|%r")
     found = {}
     for line in text.splitlines():
@@ -376,7 +393,7 @@ def wait_for(
                 progress.doing(doing(run_dir, launch.id))
                 if not watch.left:
                     break
-                if queue(launch.id) or any(key in watch.left for key in run_dir.running()):
+                if _at_work(launch, watch, run_dir):
                     gone_since = None
                 elif gone_since is None:
                     gone_since = time.monotonic()
@@ -394,6 +411,13 @@ def wait_for(
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     return watch.close()
+
+
+def _at_work(launch: Launch, watch: Watch, run_dir: RunDir) -> bool:
+    try:
+        return bool(queue(launch.id)) or any(key in watch.left for key in run_dir.running())
+    except BenchError:  # a controller that is down for a while
+        return True
 
 
 def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:

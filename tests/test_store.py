@@ -172,9 +172,13 @@ def test_directory_in_use_is_refused_until_its_owner_dies(tmp_path: Path) -> Non
 
 def test_runs_share_a_directory_and_keep_attacks_out(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path).create()
-    with run_dir.joined(), run_dir.joined():
-        with pytest.raises(BenchError, match="in use by a run.*bench status"), run_dir.locked():
-            pass
+    with (
+        run_dir.joined(),
+        run_dir.joined(),
+        pytest.raises(BenchError, match=r"in use by a run.*bench status"),
+        run_dir.locked(),
+    ):
+        pass
     with run_dir.locked():
         pass
 

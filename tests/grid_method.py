@@ -1,0 +1,119 @@
+"""A method whose cells take a moment, for tests of launchers: it writes down what it does where GRID_LOG says.
+
+Its cells of one seed share an artefact. A cell that runs twice at once says so in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.privacy.ledger import Ledger
+from bench.registry import register_method
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    noise: float = setting(1.0, "ours")
+    seconds: float = setting(0.1, "ours")
+    making: float = setting(0.2, "ours")
+    fails: bool = setting(False, "ours")
+    dies: bool = setting(False, "ours")
+
+
+def log(line: str) -> None:
+    where = os.environ.get("GRID_LOG")
+    if where:
+        descriptor = os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{line} {os.getpid()}\n".encode())
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    where = os.environ.get("GRID_LOG")
+    if not where:
+        yield
+        return
+    with Path(f"{where}.{name}").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            log(f"OVERLAP {name}")
+        yield
+
+
+@register_method("grid-test")
+class GridMethod(Method):
+    Config = GridConfig
+    citation = "none"
+    public_data = "none"
+    shardable = True
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        return {"quick": {}, "tiny": {}}
+
+    @classmethod
+    def calibrate(cls, config: GridConfig, budget: Budget, facts: Facts) -> GridConfig:
+        return dataclasses.replace(config, noise=10.0 / budget.epsilon)
+
+    @classmethod
+    def claimed(cls, config: GridConfig, facts: Facts, delta: float) -> Claim:
+        return Claim(10.0 / config.noise, delta, "ours")
+
+    @classmethod
+    def shares(cls, config: GridConfig, facts: Facts, seed: int) -> tuple[str, ...]:
+        return (f"seed {seed}",)
+
+    def make_shard(self, config: GridConfig, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+        log(f"shard {context.streams.seed} {shard}")
+        self.artefact(config, context, shard)
+
+    def artefact(self, config: GridConfig, context: Context, part: int) -> None:
+        seed = context.streams.seed
+
+        def make() -> dict[str, np.ndarray[Any, Any]]:
+            with alone(f"making-{seed}-{part}"):
+                time.sleep(config.making)
+            log(f"made {seed} {part}")
+            return {"part": np.array([part])}
+
+        context.cache.get("part", {"seed": seed, "part": part}, make)
+
+    def train_student(
+        self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        from methods._students import make_student
+
+        name = f"{config.noise:g}-{context.streams.seed}"
+        log(f"start {name}")
+        with alone(name):
+            for part in range(2):
+                self.artefact(config, context, part)
+            if config.fails and config.noise == 10.0:
+                raise BenchError("this cell cannot succeed")
+            if config.dies and config.noise == 10.0:
+                os.kill(os.getpid(), 9)
+            with context.progress.stage("work", 10) as stage:
+                for _ in range(10):
+                    time.sleep(config.seconds / 10)
+                    stage.advance()
+            told = ledger.gaussian(np.zeros(1), sensitivity=1.0, noise_multiplier=config.noise)
+            student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
+            for parameter in student.parameters():
+                parameter.data.fill_(float(told[0]))
+        log(f"end {name}")
+        return Released(student, "softmax_regression", options)
