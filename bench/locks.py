@@ -217,7 +217,7 @@ def take(path: Path, **told: Any) -> Held | None:
 
 
 def _attempts(before: Owner | None, told: Mapping[str, Any]) -> int:
-    """Return how many owners of the same launch died with the lock: another launch is somebody's decision to try anew."""
+    """Return how many owners of the same launch died with the lock; another launch is a decision to try anew."""
     return before.attempt if before is not None and before.told.get("launch") == told.get("launch") else 0
 
 
