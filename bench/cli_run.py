@@ -134,6 +134,7 @@ def run(
         "account": account, "pack": pack, "extra": directives(slurm or ()),
     }  # fmt: skip
     settings = read_cluster(cluster, flags)
+    _check_flags(flags, settings, detach)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet or json_))
         source = DataSource(progress)
@@ -165,6 +166,21 @@ def run(
     _leave(outcome, settings, out, detach)
     if any(record.failure for record in records):
         raise typer.Exit(1)
+
+
+def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None:
+    """Raise :class:`BenchError` on a flag that the launcher would not look at."""
+    given = {name for name, value in flags.items() if value is not None and value != {}} | (
+        {"detach"} if detach else set()
+    )
+    only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "extra", "detach"}
+    wrong = given & only_slurm if settings.launcher != Launcher.SLURM.value else given & {"jobs"}
+    wrong |= given & {"jobs", "gpus"} if settings.launcher == Launcher.INLINE.value else set()
+    if wrong:
+        names = ", ".join(f"--{'slurm' if name == 'extra' else name}" for name in sorted(wrong))
+        other = "local (--jobs, --gpus)" if not wrong & only_slurm else "slurm"
+        instead = "--parallel" if settings.launcher == Launcher.SLURM.value else f"--launcher {other}"
+        raise BenchError(f"--launcher {settings.launcher} does not look at {names}. Use {instead}, or leave it out.")
 
 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:

@@ -197,8 +197,9 @@ def visible_devices(each: int) -> list[str]:
 
     count = torch.cuda.device_count()
     if each > count:
+        there = f"{count} GPUs. Ask for at most {count}" if count else "no GPU. Leave --gpus out"
         raise BenchError(
-            f"--gpus {each}: this machine has {count or 'no'} GPUs. Ask for at most {count}, or use a CPU."
+            f"--gpus {each}: this machine has {there}, or use --launcher slurm on a cluster that has more."
         )
     known = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name for name in known.split(",") if name] or [str(number) for number in range(count)]

@@ -55,6 +55,7 @@ def units_of(
     made = {name for cell in done for name in shared_names(cell)}
     first: dict[str, str] = {}
     units: list[Unit] = []
+    before_it: dict[str, set[str]] = {}
     waited: set[str] = set()
     for cell in cells:
         names = shared_names(cell)
@@ -67,7 +68,11 @@ def units_of(
                      tuple(sorted(after)), shard=(i, shards))
                 for i in range(shards)
             ]  # fmt: skip
+            before_it.update((part.key, set().union(after, *(before_it[key] for key in after))) for part in parts)
             after |= {part.key for part in parts}
+        # Whom it waits for anyway need not be named.
+        after -= set().union(*(before_it[key] for key in after))
+        before_it[cell.key] = set().union(after, *(before_it[key] for key in after))
         waited |= after
         first.update(dict.fromkeys(new, cell.key))
         units += [*parts, Unit(cell.key, cell.title, cell, tuple(sorted(after)), before(cell))]

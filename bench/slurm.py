@@ -139,7 +139,8 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "methods"
-        raise BenchError(f"Slurm setting {where}: {first['msg']}, not {first.get('input')!r}.") from error
+        said = first["msg"].removeprefix("Value error, ")
+        raise BenchError(f"launcher setting {where}: {said}, not {first.get('input')!r}.") from error
     return cluster
 
 
