@@ -20,6 +20,7 @@ from bench.interface import Basis
 if TYPE_CHECKING:
     from bench.attack_record import AuditRecord
     from bench.console import Progress
+    from bench.costs import Estimate
     from bench.launches import Launch
     from bench.plan import Cell, State
     from bench.record import Record
@@ -268,7 +269,13 @@ def _packs(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pa
 
     estimate = _estimates(units, run_dir)
     target = 60 * min(settings.pack, 0.5 * settings.time)
-    return packs_of(units, lambda unit: estimate[unit.key], lambda unit: resources_of(settings, unit.cell), target)
+
+    def _seconds(unit: Unit) -> float | None:
+        known = estimate[unit.key]
+        # Of its cells nobody wants a job each, whatever is known.
+        return known.seconds if known is not None else 10.0 if unit.cell.preset is Preset.TINY else None
+
+    return packs_of(units, _seconds, lambda unit: resources_of(settings, unit.cell), target)
 
 
 def _say_end(progress: Any, record: Record) -> None:
@@ -287,31 +294,29 @@ def _say_end(progress: Any, record: Record) -> None:
         )
 
 
-def _estimates(units: Sequence[Unit], run_dir: RunDir) -> dict[str, float | None]:
-    """Return the seconds that each unit may take, by earlier records; None where there are none."""
-    from bench.costs import Costs, earlier_records
+def _estimates(units: Sequence[Unit], run_dir: RunDir) -> dict[str, Estimate | None]:
+    """Return how long each unit may take, by earlier records; None where there are none."""
+    from bench.costs import Costs, Estimate, earlier_records
     from bench.schedule import shared_names
 
-    costs = Costs.from_records(earlier_records(run_dir))
+    costs = Costs.from_records(earlier_records(run_dir.records_path))
     made: set[str] = set()
-    found: dict[str, float | None] = {}
+    found: dict[str, Estimate | None] = {}
     for unit in units:
         names = set(shared_names(unit.cell))
-        estimate = None if unit.cell.refused else costs.estimate(unit.cell, makes=bool(names - made))
-        seconds = 0.0 if unit.cell.refused else None if estimate is None else estimate.seconds
-        if unit.shard is not None:
-            found[unit.key] = None if seconds is None else seconds / unit.shard[1]
-            continue
-        made |= names
-        found[unit.key] = seconds
+        estimate = costs.estimate(unit.cell, makes=bool(names - made))
+        if unit.shard is None:
+            made |= names
+        elif estimate is not None:
+            estimate = Estimate(estimate.seconds / unit.shard[1], f"{estimate.basis}, split")
+        found[unit.key] = estimate
     return found
 
 
 def _print_dry_run(
     cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse, *, json_: bool
 ) -> None:
-    from bench.console import words
-    from bench.costs import total
+    from bench.costs import total, words
     from bench.plan import states
     from bench.schedule import waves_of
 
@@ -330,7 +335,8 @@ def _print_dry_run(
                 "title": unit.title,
                 "state": state[unit.cell.key].value,
                 "after": [title_of[key] for key in unit.after],
-                "seconds": estimate[unit.key],
+                "seconds": None if (known := estimate[unit.key]) is None else known.seconds,
+                "basis": "" if known is None else known.basis,
                 "job": job_of.get(unit.key),
                 "refused": unit.cell.refused,
             }
@@ -339,13 +345,19 @@ def _print_dry_run(
     rows += [{"key": cell.key, "title": cell.title, "state": state[cell.key].value} for cell in done]
     number_of = {unit.key: number for number, unit in enumerate(units)}
     slots = (settings.parallel or len(packs) or 1) if slurm_ else _slots(settings)
-    length, unknown = total(
-        [estimate[unit.key] for unit in units],
-        [tuple(number_of[key] for key in unit.after) for unit in units],
-        slots,
+    forecast = total(
+        [estimate[unit.key] for unit in units], slots, [[number_of[key] for key in unit.after] for unit in units]
     )
     if json_:
-        print_json({"cells": rows, "seconds": length, "without_estimate": unknown, "slots": slots, "jobs": len(packs)})
+        print_json(
+            {
+                "cells": rows,
+                "seconds": forecast.seconds,
+                "without_estimate": forecast.unknown,
+                "slots": slots,
+                "jobs": len(packs),
+            }
+        )
         return
     print_table(
         f"{len(cells)} cells, of which {len(cells) - len(done)} would run",
@@ -362,8 +374,10 @@ def _print_dry_run(
     if slurm_:
         waves = waves_of(packs)
         print(f"{len(packs)} jobs of Slurm in {len(waves)} waves, {settings.parallel or 'any number'} at a time.")
-    known = f"about {words(length)} with {slots} at a time, by earlier records" if len(units) > unknown else "unknown"
-    print(f"Time: {known}" + (f"; {unknown} units have no earlier record and are left out." if unknown else "."))
+    if len(units) > forecast.unknown:
+        print(f"Time: {words(forecast.seconds)} with {slots} at a time, by earlier records of this and other machines.")
+    if forecast.unknown:
+        print(f"{forecast.unknown} have no earlier record of their method and preset: nothing is known of their time.")
 
 
 def _slots(settings: Cluster) -> int:

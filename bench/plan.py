@@ -95,7 +95,12 @@ def expand(grid: Grid, describe: Callable[[str], Dataset]) -> list[Cell]:
             planned = [
                 _calibrated(method, config, reduced, dataset, epsilon, grid) for epsilon in _epsilons(method, grid)
             ]
-            cells.extend(keyed(replace(cell, seed=seed)) for seed in grid.seeds for cell in planned)
+            meanings = [_meaning(cell) for cell in planned]
+            cells.extend(
+                replace(cell, seed=seed, key=_key(cell, meaning, seed))
+                for seed in grid.seeds
+                for cell, meaning in zip(planned, meanings, strict=True)
+            )
     return cells
 
 
@@ -147,25 +152,31 @@ def cell_key(cell: Cell) -> str:
 
     Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
     """
-    method = METHODS.get(cell.method)
-    meaning = {
+    return _key(cell, _meaning(cell), cell.seed)
+
+
+def _meaning(cell: Cell) -> dict[str, Any]:
+    """Return everything that the result of `cell` depends on, but for the seed: the same for all of a grid's seeds."""
+    return {
         "schema": SCHEMA_VERSION,
         "method": cell.method,
-        "version": method.version,
+        "version": METHODS.get(cell.method).version,
         "config": as_dict(cell.config),
         "dataset": cell.facts.dataset,
         "revision": cell.revision,
         "epsilon": cell.epsilon,
         "delta": cell.delta,
         "basis": cell.basis.value,
-        "seed": cell.seed,
         "preset": cell.preset.value,
         "noise": cell.noise.value,
         "refused": cell.refused,
     }
-    digest = hashlib.sha256(canonical_json(meaning).encode()).hexdigest()[:12]
+
+
+def _key(cell: Cell, meaning: dict[str, Any], seed: int) -> str:
+    digest = hashlib.sha256(canonical_json({**meaning, "seed": seed}).encode()).hexdigest()[:12]
     budget = "inf" if cell.epsilon is None else f"{cell.epsilon:g}"
-    words = f"{cell.facts.dataset}-{cell.method}-eps{budget}-{cell.preset.value}-s{cell.seed}"
+    words = f"{cell.facts.dataset}-{cell.method}-eps{budget}-{cell.preset.value}-s{seed}"
     return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
 
 
@@ -209,11 +220,7 @@ def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.D
     found: dict[str, Status] = {}
     running: set[str] = set()
     if run_dir is not None and run_dir.path.is_dir():
-        found = {
-            record.key: record.status
-            for record in run_dir.read_records(set_aside=False).found
-            if record.student is None or (run_dir.path / record.student.file).exists()
-        }
+        found = run_dir.statuses([cell.key for cell in cells])
         running = run_dir.running()
     state: dict[str, State] = {}
     for cell in cells:

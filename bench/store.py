@@ -23,7 +23,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from pathlib import Path
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.errors import BenchError
 from bench.locks import Held, Owner, look, take
-from bench.record import SCHEMA_VERSION, Record, parse_record
+from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 
 LAYOUT_VERSION = 1
 """Version of the directory's layout, in run.json."""
@@ -87,6 +87,14 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names in `folder`; none where it is not there."""
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
 
 
 def available_cores() -> int:
@@ -288,6 +296,32 @@ class RunDir:
         for path in sorted(self.records_path.glob("*.json")):
             self._read_into(records, path, set_aside=set_aside)
         return records
+
+    def statuses(self, keys: Collection[str]) -> dict[str, Status]:
+        """Return the status of each cell of `keys` whose record is whole and whose student's file is there.
+
+        Looks into the records of these cells only, and moves no damaged one. Raises :class:`BenchError` where the
+        directory has another layout version.
+        """
+        self.check_layout()
+        # One listing tells which are there: a question to the disk less for each that is not.
+        there = _names(self.records_path)
+        released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
+        found: dict[str, Status] = {}
+        for key in keys:
+            path = self.record_path(key)
+            if path.name not in there:
+                continue
+            try:
+                with open(path, "rb") as file:
+                    seen = glance(file.read())
+            except OSError:
+                continue
+            if seen is None or seen.key != key:
+                continue
+            if seen.file is None or seen.file in released or (self.path / seen.file).exists():
+                found[key] = seen.status
+        return found
 
     def write_attack(self, record: AttackRecord) -> Path:
         """Write the record of an attack under its key and return its path."""

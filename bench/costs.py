@@ -1,0 +1,199 @@
+"""How long cells will take, from the records of earlier ones: an estimate for people, and nothing else depends on it.
+
+A cell that makes what others share (teachers, labels, features) takes minutes where the next takes seconds, so records
+of the two kinds are kept apart. Where no record is near enough, nothing is said.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.errors import BenchError
+from bench.plan import Cell
+from bench.record import Record, Status, parse_record
+from bench.registry import METHODS
+
+COMMITTED = Path(__file__).resolve().parent.parent / "leaderboards" / "records"
+"""The project's own records, where the program runs from its repository."""
+
+_OWN = frozenset({"last-good"})
+"""Artefacts that a cell makes for itself alone; making the others is what the first of several cells pays for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a cell will take, and on what that rests, in words."""
+
+    seconds: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a plan will be finished, in seconds from now; `unknown` cells had no estimate and count as nothing."""
+
+    seconds: float
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one record says of cost. `made` is None where there was nothing to share."""
+
+    dataset: str
+    settings: tuple[object, ...]
+    private_records: int
+    made: bool | None
+    seconds: float
+
+
+class Costs:
+    """Earlier running times by method and preset; see :meth:`from_records`."""
+
+    def __init__(self, runs: dict[tuple[str, str], list[_Run]]) -> None:
+        self._runs = runs
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record], device: str = "") -> Costs:
+        """Return the costs that the done ones of `records` tell; with a `device` those on its kind only.
+
+        Of ``cuda:1`` the kind is ``cuda``. A record that comes twice, by its key, counts once: the last one.
+        """
+        runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
+        for record in {record.key: record for record in records}.values():
+            if record.status is not Status.DONE:
+                continue
+            if device and record.provenance.device.partition(":")[0] != device.partition(":")[0]:
+                continue
+            runs[record.method, record.preset].append(
+                _Run(
+                    record.dataset,
+                    (record.method_version, *record.reduced),
+                    record.private_records,
+                    _made(record),
+                    record.provenance.wall_seconds,
+                )
+            )
+        return cls(runs)
+
+    def estimate(self, cell: Cell, makes: bool) -> Estimate | None:
+        """Return how long `cell` will take, None where no earlier record is near enough.
+
+        `makes` says that it is the first cell of the plan that needs what it shares with others. Another preset is
+        never taken: ``paper`` may take a thousand times as long as ``quick``.
+        """
+        if cell.refused:
+            return Estimate(0.0, "it is refused")
+        settings = (METHODS.get(cell.method).version, *cell.reduced)
+
+        def distance(run: _Run) -> tuple[bool, bool, bool]:
+            elsewhere = run.dataset != cell.facts.dataset
+            # What a preset changes depends on the data set: between two of them settings are not compared.
+            return run.made is not None and run.made != makes, elsewhere, not elsewhere and run.settings != settings
+
+        runs = self._runs.get((cell.method, cell.preset.value), [])
+        if not runs:
+            return None
+        nearest = min(map(distance, runs))
+        near = [run for run in runs if distance(run) == nearest]
+        other_side, elsewhere, other_settings = nearest
+        seconds = median(
+            run.seconds * (cell.facts.private_records / max(run.private_records, 1) if elsewhere else 1.0)
+            for run in near
+        )
+        words = [f"{len(near)} earlier record{'s' if len(near) > 1 else ''}"]
+        words += ["other data set, scaled by records"] if elsewhere else []
+        words += ["other settings"] if other_settings else []
+        if other_side:
+            words.append("found what this one makes" if makes else "made what this one finds")
+        return Estimate(seconds, ", ".join(words))
+
+
+def _made(record: Record) -> bool | None:
+    seen = record.provenance
+    counts = [both for kind, both in seen.artefacts.items() if kind not in _OWN]
+    if not seen.artefacts:  # as older records have it
+        counts = [(seen.artefacts_made, seen.artefacts_found)]
+    if not any(made or found for made, found in counts):
+        return None
+    return any(made for made, _ in counts)
+
+
+def earlier_records(records: Path, *, most: int = 1000) -> list[Record]:
+    """Return the newest `most` records of the folder `records`, after the project's own; damaged ones are left out.
+
+    More would not make an estimate better, and reading them would take longer than people wait for one.
+    """
+    found: list[Record] = []
+    for folder in dict.fromkeys((COMMITTED, records.resolve())):
+        try:
+            with os.scandir(folder) as entries:
+                aged = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".json")]
+        except OSError:  # one of the two need not be there
+            continue
+        for _, path in heapq.nlargest(most, aged):
+            try:
+                found.append(parse_record(Path(path).read_text(encoding="utf-8")))
+            except (OSError, ValueError):  # who reads the records for their own sake is told
+                continue
+    return found
+
+
+def total(estimates: Sequence[Estimate | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> Forecast:
+    """Return when all cells are finished that start in their order, each as soon as a slot is free.
+
+    Args:
+        estimates: one for each cell.
+        slots: how many cells may run at once.
+        needs: for each cell the positions of those that must be finished first; empty where no cell waits.
+
+    Raises:
+        BenchError: where there is no slot, or cells wait for each other in a circle.
+
+    """
+    if slots < 1:
+        raise BenchError(f"at least one cell must run at a time, not {slots}.")
+    waiting = [len(set(needed)) for needed in needs] or [0] * len(estimates)
+    after: dict[int, list[int]] = defaultdict(list)
+    for cell, needed in enumerate(needs):
+        for first in set(needed):
+            after[first].append(cell)
+    ready = [cell for cell, count in enumerate(waiting) if count == 0]  # ascending, and so a heap
+    running: list[tuple[float, int]] = []
+    now, finished = 0.0, 0
+    while ready or running:
+        while ready and len(running) < slots:
+            cell = heapq.heappop(ready)
+            estimate = estimates[cell]
+            heapq.heappush(running, (now + (estimate.seconds if estimate else 0.0), cell))
+        now, cell = heapq.heappop(running)
+        finished += 1
+        for later in after[cell]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, later)
+    if finished < len(estimates):
+        raise BenchError(f"{len(estimates) - finished} cells wait for each other: none of them can start.")
+    return Forecast(now, sum(estimate is None for estimate in estimates))
+
+
+def words(seconds: float) -> str:
+    """Return a duration for people, as exactly as an estimate deserves: ``about 2 h 10 min``."""
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 57.5:
+        return f"about {round(seconds) if seconds < 10 else 5 * round(seconds / 5)} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 60:
+        return f"about {minutes} min"
+    hours, minutes = divmod(10 * round(seconds / 600), 60)
+    if hours < 48:
+        return f"about {hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"about {days} days" + (f" {hours} h" if hours else "")
