@@ -88,7 +88,7 @@ class Cache:
         return {kind: (made[kind], found[kind]) for kind in sorted(made | found)}
 
     def recall(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
-        """Return what :meth:`keep` stored, None where there is nothing; it is no artefact, and is not counted as one."""
+        """Return what :meth:`keep` stored, None where there is nothing; it is not counted as an artefact."""
         return self._read(self._name(kind, depends), "what it held is done again")
 
     def keep(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:

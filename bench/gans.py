@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.data_free import check_finite
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
@@ -196,7 +196,7 @@ def train_gan(
         return as_float(images[index.to(images.device)].to(device)), labels[index.to(labels.device)].to(device)
 
     total = settings.total_steps(kind, len(images))
-    held = {
+    held: dict[str, Part] = {
         "generator": game.generator, "critic": game.critic, "generator_step": game.optimizers[0],
         "critic_step": game.optimizers[1], "order": generator, "batches": batches,
     }  # fmt: skip

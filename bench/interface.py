@@ -213,7 +213,7 @@ class Context:
     """The key of the cell that is run. Part of what a checkpoint depends on that no other cell may go on with."""
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint of a stage of this `kind`; opened with ``with``, it is deleted where the stage ends well.
+        """Return the checkpoint of a stage of this `kind`; a ``with`` block deletes it where it ends without an error.
 
         `depends` names everything that the stage depends on besides the data set, the seed and the device, by the rule
         of :meth:`bench.cache.Cache.get`.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
@@ -114,7 +114,7 @@ def train_improved_gan(
             with torch.no_grad(), data_dependent_start(student):
                 student(unlabelled[start[: settings.start_images].to(device)])
             average = [p.detach().clone() for p in student.parameters()] if average else []
-        held = {
+        held: dict[str, Part] = {
             "student": student, "generator": generator, "student_step": student_step, "average": average,
             "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
             "real": real_order, "matched": matched_order,

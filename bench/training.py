@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -129,7 +129,13 @@ def fit(
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
     batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator)
-    held = {"model": model, "optimizer": optimizer, "average": average, "order": generator, "batches": batches}
+    held: dict[str, Part] = {
+        "model": model,
+        "optimizer": optimizer,
+        "average": average,
+        "order": generator,
+        "batches": batches,
+    }
     loop = Loop(checkpoint, held, [images, labels, weights], device)
     with seeded(generator, device):
         for step in range(loop.start(stage), total):
