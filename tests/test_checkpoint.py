@@ -18,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
+from attacks._decoder import Decoder, train_decoder
 from bench import checkpoint as module
 from bench.cache import Cache
 from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
 from bench.console import Progress
-from bench.gans import GanSettings, train_gan
+from bench.gans import GanGenerator, GanSettings, train_gan
 from bench.interface import Budget, Context
 from bench.models.classifiers import build
 from bench.models.generators import DenseGenerator
@@ -173,6 +175,40 @@ def test_gans_go_on_to_the_byte(kind: Any, tmp_path: Path) -> None:
 
     def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
         return train_gan(kind, images, labels, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path, stops=2)
+
+
+def test_conditional_gan_goes_on_to_the_byte_and_counts_all_images(tmp_path: Path) -> None:
+    images, labels = blobs(20)
+    student = net(width=4).eval()
+    counted: list[int] = []
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            pair = GanGenerator((1, 8, 8), 4, CLASSES, width=4), ProjectionDiscriminator((1, 8, 8), CLASSES, 4)
+        counted.clear()
+        train_conditional_gan(
+            *(part.train() for part in pair), images, labels, student, seed(1), steps=6, batch_size=4, critic_steps=2,
+            rate=1e-3, alpha=0.2, flips=False, count=counted.append, stage=stage, checkpoint=saved,
+        )  # fmt: skip
+        return nn.ModuleList(pair)
+
+    check_resumes(train, tmp_path, stops=2)
+    assert sum(counted) == 24
+
+
+def test_decoder_goes_on_from_the_last_epoch(tmp_path: Path) -> None:
+    images, _ = blobs(20)
+    codes = torch.rand((20, CLASSES), generator=seed(3))
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            decoder = Decoder(CLASSES, (1, 8, 8), 4)
+        return train_decoder(
+            decoder, codes, images, seed(1), epochs=7, batch_size=16, rate=0.01, validation=0.2,
+            device=torch.device("cpu"), stage=stage, checkpoint=saved,
+        )  # fmt: skip
 
     check_resumes(train, tmp_path, stops=2)
 
