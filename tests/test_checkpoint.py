@@ -24,10 +24,12 @@ from bench import checkpoint as module
 from bench.cache import Cache
 from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
 from bench.console import Progress
+from bench.data_free import GeneratorSettings, train_generator
 from bench.gans import GanGenerator, GanSettings, train_gan
 from bench.interface import Budget, Context
+from bench.models.autoencoders import VAE
 from bench.models.classifiers import build
-from bench.models.generators import DenseGenerator
+from bench.models.generators import DataFreeGenerator, DenseGenerator
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
@@ -35,6 +37,7 @@ from bench.registry import METHODS
 from bench.seeds import Streams
 from bench.self_training import SelfTrainingSettings, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
+from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit, seeded
 
 CLASSES = 3
@@ -177,6 +180,40 @@ def test_gans_go_on_to_the_byte(kind: Any, tmp_path: Path) -> None:
         return train_gan(kind, images, labels, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
 
     check_resumes(train, tmp_path, stops=2)
+
+
+def test_autoencoder_goes_on_to_the_byte(tmp_path: Path) -> None:
+    images, _ = blobs(20)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            vae = VAE(1, 8, 8, latent=4, units=4)
+        return train_vae(vae, images, 8, 6, 0.01, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_smooth_student_goes_on_to_the_byte(optimizer: Any, tmp_path: Path) -> None:
+    images, labels = blobs(20)
+    triples = Triples(*(blobs(15, start)[0] for start in (1, 2, 3)))
+    settings = StudentSettings(8, batch_size=6, lr=0.01, optimizer=optimizer, shift=1)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return train_tangent_normal(net(), images, labels, triples, settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+def test_data_free_generator_goes_on_to_the_byte(tmp_path: Path) -> None:
+    settings = GeneratorSettings(steps=9, batch_size=6, lr=0.05, decay_steps=2, shift=1)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            generator = DataFreeGenerator(1, 8, 8, noise_size=4, units=4)
+        return train_generator(generator, net(), settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
 
 
 def test_conditional_gan_goes_on_to_the_byte_and_counts_all_images(tmp_path: Path) -> None:
