@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from attacks._inversion import identity_loss
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.console import Stage
 from bench.data_free import check_finite
 from bench.gans import GanGenerator
@@ -75,7 +76,7 @@ def augmented(images: Tensor, generator: torch.Generator, *, flips: bool) -> Ten
 def train_conditional_gan(
     net: GanGenerator, critic: ProjectionDiscriminator, images: Tensor, labels: Tensor, student: nn.Module,
     generator: torch.Generator, *, steps: int, batch_size: int, critic_steps: int, rate: float, alpha: float,
-    flips: bool, count: Callable[[int], None], stage: Stage,
+    flips: bool, count: Callable[[int], None], stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> GanGenerator:  # fmt: skip
     """Train `net` and `critic` in place, on the device where they are; return `net` in evaluation mode.
 
@@ -94,11 +95,19 @@ def train_conditional_gan(
         flips: Whether the student may see images mirrored.
         count: Told how many images went through the student.
         stage: Advanced by one at every step.
+        checkpoint: Where a training that was stopped goes on from; whoever made it clears it.
 
     """
     device = next(net.parameters()).device
     optimizers = [torch.optim.Adam(part.parameters(), rate, (0.0, 0.9), fused=True) for part in (net, critic)]
-    for step in range(steps):
+    held: dict[str, Part] = {
+        "generator": net, "critic": critic, "generator_step": optimizers[0], "critic_step": optimizers[1],
+        "random": generator,
+    }  # fmt: skip
+    loop = Loop(checkpoint, held, [images, labels, *student.state_dict().values()], device)
+    first = loop.start(stage)
+    count(first * batch_size)
+    for step in range(first, steps):
         terms: dict[str, Tensor] = {}
         for _ in range(critic_steps):
             index = torch.randint(len(images), (batch_size,), generator=generator)
@@ -122,4 +131,5 @@ def train_conditional_gan(
         torch.autograd.backward(terms["generator"] + alpha * terms["margin"], inputs=list(net.parameters()))
         optimizers[0].step()
         stage.advance()
+        loop.done(step + 1, steps)
     return net.eval()

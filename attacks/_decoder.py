@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.console import Stage
 from bench.data_free import check_finite
 from bench.training import as_float, seeded
@@ -76,6 +77,7 @@ def train_decoder(
     validation: float,
     device: torch.device,
     stage: Stage,
+    checkpoint: Checkpoint | None = None,
 ) -> Decoder:
     """Train `decoder` in place and return it, in evaluation mode, in the state that did best on held-out images.
 
@@ -90,6 +92,7 @@ def train_decoder(
         validation: Share of the images that is held out; it chooses the state, after every epoch.
         device: Where to train.
         stage: Advanced by one at every step, :func:`decoder_steps` in all.
+        checkpoint: Where a training that was stopped goes on from, at the start of an epoch; whoever made it clears it.
 
     """
     order = torch.randperm(len(images), generator=generator)
@@ -97,9 +100,14 @@ def train_decoder(
     tests, trains = order[:held], order[held:]
     decoder.to(device).train()
     optimizer = torch.optim.Adam(decoder.parameters(), rate, (0.5, 0.999), amsgrad=True)
-    best, lowest, done = copy.deepcopy(decoder.state_dict()), math.inf, 0
+    best, lowest = copy.deepcopy(decoder), torch.tensor(math.inf, dtype=torch.float64)
+    parts: dict[str, Part] = {
+        "decoder": decoder, "best": best, "lowest": lowest, "optimizer": optimizer, "order": generator
+    }  # fmt: skip
+    loop = Loop(checkpoint, parts, [codes, images], device)
     total = decoder_steps(len(images), epochs, batch_size, validation)
     with seeded(generator, device):
+        done = loop.start(stage)
         while done < total:
             shuffled = trains[torch.randperm(len(trains), generator=generator)]
             # A last batch of one image would have no batch statistics.
@@ -116,9 +124,11 @@ def train_decoder(
                 stage.advance()
             error = float(functional.mse_loss(decode(decoder.eval(), codes[tests], device), as_float(images[tests])))
             decoder.train()
-            if error < lowest:
-                best, lowest = copy.deepcopy(decoder.state_dict()), error
-    decoder.load_state_dict(best)
+            if error < float(lowest):
+                best.load_state_dict(decoder.state_dict())
+                lowest.fill_(error)
+            loop.done(done, total)
+    decoder.load_state_dict(best.state_dict())
     return decoder.eval()
 
 

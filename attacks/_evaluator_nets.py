@@ -19,6 +19,7 @@ from bench.models.classifiers import FeatureNet
 from bench.training import Augment, FitSettings, as_float, fit, seeded
 
 if TYPE_CHECKING:
+    from bench.checkpoint import Checkpoint
     from bench.interface import Facts
 
 FEW = 50
@@ -161,16 +162,25 @@ class Recipe:
         return KINDS[self.kind](facts, self.size(facts))
 
     def train(
-        self, images: Tensor, labels: Tensor, facts: Facts, generator: torch.Generator, device: torch.device
+        self,
+        images: Tensor,
+        labels: Tensor,
+        facts: Facts,
+        generator: torch.Generator,
+        device: torch.device,
+        checkpoint: Checkpoint | None = None,
     ) -> FeatureNet:
-        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,)."""
+        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,).
+
+        `checkpoint` is as for :func:`bench.training.fit`.
+        """
         with seeded(generator):
             net = self.build(facts)
         scale, augment = Scaled(self.size(facts)), AUGMENTATIONS[self.augmentation]
         small = torch.cat([scale(as_float(images[first : first + 500])) for first in range(0, len(images), 500)])
         if self.settings is None:
             return _solve(net, small, labels, facts.classes, augment, generator).to(device).eval()
-        fit(net, small, labels, self.settings, generator, device=device, augment=augment)
+        fit(net, small, labels, self.settings, generator, device=device, augment=augment, checkpoint=checkpoint)
         return net
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks._inversion import check_counts, images_digest
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.data_free import check_finite
 from bench.errors import BenchError
 from bench.gans import GanGenerator
@@ -89,8 +90,11 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
 
     def make() -> Arrays:
         nets = _nets(shape, settings, streams.torch("start"), context.device)
-        with context.progress.stage("GAN on auxiliary images", settings.total_steps(len(images))) as stage:
-            _train(*nets, images, settings, streams.torch("training"), context.device, stage)
+        with (
+            context.checkpoint("auxiliary-gan", depends) as checkpoint,
+            context.progress.stage("GAN on auxiliary images", settings.total_steps(len(images))) as stage,
+        ):
+            _train(*nets, images, settings, streams.torch("training"), context.device, stage, checkpoint)
         return {
             f"{part}/{name}": value.detach().cpu().numpy()
             for part, net in zip(("generator", "critic"), nets, strict=True)
@@ -122,14 +126,20 @@ def _nets(
 
 def _train(
     net: GanGenerator, critic: Critic, images: Tensor, settings: GanSettings, generator: torch.Generator,
-    device: torch.device, stage: Stage,
+    device: torch.device, stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> None:  # fmt: skip
     """Train both nets in place: `critic_steps` steps of the critic to one of the generator."""
     optimizers = [
         torch.optim.Adam(part.parameters(), settings.rate, (0.5, 0.999), fused=True) for part in (net, critic)
     ]
     size = min(settings.batch_size, len(images))
-    for step in range(settings.total_steps(len(images))):
+    total = settings.total_steps(len(images))
+    held: dict[str, Part] = {
+        "generator": net, "critic": critic, "generator_step": optimizers[0], "critic_step": optimizers[1],
+        "random": generator,
+    }  # fmt: skip
+    loop = Loop(checkpoint, held, [images], device)
+    for step in range(loop.start(stage), total):
         terms: dict[str, Tensor] = {}
         for _ in range(settings.critic_steps):
             index = torch.randint(len(images), (size,), generator=generator)
@@ -147,6 +157,7 @@ def _train(
         torch.autograd.backward(terms["generator"], inputs=list(net.parameters()))
         optimizers[0].step()
         stage.advance()
+        loop.done(step + 1, total)
 
 
 def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Generator) -> Tensor:

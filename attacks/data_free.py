@@ -11,6 +11,7 @@ training is left out. Shifts of the images before the student sees them are ours
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -84,10 +85,14 @@ class DataFree(InversionAttack):
         )  # fmt: skip
         with seeded(context.streams.torch("data-free/start")):
             net = DataFreeGenerator(*target.shape, noise_size=config.noise_size, units=config.units)
-        with context.progress.stage("data-free generator", config.steps) as stage:
+        depends = {"settings": dataclasses.asdict(config), "version": 1}
+        with (
+            context.checkpoint("data-free", depends) as checkpoint,
+            context.progress.stage("data-free generator", config.steps) as stage,
+        ):
             train_generator(
                 net, target.model, settings, context.streams.torch("data-free/training"), device=context.device,
-                stage=stage,
+                stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         pool = generate(net, config.pool, context.streams.torch("data-free/pool"), context.device)
         target.count(config.steps * config.batch_size + config.pool)

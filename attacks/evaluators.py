@@ -8,6 +8,7 @@ heart; here its images are compared by hash with the private ones and with the a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -189,7 +190,9 @@ def train_committee(
         "seed": seed,
         "device": context.device.type,
     }
-    arrays = context.cache.get("evaluators", depends, lambda: _train(plan, images, labels, facts, context, seed))
+    arrays = context.cache.get(
+        "evaluators", depends, lambda: _train(plan, images, labels, facts, context, seed, depends)
+    )
     nets = tuple(_restore(recipe, place, arrays, facts, context) for place, recipe in enumerate(plan))
     kinds = tuple(recipe.kind for recipe in plan)
     counts = {"trained_on": len(images), "held_out": len(held_out[0]), "classes": facts.classes}
@@ -215,13 +218,18 @@ def _false_positives(verdict: Verdict, truth: Tensor, classes: int) -> float:
     return max(shares, default=0.0)
 
 
-def _train(plan: Sequence[Recipe], images: Tensor, labels: Tensor, facts: Facts, context: Context, seed: int) -> Arrays:
+def _train(
+    plan: Sequence[Recipe], images: Tensor, labels: Tensor, facts: Facts, context: Context, seed: int,
+    depends: Mapping[str, Any],
+) -> Arrays:  # fmt: skip
     out: dict[str, Any] = {}
     streams = Streams(seed, "evaluators/")
-    with context.progress.stage("training evaluators", len(plan)) as stage:
+    # All checkpoints stay until all nets are trained: they are one artefact.
+    with contextlib.ExitStack() as opened, context.progress.stage("training evaluators", len(plan)) as stage:
         for place, recipe in enumerate(plan):
             generator = streams.torch(f"{place} {recipe.kind}")
-            net = recipe.train(images, labels, facts, generator, context.device)
+            checkpoint = opened.enter_context(context.checkpoint("evaluator", {**depends, "place": place}))
+            net = recipe.train(images, labels, facts, generator, context.device, checkpoint)
             out |= {f"{place}.{key}": value.cpu().numpy() for key, value in net.state_dict().items()}
             stage.advance()
     return out

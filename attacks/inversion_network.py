@@ -21,6 +21,7 @@ what a class looks like, and says nothing of a record.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -122,11 +123,15 @@ class InversionNetwork(InversionAttack):
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)
         steps = decoder_steps(len(images), config.epochs, config.batch_size, config.validation)
-        with context.progress.stage("inversion network", steps) as stage:
+        depends = {"settings": dataclasses.asdict(config), "version": 1}
+        with (
+            context.checkpoint("inversion-network", depends) as checkpoint,
+            context.progress.stage("inversion network", steps) as stage,
+        ):
             return train_decoder(
                 decoder, codes, images, context.streams.torch("inversion-network/order"), epochs=config.epochs,
                 batch_size=config.batch_size, rate=config.rate, validation=config.validation, device=context.device,
-                stage=stage,
+                stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
 
 

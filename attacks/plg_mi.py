@@ -12,6 +12,7 @@ place of conditional batch normalisation; mirrored views for photographs only, s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -119,12 +120,17 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     with seeded(context.streams.torch("plg-mi/start")):
         net = GanGenerator(target.shape, config.gan_noise, target.classes, width=config.gan_width)
         critic = ProjectionDiscriminator(target.shape, target.classes, config.gan_width)
-    with context.progress.stage("conditional GAN", config.gan_steps) as stage:
+    depends = {"settings": dataclasses.asdict(config), "version": 1}
+    with (
+        context.checkpoint("conditional-gan", depends) as checkpoint,
+        context.progress.stage("conditional GAN", config.gan_steps) as stage,
+    ):
         return train_conditional_gan(
             net.to(context.device).train(), critic.to(context.device).train(), images[best.flatten()], labels,
             target.model, context.streams.torch("plg-mi/training"), steps=config.gan_steps,
             batch_size=config.gan_batch, critic_steps=config.gan_critic_steps, rate=config.gan_rate,
             alpha=config.alpha, flips=config.flips, count=target.count, stage=stage,
+            checkpoint=checkpoint,
         )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ class Cache:
         """The cache of the data set that this one's is a variation of; see :meth:`child`."""
         self._say = say
         self._memory: dict[str, Arrays] = {}
+        self._said: set[str] = set()
 
     def get(self, kind: str, depends: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
         """Return the arrays of the artefact of this `kind` that `depends` names, making them where they are absent.
@@ -108,6 +109,30 @@ class Cache:
         made, found = (Counter(name.rpartition("-")[0] for name in names) for names in (self.made, self.found))
         return {kind: (made[kind], found[kind]) for kind in sorted(made | found)}
 
+    def recall(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
+        """Return what :meth:`keep` stored, None where there is nothing; it is not counted as an artefact."""
+        return self._read(self._name(kind, depends), "what it held is done again")
+
+    def keep(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
+        """Store the state of a stage that is not done, as :meth:`put` does, without counting it as an artefact."""
+        self._write(self._name(kind, depends), arrays)
+
+    def forget(self, kind: str, depends: Mapping[str, Any]) -> None:
+        """Delete what :meth:`keep` stored; nothing happens where there is nothing."""
+        name = self._name(kind, depends)
+        self._memory.pop(name, None)
+        if self.root is not None:
+            self._path(name).unlink(missing_ok=True)
+
+    def say(self, text: str, *, once: str = "") -> None:
+        """Print a line that stays; with `once` only the first time that this word is given."""
+        if once in self._said:
+            return
+        if once:
+            self._said.add(once)
+        if self._say is not None:
+            self._say(text)
+
     def child(self, **variation: Any) -> Cache:
         """Return a cache for a variation of the data set: its artefacts are others, this one's can be looked up."""
         made = Cache(self.root, {**self.base, **variation}, self._say)
@@ -125,7 +150,7 @@ class Cache:
         assert self.root is not None
         return self.root / f"{name}.safetensors"
 
-    def _read(self, name: str) -> Arrays | None:
+    def _read(self, name: str, after: str = "it is made anew") -> Arrays | None:
         if self.root is None:
             return self._memory.get(name)
         path = self._path(name)
@@ -143,8 +168,7 @@ class Cache:
         if damage:
             aside = path.with_suffix(".damaged")
             os.replace(path, aside)
-            if self._say is not None:
-                self._say(f"the artefact {path.name} is damaged ({damage}); it is set aside and made anew")
+            self.say(f"{path.name} is damaged ({damage}); it is set aside, and {after}")
             return None
         return arrays
 
@@ -154,7 +178,8 @@ class Cache:
             return
         from safetensors.numpy import save
 
-        contiguous = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+        # Not np.ascontiguousarray, which makes a row of a single number.
+        contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}
         data = save(contiguous, metadata={"digest": _content_digest(contiguous)})
         write_atomic(self._path(name), data, mode=0o600)
 

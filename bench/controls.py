@@ -13,7 +13,7 @@ All are artefacts, shared by every student of the same net on the same data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def make_control(
     settings = recipe(facts, preset)
     if role is Role.NON_PRIVATE:
         private = material.private
-        make = _trained(student, private.images, private.labels, settings, streams, context, "private")
+        make = _trained(student, private.images, private.labels, settings, streams, context, "private", depends)
     elif role is Role.MATCHED:
         depends["accuracy"] = round(accuracy, 4)
         make = _matched(student, material, settings, accuracy, streams, context)
@@ -74,7 +74,7 @@ def make_control(
             return None
         depends["disjoint"] = content_digest(*disjoint)
         apart = recipe(facts, preset, len(disjoint[0]))
-        make = _trained(student, *disjoint, apart, streams, context, "counterfactual")
+        make = _trained(student, *disjoint, apart, streams, context, "counterfactual", depends)
     else:
         make = _untrained(student, streams)
     state = context.cache.get("control", depends, lambda: _arrays(make()))
@@ -122,6 +122,7 @@ def _trained(
     streams: Streams,
     context: Context,
     part: Part,
+    depends: Mapping[str, Any],
 ) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
         from bench.features import trained_part
@@ -129,8 +130,12 @@ def _trained(
 
         net = fresh(student, streams)
         trained, inputs = trained_part(net, images, context, part)
-        with context.progress.stage("control", settings.total_steps(len(images))) as stage:
-            fit(trained, inputs, labels, settings, streams.torch("order"), device=context.device, stage=stage)
+        order = streams.torch("order")
+        with (
+            context.checkpoint("control", depends) as saved,
+            context.progress.stage("control", settings.total_steps(len(images))) as stage,
+        ):
+            fit(trained, inputs, labels, settings, order, device=context.device, stage=stage, checkpoint=saved)
         return net.eval()
 
     return make

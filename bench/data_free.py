@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.training import shifted
@@ -135,17 +136,21 @@ def train_generator(
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
     keep: Callable[[Arrays], object] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> DataFreeGenerator:
     """Train `net` in place against the fixed `classifier` (Eq. 2 of DGD) and return it, in evaluation mode.
 
-    `stage` is advanced at every step; `keep` is as for :class:`Guard`. Raises :class:`NotFiniteError` where a term is
-    no number any more.
+    `stage` is advanced at every step; `keep` is as for :class:`Guard`, `checkpoint` as for :func:`bench.training.fit`.
+    Raises :class:`NotFiniteError` where a term is no number any more.
     """
     net.to(device).train()
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)
     guard = Guard("the generator", {"generator": net}, keep)
-    for step in range(settings.steps):
+    held: dict[str, Part] = {"generator": net, "optimizer": optimizer, "order": generator}
+    # The classifier drives all: another one, be it by a bit, makes another generator.
+    loop = Loop(checkpoint, held, classifier.state_dict().values(), device)
+    for step in range(loop.start(stage), settings.steps):
         if settings.decay_steps and step and step % settings.decay_steps == 0:
             for group in optimizer.param_groups:
                 group["lr"] /= 10
@@ -160,6 +165,7 @@ def train_generator(
         optimizer.step()
         if stage is not None:
             stage.advance()
+        loop.done(step + 1, settings.steps)
     return net.eval()
 
 

@@ -19,7 +19,6 @@ Pixels come from a sigmoid, in [0, 1], and are mapped to [-1, 1] before the disc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,10 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.data_free import check_finite
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
-from bench.training import as_float, seeded
+from bench.training import Batches, as_float, seeded
 
 if TYPE_CHECKING:
     from bench.console import Stage
@@ -163,6 +163,7 @@ def train_gan(
     generator: torch.Generator,
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> GanGenerator:
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
 
@@ -177,6 +178,7 @@ def train_gan(
         generator: Whatever is random comes from it: starts, order of the images, noise.
         device: Where to train.
         stage: Advanced by one at each step of the generator, :meth:`GanSettings.total_steps` in all.
+        checkpoint: Where a training that was stopped goes on from; whoever made it clears it.
 
     Raises:
         BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
@@ -193,7 +195,13 @@ def train_gan(
         index = next(batches)
         return as_float(images[index.to(images.device)].to(device)), labels[index.to(labels.device)].to(device)
 
-    for step in range(settings.total_steps(kind, len(images))):
+    total = settings.total_steps(kind, len(images))
+    held: dict[str, Part] = {
+        "generator": game.generator, "critic": game.critic, "generator_step": game.optimizers[0],
+        "critic_step": game.optimizers[1], "order": generator, "batches": batches,
+    }  # fmt: skip
+    loop = Loop(checkpoint, held, [images, labels], device)
+    for step in range(loop.start(stage), total):
         if kind == "wgan":
             terms = _wasserstein_step(game, [draw()[0] for _ in range(settings.critic_steps)], settings.clip, generator)
         else:
@@ -201,6 +209,7 @@ def train_gan(
         check_finite(terms, step, kind)
         if stage is not None:
             stage.advance()
+        loop.done(step + 1, total)
     return game.generator.eval()
 
 
@@ -307,8 +316,6 @@ def _start(layer: nn.Module) -> None:
         nn.init.normal_(layer.weight, 1.0, 0.02)
 
 
-def _batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the images' numbers in shuffled batches for ever; a single left-over image is no batch."""
-    while True:
-        order = torch.randperm(count, generator=generator, device=generator.device)
-        yield from (batch for batch in torch.split(order, size) if len(batch) > 1)
+def _batches(count: int, size: int, generator: torch.Generator) -> Batches:
+    """Return the images' numbers in shuffled batches for ever; a single left-over image is no batch."""
+    return Batches(count, size, generator, least=2)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.cache import Cache
+    from bench.checkpoint import Checkpoint
     from bench.console import Progress
     from bench.privacy.ledger import Ledger
     from bench.seeds import Streams
@@ -208,6 +209,22 @@ class Context:
     """How many processes may train teachers side by side on a CPU; results do not depend on it."""
     note: Callable[[str], None] = lambda text: None
     """Say something about this run that is public; it is kept in the record and printed."""
+    cell: str = ""
+    """The key of the cell that is run. Part of what a checkpoint depends on that no other cell may go on with."""
+
+    def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint of a stage of this `kind`; a ``with`` block deletes it where it ends without an error.
+
+        `depends` names everything that the stage depends on besides the data set, the seed and the device, by the rule
+        of :meth:`bench.cache.Cache.get`.
+        """
+        from bench.checkpoint import Checkpoint
+
+        return Checkpoint(
+            self.cache,
+            kind,
+            {"depends": dict(depends), "seed": [self.streams.seed, self.streams.prefix], "device": self.device.type},
+        )
 
 
 class Method(abc.ABC):

@@ -136,7 +136,7 @@ def run_cell(
         if cell.refused:
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
-        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers)
+        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)

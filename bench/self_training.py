@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint
 from bench.errors import BenchError
 from bench.training import FitSettings, as_float, fit, predict, seeded, shifted
 
@@ -70,11 +71,13 @@ def train_self_trained(
     *,
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Return a student trained on `images` (m, channels, height, width) with `labels`, int64 (m,), and on the `pool`.
 
     `make` builds a fresh net, whose weights are drawn here. Images are uint8, or float in [0, 1]; the pool (n, ...) may
-    hold the labelled ones. `stage` is advanced at every optimiser step.
+    hold the labelled ones. `stage` is advanced at every optimiser step; `checkpoint` is as for
+    :func:`bench.training.fit`.
 
     Raises :class:`BenchError` without a labelled image or with an empty pool.
     """
@@ -85,6 +88,16 @@ def train_self_trained(
         with seeded(generator, device):
             return make()
 
+    reached = 0 if checkpoint is None else checkpoint.phase([images, labels, pool, generator.get_state()])
+
+    def begin(phase: int) -> None:
+        if checkpoint is not None:
+            checkpoint.begin(phase, {"beliefs": beliefs, "generator": generator})
+
+    def skip(steps: int) -> None:
+        if stage is not None:
+            stage.advance(steps)
+
     if len(labels) < settings.graph_below * classes:
         everything = torch.cat([as_float(images), as_float(pool)])
         scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
@@ -92,16 +105,27 @@ def train_self_trained(
         beliefs = (3.0 * scores / scores.std().clamp_min(1e-12)).softmax(1)
     else:
         beliefs = torch.zeros(len(pool), classes)
-        for _ in range(settings.committee):
-            member = fit(fresh(), images, labels, settings.labelled, generator, device=device, stage=stage)
+        for number in range(settings.committee):
+            member = fresh()  # of a phase that is done too: `make` has a stream of random numbers of its own
+            if number < reached:
+                skip(settings.labelled.total_steps(len(images)))
+                continue
+            begin(number)
+            fit(member, images, labels, settings.labelled, generator, device=device, stage=stage, checkpoint=checkpoint)
             beliefs += averaged_predictions(member, pool, settings, generator, device)
     student = fresh()
     for number in range(settings.rounds):
+        phase = settings.committee + number
         if number:
-            beliefs = averaged_predictions(student, pool, settings, generator, device)
+            if phase > reached:
+                beliefs = averaged_predictions(student, pool, settings, generator, device)
             student = fresh()
+        if phase < reached:
+            skip(settings.pool.total_steps(len(pool)))
+            continue
+        begin(phase)
         soft = sharpened(beliefs, settings.temperature)
-        fit(student, pool, soft, settings.pool, generator, device=device, stage=stage)
+        fit(student, pool, soft, settings.pool, generator, device=device, stage=stage, checkpoint=checkpoint)
     return student
 
 

@@ -10,7 +10,6 @@ Everything here sees public images and released labels only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
-from bench.training import as_float, seeded, shifted
+from bench.training import Batches, as_float, seeded, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage
@@ -82,11 +82,13 @@ def train_improved_gan(
     device: torch.device | str = "cpu",
     bf16: bool = False,
     stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` (any timm model) in place against `generator` and return it in evaluation mode.
 
     `images` (m, channels, height, width) with `labels`, int64 (m,), are the labelled ones; `unlabelled` (n, ...) the
-    others, of which the labelled ones may be some; uint8, or float in [0, 1]. `stage` is advanced at every step.
+    others, of which the labelled ones may be some; uint8, or float in [0, 1]. `stage` is advanced at every step;
+    `checkpoint` is as for :func:`bench.training.fit`.
 
     Raises :class:`BenchError` without a labelled image or with fewer than two unlabelled ones, or where training
     diverges.
@@ -103,8 +105,8 @@ def train_improved_gan(
     student_step = torch.optim.Adam(student.parameters(), settings.lr, betas, settings.epsilon, fused=True)
     generator_step = torch.optim.Adam(generator.parameters(), settings.lr, betas, settings.epsilon, fused=True)
     average = [p.detach().clone() for p in student.parameters()] if settings.ema is not None else []
-    labelled_order = _endless(len(images), size, randomness)
-    real_order, matched_order = _endless(len(unlabelled), size, randomness), _endless(len(unlabelled), size, randomness)
+    labelled_order = Batches(len(images), size, randomness, joined=True)
+    real_order, matched_order = (Batches(len(unlabelled), size, randomness, joined=True) for _ in range(2))
     loss = torch.zeros(())
     with seeded(randomness, device):
         if settings.start_images:
@@ -112,7 +114,14 @@ def train_improved_gan(
             with torch.no_grad(), data_dependent_start(student):
                 student(unlabelled[start[: settings.start_images].to(device)])
             average = [p.detach().clone() for p in student.parameters()] if average else []
-        for step in range(total):
+        held: dict[str, Part] = {
+            "student": student, "generator": generator, "student_step": student_step, "average": average,
+            "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
+            "real": real_order, "matched": matched_order,
+        }  # fmt: skip
+        # After the data-dependent start, which replaces the average and is cheap to repeat.
+        loop = Loop(checkpoint, held, [images, labels, unlabelled], device)
+        for step in range(loop.start(stage), total):
             kept = _kept_rate(settings, step, total)
             index = next(labelled_order).to(device)
             labelled = images[index]
@@ -144,6 +153,7 @@ def train_improved_gan(
             student.requires_grad_(True)
             if stage is not None:
                 stage.advance()
+            loop.done(step + 1, total)
     if not math.isfinite(float(loss.detach())):
         raise BenchError("the improved GAN diverged: the loss is not finite. Lower its learning rate (lr).")
     with torch.no_grad():
@@ -172,13 +182,3 @@ def _update(optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None
 def _kept_rate(settings: ImprovedGANSettings, step: int, total: int) -> float:
     kept = settings.linear_decay_from * total
     return 1.0 if step < kept else (total - step) / max(total - kept, 1.0)
-
-
-def _endless(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of exactly `size` numbers below `count`, permutation after permutation, for ever."""
-    left = torch.empty(0, dtype=torch.long, device=generator.device)
-    while True:
-        while len(left) < size:
-            left = torch.cat([left, torch.randperm(count, generator=generator, device=generator.device)])
-        yield left[:size]
-        left = left[size:]

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.data_free import Arrays, Guard, Reading
 from bench.errors import BenchError
 from bench.models.autoencoders import VAE
@@ -73,17 +74,21 @@ class StudentSettings:
 def train_vae(
     vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
     *, device: torch.device | str = "cpu", stage: Stage | None = None, keep: Callable[[Arrays], object] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
 
-    Adam at `lr`, falling linearly to 0; `keep` is as for :class:`bench.data_free.Guard`. Raises
-    :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any more.
+    Adam at `lr`, falling linearly to 0; `keep` is as for :class:`bench.data_free.Guard`, `checkpoint` as for
+    :func:`bench.training.fit`. Raises :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any
+    more.
     """
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     guard = Guard("the autoencoder", {"vae": vae}, keep)
-    for step in range(steps):
+    loop = Loop(checkpoint, {"vae": vae, "optimizer": optimizer, "order": generator}, [images], device)
+    falling.last_epoch = first = loop.start(stage)
+    for step in range(first, steps):
         index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
         terms = vae.terms(as_float(images[index].to(device)), generator)
         guard.check(terms, step)
@@ -93,6 +98,7 @@ def train_vae(
         falling.step()
         if stage is not None:
             stage.advance()
+        loop.done(step + 1, steps)
     return vae.eval()
 
 
@@ -161,12 +167,14 @@ def train_tangent_normal(
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
     keep: Callable[[Arrays], object] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` in place on labelled `images` (m, ...) and, where given, on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Squared distances of features are means over features, and terms means
-    over the batch, so that weights do not depend on sizes. Raises :class:`BenchError` without a labelled image, and
-    :class:`bench.data_free.NotFiniteError` where a term is no number any more.
+    over the batch, so that weights do not depend on sizes. `checkpoint` is as for :func:`bench.training.fit`. Raises
+    :class:`BenchError` without a labelled image, and :class:`bench.data_free.NotFiniteError` where a term is no number
+    any more.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
@@ -176,8 +184,12 @@ def train_tangent_normal(
     optimizer: torch.optim.Optimizer = make(student.parameters(), lr=settings.lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / settings.steps)
     guard = Guard("the student", {"student": student}, keep)
+    smooth = [] if triples is None else [triples.plain, triples.tangent, triples.normal]
+    held: dict[str, Part] = {"student": student, "optimizer": optimizer, "order": generator}
+    loop = Loop(checkpoint, held, [images, labels, *smooth], device)
     with seeded(generator, device):
-        for step in range(settings.steps):
+        falling.last_epoch = first = loop.start(stage)
+        for step in range(first, settings.steps):
             index = torch.randint(len(images), (min(settings.batch_size, len(images)),), generator=generator)
             batch = as_float(images[index].to(device))
             if settings.shift:
@@ -192,6 +204,7 @@ def train_tangent_normal(
             falling.step()
             if stage is not None:
                 stage.advance()
+            loop.done(step + 1, settings.steps)
     return student.eval()
 
 

@@ -12,12 +12,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def fit(
     bf16: bool = False,
     must_converge: bool = True,
     stage: Stage | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
@@ -109,7 +111,8 @@ def fit(
     float (n, classes) with rows that sum to 1; `weights` (n,) weighs the records' losses. `augment` is applied after
     the shift of the settings. `bf16` runs the forward pass in bfloat16: twice as
     fast for nets of wide convolutions on a CPU that has it, no faster for small ones. `stage` is
-    advanced by one at every step. Without `must_converge` a loss that is not finite is no error.
+    advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
+    training that was stopped goes on from there; whoever made it clears it.
 
     Raises :class:`BenchError` for an empty set, labels of another length, or a loss that is not finite.
     """
@@ -125,9 +128,17 @@ def fit(
     optimizer = make_optimizer(model, settings)
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
-    batches = _batches(count, settings, generator)
+    batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator)
+    held: dict[str, Part] = {
+        "model": model,
+        "optimizer": optimizer,
+        "average": average,
+        "order": generator,
+        "batches": batches,
+    }
+    loop = Loop(checkpoint, held, [images, labels, weights], device)
     with seeded(generator, device):
-        for step in range(total):
+        for step in range(loop.start(stage), total):
             index = next(batches).to(device)
             batch = as_float(images[index])
             if settings.shift:
@@ -152,12 +163,55 @@ def fit(
                 torch._foreach_lerp_(average, list(model.parameters()), 1.0 - decay)
             if stage is not None:
                 stage.advance()
+            loop.done(step + 1, total)
     if must_converge and not math.isfinite(float(loss.detach())):
         raise BenchError("training diverged: the loss is not finite. Lower the learning rate (lr).")
     with torch.no_grad():
         for parameter, mean in zip(model.parameters(), average, strict=bool(average)):
             parameter.copy_(mean)
     return model.eval()
+
+
+class Batches:
+    """The numbers 0..count-1, batch by batch, for ever; what is left of a permutation is its state.
+
+    Each pass goes through a new permutation drawn from `generator`, and its last batch may be short; one of fewer than
+    `least` is left out. `joined` fills it up from the next permutation instead. Without a generator the numbers come as
+    they lie, a short last batch being moved back to full size.
+    """
+
+    def __init__(
+        self, count: int, size: int, generator: torch.Generator | None, *, least: int = 1, joined: bool = False
+    ) -> None:
+        self._count, self._size, self._generator = count, size if joined else min(size, count), generator
+        self._least, self._joined = least, joined
+        self._left = torch.empty(0, dtype=torch.long, device="cpu" if generator is None else generator.device)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Tensor:
+        """Return the next batch, int64 (at most `size`,)."""
+        while len(self._left) < (self._size if self._joined else self._least):
+            new = self._permutation()
+            self._left = torch.cat([self._left, new]) if self._joined else new
+        batch, self._left = self._left[: self._size], self._left[self._size :]
+        if self._generator is None and len(batch) < self._size:
+            return torch.arange(self._count - self._size, self._count)
+        return batch
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is left of the permutation."""
+        return {"left": self._left}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with what is left of another's permutation."""
+        self._left = state["left"].to(self._left.device)
+
+    def _permutation(self) -> Tensor:
+        if self._generator is None:
+            return torch.arange(self._count)
+        return torch.randperm(self._count, generator=self._generator, device=self._generator.device)
 
 
 def classification_loss(
@@ -244,20 +298,6 @@ def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> It
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
-
-
-def _batches(count: int, settings: FitSettings, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the records' numbers, batch by batch, for ever."""
-    size = min(settings.batch_size, count)
-    if settings.order == "sequential":
-        everything = torch.arange(count)
-        while True:
-            for start in range(0, count, size):
-                start = min(start, count - size)
-                yield everything[start : start + size]
-    while True:
-        order = torch.randperm(count, generator=generator, device=generator.device)
-        yield from torch.split(order, size)
 
 
 def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) -> nn.Module:

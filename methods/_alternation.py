@@ -2,16 +2,23 @@
 
 Nothing here knows private data: a teacher is asked by the function that is passed in. (DPSD-T passes the teacher
 itself as the discriminator, and declares that.)
+
+A run that was stopped goes on with the answers that it had: they are in the weights, and are charged for again, in the
+ledger of the new process, without a further look at the teacher. Seeded noise goes on where it was in its stream, so
+that what was asked after the last checkpoint gets the same answers; secure noise is drawn afresh for it, and what the
+stopped run had drawn for it is lost with that run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from bench.checkpoint import Checkpoint, Loop
 from bench.data_free import NotFiniteError, check_finite, generator_terms
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
@@ -19,8 +26,11 @@ from bench.random_images import random_images
 from bench.training import as_float
 
 if TYPE_CHECKING:
+    from bench.checkpoint import Part
+    from bench.console import Stage
     from bench.interface import Context, Facts
     from bench.models.generators import DataFreeGenerator
+    from bench.privacy.ledger import Ledger
     from methods._dpsd import AlternationConfig
 
 SHOWN = 100
@@ -30,6 +40,45 @@ SHOWN = 100
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return Eq. (7), the cross-entropy to soft `labels` (n, classes), as a mean; they need not be probabilities."""
     return -(labels * logits.log_softmax(1)).sum(1).mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a run needs to go on: its checkpoint, what charges the ledger for so many batches, and where noise is."""
+
+    checkpoint: Checkpoint
+    charge: Callable[[int], None]
+    ledger: Ledger
+
+
+class _Position:
+    """Where the ledger's noise is in its stream, as a tensor."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"position": torch.tensor(list(self._ledger.noise_position), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._ledger.noise_position = bytes(state["position"].tolist())
+
+
+class _Answered:
+    """Batches of images with their answers, to be used again."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Tensor]] = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            f"{number}-{what}": tensor
+            for number, batch in enumerate(self.batches)
+            for what, tensor in zip(("images", "labels"), batch, strict=True)
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.batches = [(state[f"{number}-images"], state[f"{number}-labels"]) for number in range(len(state) // 2)]
 
 
 class Alternating:
@@ -44,7 +93,9 @@ class Alternating:
         annotate: Callable[[Tensor, Tensor], Tensor],
         facts: Facts,
         context: Context,
+        resumption: Resumption | None = None,
     ) -> None:
+        self._resumption = resumption
         self.config, self.facts, self.context = config, facts, context
         self.student, self.generator, self.discriminator = student, generator, discriminator
         self.annotate = annotate
@@ -67,9 +118,10 @@ class Alternating:
 
         """
         config = self.config
-        kept: list[tuple[Tensor, Tensor]] = []
+        answered = _Answered()
         with self.context.progress.stage("alternation", config.iterations) as stage:
-            for iteration in range(config.iterations):
+            loop, first = self._go_on(answered, stage)
+            for iteration in range(first, config.iterations):
                 self.student.train()
                 if iteration < config.asked:
                     made = self.generator(self.latents)
@@ -77,17 +129,38 @@ class Alternating:
                     labels = self._update_student(images, None, iteration, depends)
                     self._update_generator(made, labels[: config.generated], iteration, depends)
                     if config.asked < config.iterations:
-                        kept.append((images, labels))
+                        answered.batches.append((images, labels))
                 else:
-                    number = int(torch.randint(len(kept), (), generator=self._random))
-                    self._update_student(*kept[number], iteration, depends)
+                    number = int(torch.randint(len(answered.batches), (), generator=self._random))
+                    self._update_student(*answered.batches[number], iteration, depends)
                 stage.advance()
+                loop.done(iteration + 1, config.iterations)
         self.student.eval()
         with torch.no_grad():
             made = self.generator(self.latents)
             self._check({"output": self.student(made).sum()}, config.iterations, "the released student", depends)
             shown: Tensor = self.generator.eval()(self.latents[:SHOWN])
         return (shown * 255).round().to(torch.uint8).cpu()
+
+    def _go_on(self, answered: _Answered, stage: Stage) -> tuple[Loop, int]:
+        """Return the loop and the number of iterations that a stopped run has done, whose answers are charged for."""
+        resumption = self._resumption
+        held: dict[str, Part] = {
+            "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
+            "student_step": self._student_step, "generator_step": self._generator_step, "answered": answered,
+        }  # fmt: skip
+        if resumption is None:
+            return Loop(None, held), 0
+        noise = _Position(resumption.ledger)
+        held["noise"] = noise
+        # Noise from another place of a stream is another run's.
+        loop = Loop(resumption.checkpoint, held, noise.state_dict().values(), self.context.device)
+        first = loop.start(stage)
+        resumption.charge(min(first, self.config.asked))
+        answered.batches = [
+            (images.to(self.context.device), labels.to(self.context.device)) for images, labels in answered.batches
+        ]
+        return loop, first
 
     def _with_random(self, made: Tensor) -> Tensor:
         count = self.config.batch - len(made)

@@ -26,7 +26,7 @@ from methods._pate import (
     teacher_pool,
     train_ensemble,
 )
-from methods._students import make_student
+from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -224,14 +224,17 @@ class DGDFamily(Method):
             with seeded(context.streams.torch("vae/start")):
                 vae: VAE = VAE(*facts.shape, latent=config.latent, units=config.vae_units)
             order = context.streams.torch("vae/order")
-            with context.progress.stage("autoencoder", config.vae_steps) as stage:
-                train_vae(
-                    vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
-                    device=context.device, stage=stage, keep=self.keeper("vae", config, context),
-                )  # fmt: skip
             radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
-            with context.progress.stage("triples", len(images)) as stage:
-                made = make_triples(vae, images, radius, order, device=context.device, stage=stage)
+            # Open until the triples are made: the autoencoder is no artefact of its own.
+            with context.checkpoint("vae", depends) as checkpoint:
+                with context.progress.stage("autoencoder", config.vae_steps) as stage:
+                    train_vae(
+                        vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
+                        device=context.device, stage=stage, keep=self.keeper("vae", config, context),
+                        checkpoint=checkpoint,
+                    )  # fmt: skip
+                with context.progress.stage("triples", len(images)) as stage:
+                    made = make_triples(vae, images, radius, order, device=context.device, stage=stage)
             return {"plain": made.plain.numpy(), "tangent": made.tangent.numpy(), "normal": made.normal.numpy()}
 
         found = context.cache.get("triples", depends, make)
@@ -262,10 +265,14 @@ class DGDFamily(Method):
             shift=largest_shift(facts) if quick else 0,
             reading=self.reading(config),
         )
-        with context.progress.stage("student", settings.steps) as stage:
+        with (
+            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.progress.stage("student", settings.steps) as stage,
+        ):
             train_tangent_normal(
                 student, images, labels, triples, settings, context.streams.torch("student/order"),
                 device=context.device, stage=stage, keep=self.keeper("student", config, context),
+                checkpoint=checkpoint,
             )  # fmt: skip
         return student, options
 

@@ -16,7 +16,7 @@ from bench.cache import digest_of
 from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
-from methods._students import make_student
+from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,13 +139,17 @@ class Alternation(Method):
     def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return what annotates a batch: it asks the teacher, through the ledger."""
 
+    @abc.abstractmethod
+    def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
+        """Charge `ledger` for one annotated batch, asking nobody: for answers that a stopped run had."""
+
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Run the alternation and release student, generator and some of its images."""
         from bench.models.generators import DataFreeGenerator
         from bench.training import seeded
-        from methods._alternation import Alternating
+        from methods._alternation import Alternating, Resumption
 
         config.top_k(private.facts)
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
@@ -154,16 +158,24 @@ class Alternation(Method):
             xavier(student)
             xavier(generator)
         annotate = self.annotator(config, private, ledger, context)
-        run = Alternating(
-            config,
-            student.to(context.device),
-            generator.to(context.device),
-            self.discriminator(config, private, student, ledger, context),
-            annotate,
-            private.facts,
-            context,
-        )
-        images = run.alternate({"method": self.name, "config": as_dict(config), "seed": context.streams.seed})
+
+        def charge(batches: int) -> None:
+            with ledger.charging_again():
+                for _ in range(batches):
+                    self.charge(config, private.facts, ledger)
+
+        with context.checkpoint("alternation", {"method": self.name, **student_depends(config, context)}) as checkpoint:
+            run = Alternating(
+                config,
+                student.to(context.device),
+                generator.to(context.device),
+                self.discriminator(config, private, student, ledger, context),
+                annotate,
+                private.facts,
+                context,
+                Resumption(checkpoint, charge, ledger),
+            )
+            images = run.alternate({"method": self.name, "config": as_dict(config), "seed": context.streams.seed})
         return Released(
             student.eval(),
             config.student,
@@ -208,19 +220,6 @@ def train_teacher(
     facts, streams = private.facts, context.streams.child(name)
     model, _ = make_student(config.teacher, facts, streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)
-
-    def make() -> dict[str, NDArray[Any]]:
-        rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
-        # The number of a client's records follows from their labels; a stage that showed it would print it.
-        with context.progress.stage(name, 1) as stage:
-            # One that diverges is still asked: were it an error, one record could decide whether there is a student.
-            fit(
-                model, private.images[rows], private.labels[rows], settings, streams.torch("order"),
-                device=context.device, must_converge=False,
-            )  # fmt: skip
-            stage.advance()
-        return {key: value.cpu().numpy() for key, value in model.state_dict().items()}
-
     depends = {
         "name": name,
         "net": config.teacher,
@@ -228,6 +227,19 @@ def train_teacher(
         "seed": context.streams.seed,
         "device": context.device.type,
     }
+
+    def make() -> dict[str, NDArray[Any]]:
+        rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
+        # The number of a client's records follows from their labels; a stage that showed it would print it.
+        with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
+            # One that diverges is still asked: were it an error, one record could decide whether there is a student.
+            fit(
+                model, private.images[rows], private.labels[rows], settings, streams.torch("order"),
+                device=context.device, must_converge=False, checkpoint=checkpoint,
+            )  # fmt: skip
+            stage.advance()
+        return {key: value.cpu().numpy() for key, value in model.state_dict().items()}
+
     arrays = context.cache.get("teacher", depends, make)
     model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
     return model.to(context.device).eval().requires_grad_(False)

@@ -18,7 +18,7 @@ from bench.cache import digest_of
 from bench.config import as_dict, setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
-from methods._students import make_student
+from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -342,9 +342,11 @@ def train_on_answers(
     start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
     student, options = make_student(config.student, facts, start)
     images, shift = public.images[asked], largest_shift(facts)
+    checkpoint = context.checkpoint("student", student_depends(config, context))
     if config.student_training == "self-training":
         training = _self_training(facts)
-        with context.progress.stage("student", training.total_steps(len(images), len(public), facts.classes)) as stage:
+        total = training.total_steps(len(images), len(public), facts.classes)
+        with checkpoint, context.progress.stage("student", total) as stage:
             student = train_self_trained(
                 lambda: make_student(config.student, facts, start)[0],
                 images,
@@ -355,20 +357,22 @@ def train_on_answers(
                 order,
                 device=context.device,
                 stage=stage,
+                checkpoint=checkpoint,
             )
         return student, options
     if config.student_training == "supervised":
         fitting = FitSettings(
             epochs=config.student_epochs, batch_size=32, optimizer="adam", lr=1e-3, shift=shift, label_smoothing=0.1
         )
-        with context.progress.stage("student", fitting.total_steps(len(images))) as stage:
-            fit(student, images, labels, fitting, order, device=context.device, stage=stage)
+        with checkpoint, context.progress.stage("student", fitting.total_steps(len(images))) as stage:
+            fit(student, images, labels, fitting, order, device=context.device, stage=stage, checkpoint=checkpoint)
         return student, options
     settings = ImprovedGANSettings(epochs=config.student_epochs, lr=config.student_lr)
     with seeded(context.streams.torch("generator/start")):
         generator = generator_for(*facts.shape)
-    with context.progress.stage("student", settings.total_steps(len(public))) as stage:
+    with checkpoint, context.progress.stage("student", settings.total_steps(len(public))) as stage:
         train_improved_gan(
-            student, generator, images, labels, public.images, settings, order, device=context.device, stage=stage
-        )
+            student, generator, images, labels, public.images, settings, order, device=context.device, stage=stage,
+            checkpoint=checkpoint,
+        )  # fmt: skip
     return student, options

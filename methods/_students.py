@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from bench.interface import Facts
+    from bench.interface import Context, Facts
+
+
+def student_depends(config: Any, context: Context) -> dict[str, Any]:
+    """Return what the checkpoint of a stage of one cell depends on: no other cell may go on with its noise."""
+    from bench.config import as_dict
+
+    return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 
 def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.checkpoint import Checkpoint
     from bench.privacy.ledger import Ledger
 
 PRINTED = ((1.0, 27), (10.0, 1300))
@@ -203,9 +204,11 @@ class DGD(DGDFamily):
         }  # fmt: skip
 
         def make() -> dict[str, NDArray[Any]]:
-            if config.images == "data-free":
-                return {"images": self.data_free(config, private, context, order).numpy()}
-            return {"images": gan_images(config, private, context, order).numpy()}
+            # Both open until the images are made: neither net is an artefact of its own.
+            with context.checkpoint("baseline", depends) as first, context.checkpoint("generator", depends) as second:
+                if config.images == "data-free":
+                    return {"images": self.data_free(config, private, context, order, first, second).numpy()}
+                return {"images": gan_images(config, private, context, order, second).numpy()}
 
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
         if not config.random_share:
@@ -223,6 +226,8 @@ class DGD(DGDFamily):
         private: PrivateData,
         context: Context,
         order: torch.Generator,
+        of_baseline: Checkpoint | None = None,
+        of_generator: Checkpoint | None = None,
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.data_free import GeneratorSettings, generate, train_generator
@@ -240,7 +245,7 @@ class DGD(DGDFamily):
         with context.progress.stage("baseline", config.baseline_steps) as stage:
             fit(
                 baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
-                device=context.device, stage=stage,
+                device=context.device, stage=stage, checkpoint=of_baseline,
             )  # fmt: skip
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
@@ -257,7 +262,7 @@ class DGD(DGDFamily):
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(
                 net, baseline, driving, order, device=context.device, stage=stage,
-                keep=self.keeper("generator", config, context),
+                keep=self.keeper("generator", config, context), checkpoint=of_generator,
             )  # fmt: skip
         return generate(net, config.synthetic, order, context.device)
 
@@ -271,7 +276,11 @@ class DGD(DGDFamily):
 
 
 def gan_images(
-    config: DGDPrintedConfig, private: PrivateData, context: Context, order: torch.Generator
+    config: DGDPrintedConfig,
+    private: PrivateData,
+    context: Context,
+    order: torch.Generator,
+    checkpoint: Checkpoint | None = None,
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
     from bench.data_free import generate
@@ -283,7 +292,7 @@ def gan_images(
     with context.progress.stage(config.images, total) as stage:
         net = train_gan(
             config.images, private.images, private.labels, private.facts.classes, settings, order,
-            device=context.device, stage=stage,
+            device=context.device, stage=stage, checkpoint=checkpoint,
         )  # fmt: skip
     return generate(net, config.synthetic, order, context.device)
 

@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
@@ -124,12 +125,13 @@ class DPSGD(Method):
         from torch.nn.functional import cross_entropy
 
         from bench.privacy.dp_sgd import DPSGDRun
-        from methods._students import make_student
+        from methods._students import make_student, student_depends
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         steps = config.steps(len(private))
-        with context.progress.stage("student", steps) as stage:
+        depends = {**student_depends(config, context), "opacus": version("opacus")}
+        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
             run = DPSGDRun(
                 optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
                 loss=cross_entropy,
@@ -138,6 +140,7 @@ class DPSGD(Method):
                 expected_batch_size=config.batch_size,
                 steps=steps,
                 stage=stage,
+                checkpoint=checkpoint,
             )
             ledger.dp_sgd(student, private.images, private.labels, run)
         return Released(student, config.student, options)

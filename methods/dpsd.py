@@ -155,6 +155,15 @@ class DPSD(Alternation):
 
         return annotate
 
+    def charge(self, config: DPSDConfig, facts: Facts, ledger: Ledger) -> None:
+        """See :meth:`methods._dpsd.Alternation.charge`."""
+        import torch
+
+        from methods._annotation import released_gradients
+
+        nothing = torch.zeros(config.batch, facts.classes)
+        released_gradients(nothing, ledger, beta=config.bound(), sigma=config.sigma, answers=1, reading=config.eq3)
+
 
 def with_beta(config: DPSDConfig, budget: Budget, facts: Facts) -> DPSDConfig:
     """Return `config` with k checked and with the beta that the paper takes for `budget` where none is set."""

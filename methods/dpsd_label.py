@@ -112,3 +112,13 @@ class DPSDLabel(Alternation):
             return functional.one_hot(torch.from_numpy(answers), classes).to(student)
 
         return annotate
+
+    def charge(self, config: DPSDLabelConfig, facts: Facts, ledger: Ledger) -> None:
+        """See :meth:`methods._dpsd.Alternation.charge`."""
+        import numpy as np
+
+        labels = np.zeros(config.batch, dtype=np.int64)
+        sets = np.tile(np.arange(config.top_k(facts)), (config.batch, 1))
+        ledger.top_k_randomized_response(
+            labels, sets, epsilon=config.epsilon, classes=facts.classes, outside=config.outside
+        )

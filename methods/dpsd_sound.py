@@ -31,7 +31,7 @@ from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, 
 from bench.registry import register_method
 from methods._dpsd import CITATION, positive
 from methods._pate import augmented_settings, shared_ensemble
-from methods._students import make_student
+from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:
     import torch
@@ -243,6 +243,7 @@ def learn(
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
     import torch
 
+    from bench.checkpoint import Loop, Part
     from bench.data_free import check_finite
     from bench.training import as_float, shifted
 
@@ -250,8 +251,14 @@ def learn(
     shift = 2 if min(images.shape[2:]) >= 16 else 1
     student.to(context.device).train()
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
-    with context.progress.stage("student", config.student_steps) as stage:
-        for step in range(config.student_steps):
+    depends = {**student_depends(config, context), "round": number}
+    with (
+        context.checkpoint("student", depends) as checkpoint,
+        context.progress.stage("student", config.student_steps) as stage,
+    ):
+        held: dict[str, Part] = {"student": student, "optimizer": optimizer, "draws": draws}
+        loop = Loop(checkpoint, held, [images, labels], context.device)
+        for step in range(loop.start(stage), config.student_steps):
             for group in optimizer.param_groups:
                 group["lr"] = config.student_lr * 0.5 * (1 + math.cos(math.pi * step / config.student_steps))
             rows = torch.randint(len(images), (config.student_batch,), generator=draws)
@@ -263,6 +270,7 @@ def learn(
             torch.autograd.backward(loss)
             optimizer.step()
             stage.advance()
+            loop.done(step + 1, config.student_steps)
     student.eval()
 
 

@@ -72,14 +72,17 @@ class NonPrivate(Method):
     ) -> Released:
         """Train the student on all private records, declared as a bypass."""
         from bench.training import FitSettings, fit
-        from methods._students import make_student
+        from methods._students import make_student, student_depends
 
         ledger.bypass(self.bypass)
         settings = FitSettings(
             epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
         )
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
-        with context.progress.stage("student", settings.total_steps(len(private))) as stage:
+        with (
+            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.progress.stage("student", settings.total_steps(len(private))) as stage,
+        ):
             fit(
                 student,
                 private.images,
@@ -88,5 +91,6 @@ class NonPrivate(Method):
                 context.streams.torch("student/order"),
                 device=context.device,
                 stage=stage,
+                checkpoint=checkpoint,
             )
         return Released(student, config.student, options)

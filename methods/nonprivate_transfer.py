@@ -92,6 +92,7 @@ class NonPrivateTransfer(Method):
         """Train the head on the features of all private records, declared as a bypass."""
         from bench.features import features_of
         from bench.training import FitSettings, fit
+        from methods._students import student_depends
         from methods._transfer import backbone_of, make_transfer
 
         ledger.bypass(self.bypass)
@@ -101,7 +102,13 @@ class NonPrivateTransfer(Method):
             epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
         )
         student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
-        with context.progress.stage("student", settings.total_steps(len(private))) as stage:
-            order = context.streams.torch("student/order")
-            fit(student.head, features, private.labels, settings, order, device=context.device, stage=stage)
+        order = context.streams.torch("student/order")
+        with (
+            context.checkpoint("student", student_depends(config, context)) as checkpoint,
+            context.progress.stage("student", settings.total_steps(len(private))) as stage,
+        ):
+            fit(
+                student.head, features, private.labels, settings, order, device=context.device, stage=stage,
+                checkpoint=checkpoint,
+            )  # fmt: skip
         return Released(student.eval(), "frozen_transfer", options)

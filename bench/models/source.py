@@ -106,10 +106,13 @@ def train_source(
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):
             net: nn.Module = create_model(name, **model_options(name, classes, channels, pixels))
-        with context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage:
+        with (
+            context.checkpoint("source", depends) as checkpoint,
+            context.progress.stage(f"backbone on {source}", settings.total_steps(len(images))) as stage,
+        ):
             fit(
                 _Prepared(net, blank), cast(Tensor, images), labels, settings, streams.torch("order"),
-                device=context.device, bf16=bf16, stage=stage,
+                device=context.device, bf16=bf16, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         wanted = set(headless(name, channels, pixels).state_dict())
         return {key: value.cpu().numpy() for key, value in net.state_dict().items() if key in wanted}

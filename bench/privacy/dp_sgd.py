@@ -17,6 +17,7 @@ from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
+from bench.checkpoint import Checkpoint, Loop
 from bench.errors import BenchError
 from bench.privacy import events
 from bench.training import as_float
@@ -43,6 +44,23 @@ class DPSGDRun:
     expected_batch_size: int
     steps: int
     stage: Stage | None = None
+    checkpoint: Checkpoint | None = None
+    """Where a training that was stopped goes on from; whoever made it clears it."""
+
+
+class _Counted:
+    """The steps that Opacus's accountant has counted, in all processes that a training ran in."""
+
+    def __init__(self, accountant: RDPAccountant) -> None:
+        self._accountant = accountant
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        history = torch.tensor([list(map(float, entry)) for entry in self._accountant.history], dtype=torch.float64)
+        return {"history": history}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        rows = state["history"].tolist()
+        self._accountant.history = [(noise, rate, int(steps)) for noise, rate, steps in rows]
 
 
 class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
@@ -80,7 +98,9 @@ def train(
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
-    Images are uint8 or floats in [0, 1]. Batches and noise are drawn from `randomness`.
+    Images are uint8 or floats in [0, 1]. Batches and noise are drawn from `randomness`. A training that was stopped
+    goes on with the noise that it would have drawn, and only where `randomness` starts as it did then: steps that are
+    done again are the same ones, not further ones, so the event is that of one undisturbed run.
 
     Raises :class:`BenchError` where the model mixes the examples of a batch (batch normalisation).
     """
@@ -107,11 +127,17 @@ def train(
     try:
         # Opacus's hooks make torch warn that images need no gradient, once per training.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        for _ in range(run.steps):
+        held = {
+            "model": model, "optimizer": optimizer.original_optimizer, "randomness": randomness,
+            "counted": _Counted(accountant),
+        }  # fmt: skip
+        loop = Loop(run.checkpoint, held, [images, labels], next(model.parameters()).device)
+        for step in range(loop.start(run.stage), run.steps):
             chosen = torch.from_numpy(np.flatnonzero(randomness.random(records) < rate))
             _step(module, optimizer, images, labels, chosen, run)
             if run.stage is not None:
                 run.stage.advance()
+            loop.done(step + 1, run.steps)
     finally:
         # An attacked student must be the plain module: the wrapper's hooks break a second backward pass.
         module.remove_hooks()

@@ -7,8 +7,10 @@ non-interference test (:mod:`bench.privacy.noninterference`) runs a method twice
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +32,7 @@ from bench.privacy.events import (
     RandomizedResponse,
     TopKRandomizedResponse,
 )
-from bench.privacy.noise import GRANULARITY, Noise, SeededNoise
+from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, _Unused
 from bench.privacy.pate import check_votes
 
 if TYPE_CHECKING:
@@ -255,6 +257,29 @@ class Ledger:
         counted = train(model, images, labels, run, randomness=np.random.default_rng(words), severed=self.severed)
         if counted != planned:
             raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+    @property
+    def noise_position(self) -> bytes:
+        """Where the noise is in its stream, empty where it cannot be repeated; for private checkpoints only."""
+        return self._noise.position()
+
+    @noise_position.setter
+    def noise_position(self, position: bytes) -> None:
+        self._noise.move_to(position)
+
+    @contextlib.contextmanager
+    def charging_again(self) -> Iterator[None]:
+        """Charge for what a stopped run was answered: the caller has those answers, and gets no new ones.
+
+        Inside, each call records its event as ever, draws nothing, and returns something that depends on no value it
+        is given. Not for votes, which the data-dependent accountants want to see.
+        """
+        noise, severed = self._noise, self.severed
+        self._noise, self.severed = _Unused(noise.exact), True
+        try:
+            yield
+        finally:
+            self._noise, self.severed = noise, severed
 
     def record_level(self, delta: float) -> Accounted | None:
         """Return what follows for a training record where the unit is a query's label; None for other units.

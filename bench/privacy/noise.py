@@ -9,6 +9,7 @@ be repeated.
 from __future__ import annotations
 
 import abc
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,34 @@ class Noise(abc.ABC):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """Return independent uniform draws from 0..count-1."""
 
+    def position(self) -> bytes:
+        """Return where a reproducible source is in its stream; empty for one that cannot be repeated. Secret."""
+        return b""
+
+    def move_to(self, position: bytes) -> None:
+        """Go to where :meth:`position` said that this source was; nothing happens for an empty position."""
+        if position:
+            raise ValueError("this source of noise cannot be moved.")
+
+
+class _Unused(Noise):
+    """No noise: for answers that nobody gets. `exact` is that of the source it stands in for."""
+
+    def __init__(self, exact: bool) -> None:
+        self.exact = exact
+
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
+        return np.zeros_like(positions)
+
+    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        return np.zeros(shape, dtype=np.int64)
+
 
 class SeededNoise(Noise):
     """Reproducible noise from a NumPy generator."""
@@ -73,6 +102,15 @@ class SeededNoise(Noise):
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`Noise.uniform`."""
         return self._generator.integers(0, count, shape)
+
+    def position(self) -> bytes:
+        """See :meth:`Noise.position`."""
+        return json.dumps(self._generator.bit_generator.state).encode()
+
+    def move_to(self, position: bytes) -> None:
+        """See :meth:`Noise.move_to`."""
+        if position:
+            self._generator.bit_generator.state = json.loads(position)
 
 
 class SecureNoise(Noise):

@@ -1,0 +1,486 @@
+"""A stage that is stopped and goes on ends as one that was not, to the byte."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
+from attacks._decoder import Decoder, train_decoder
+from bench import checkpoint as module
+from bench.cache import Cache
+from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
+from bench.console import Progress
+from bench.data_free import GeneratorSettings, train_generator
+from bench.gans import GanGenerator, GanSettings, train_gan
+from bench.interface import Budget, Context
+from bench.models.autoencoders import VAE
+from bench.models.classifiers import build
+from bench.models.generators import DataFreeGenerator, DenseGenerator
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import Noise, SeededNoise
+from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
+from bench.registry import METHODS
+from bench.seeds import Streams
+from bench.self_training import SelfTrainingSettings, train_self_trained
+from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
+from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
+from bench.training import FitSettings, fit, seeded
+
+CLASSES = 3
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+class Stage:
+    """A progress stage that counts, and stops the training at one step."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.steps, self._stop = 0, stop
+
+    def advance(self, steps: int = 1) -> None:
+        self.steps += steps
+        if self.steps == self._stop:
+            raise Stopped
+
+
+Train = Callable[[Stage, Checkpoint | None], nn.Module]
+"""Runs a whole stage from its start, with its own generators, and returns what comes of it."""
+
+
+@pytest.fixture(autouse=True)
+def at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+
+
+def seed(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def blobs(count: int, start: int = 0) -> tuple[Tensor, Tensor]:
+    generator = seed(start)
+    labels = torch.arange(count) % CLASSES
+    return torch.randint(0, 256, (count, 1, 8, 8), generator=generator).to(torch.uint8), labels
+
+
+def net(name: str = "small_cnn", **options: Any) -> nn.Module:
+    with seeded(seed(0)):
+        return build(name, CLASSES, 1, 8, **options)
+
+
+def dropout_net() -> nn.Module:
+    with seeded(seed(0)):
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(),
+            nn.Dropout(0.5), nn.Linear(144, CLASSES),
+        )  # fmt: skip
+
+
+def everything(made: nn.Module) -> list[bytes]:
+    return [value.numpy().tobytes() for value in made.state_dict().values()]
+
+
+def check_resumes(train: Train, root: Path, stops: int = 3, number: int = 0) -> None:
+    """Stop `train` at random steps, one after the other, and compare with a run that was not stopped."""
+    whole = Stage()
+    expected = everything(train(whole, None))
+    moments = sorted(random.Random(number).sample(range(2, whole.steps), stops))
+    said: list[str] = []
+    for moment in moments:
+        before = torch.get_rng_state()
+        with pytest.raises(Stopped), Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
+            train(Stage(moment), saved)
+        torch.set_rng_state(before)
+    assert len(list(root.glob("checkpoint-stage-*.safetensors"))) == 1
+    stage = Stage()
+    with Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
+        made = train(stage, saved)
+    assert everything(made) == expected
+    assert stage.steps == whole.steps
+    assert len(said) == stops  # it went on each time but the first
+    assert not list(root.iterdir())
+
+
+FITS = {
+    "momentum": FitSettings(steps=12, batch_size=8, lr=0.05),
+    "nesterov": FitSettings(steps=12, batch_size=8, nesterov=True, weight_decay=0.01, schedule="linear"),
+    "plain": FitSettings(steps=12, batch_size=8, momentum=0.0, schedule="staircase", decay_steps=3),
+    "adam": FitSettings(steps=12, batch_size=8, optimizer="adam", lr=0.003),
+    "ema": FitSettings(steps=12, batch_size=8, ema=0.99, dense_decay=0.01),
+    "shift": FitSettings(epochs=3, batch_size=7, shift=2, label_smoothing=0.1),
+    "sequential": FitSettings(steps=12, batch_size=8, order="sequential"),
+}
+
+
+@pytest.mark.parametrize("make", [dropout_net, net])
+@pytest.mark.parametrize("name", FITS)
+def test_fit_goes_on_to_the_byte(name: str, make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    images, labels = blobs(30)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return fit(make(), images, labels, FITS[name], seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+def test_improved_gan_goes_on_to_the_byte(tmp_path: Path) -> None:
+    (images, labels), (pool, _) = blobs(12), blobs(50, start=1)
+    settings = ImprovedGANSettings(epochs=6, batch_size=20, start_images=20, shift=1)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        student = net("salimans_mlp", widths=(16, 8))
+        with seeded(seed(0)):
+            generator = DenseGenerator(1, 8, 8, units=16)
+        order = seed(1)
+        train_improved_gan(student, generator, images, labels, pool, settings, order, stage=stage, checkpoint=saved)
+        return nn.ModuleList([student, generator])
+
+    check_resumes(train, tmp_path)
+
+
+@pytest.mark.parametrize("graph_below", [0, 20])
+def test_self_training_goes_on_within_each_phase(graph_below: int, tmp_path: Path) -> None:
+    (images, labels), (pool, _) = blobs(12), blobs(30, start=1)
+    short = FitSettings(steps=5, batch_size=6, shift=1)
+    settings = SelfTrainingSettings(short, short, committee=2, rounds=2, views=2, graph_below=graph_below)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        start = seed(2)
+
+        def make() -> nn.Module:
+            with seeded(start):
+                return build("small_cnn", CLASSES, 1, 8, width=4)
+
+        return train_self_trained(make, images, labels, pool, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path, stops=6)
+
+
+@pytest.mark.parametrize("kind", ["acgan", "wgan", "infogan"])
+def test_gans_go_on_to_the_byte(kind: Any, tmp_path: Path) -> None:
+    images, labels = blobs(13)
+    settings = GanSettings(steps=6, batch_size=4, width=4, noise_size=4, critic_steps=2)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return train_gan(kind, images, labels, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path, stops=2)
+
+
+def test_autoencoder_goes_on_to_the_byte(tmp_path: Path) -> None:
+    images, _ = blobs(20)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            vae = VAE(1, 8, 8, latent=4, units=4)
+        return train_vae(vae, images, 8, 6, 0.01, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_smooth_student_goes_on_to_the_byte(optimizer: Any, tmp_path: Path) -> None:
+    images, labels = blobs(20)
+    triples = Triples(*(blobs(15, start)[0] for start in (1, 2, 3)))
+    settings = StudentSettings(8, batch_size=6, lr=0.01, optimizer=optimizer, shift=1)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return train_tangent_normal(net(), images, labels, triples, settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+def test_data_free_generator_goes_on_to_the_byte(tmp_path: Path) -> None:
+    settings = GeneratorSettings(steps=9, batch_size=6, lr=0.05, decay_steps=2, shift=1)
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            generator = DataFreeGenerator(1, 8, 8, noise_size=4, units=4)
+        return train_generator(generator, net(), settings, seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
+
+
+def test_conditional_gan_goes_on_to_the_byte_and_counts_all_images(tmp_path: Path) -> None:
+    images, labels = blobs(20)
+    student = net(width=4).eval()
+    counted: list[int] = []
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            pair = GanGenerator((1, 8, 8), 4, CLASSES, width=4), ProjectionDiscriminator((1, 8, 8), CLASSES, 4)
+        counted.clear()
+        train_conditional_gan(
+            *(part.train() for part in pair), images, labels, student, seed(1), steps=6, batch_size=4, critic_steps=2,
+            rate=1e-3, alpha=0.2, flips=False, count=counted.append, stage=stage, checkpoint=saved,
+        )  # fmt: skip
+        return nn.ModuleList(pair)
+
+    check_resumes(train, tmp_path, stops=2)
+    assert sum(counted) == 24
+
+
+def test_decoder_goes_on_from_the_last_epoch(tmp_path: Path) -> None:
+    images, _ = blobs(20)
+    codes = torch.rand((20, CLASSES), generator=seed(3))
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        with seeded(seed(0)):
+            decoder = Decoder(CLASSES, (1, 8, 8), 4)
+        return train_decoder(
+            decoder, codes, images, seed(1), epochs=7, batch_size=16, rate=0.01, validation=0.2,
+            device=torch.device("cpu"), stage=stage, checkpoint=saved,
+        )  # fmt: skip
+
+    check_resumes(train, tmp_path, stops=2)
+
+
+class Watched(Progress):
+    """A display that counts the steps of all stages together, and stops the run at one of them."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.all = Stage(stop)
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Stage]:
+        yield self.all
+
+
+class Unrepeatable(SeededNoise):
+    """Noise that cannot be drawn again; it counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.default_rng())
+        self.draws = 0
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> Any:
+        self.draws += 1
+        return super().gaussian(shape, std)
+
+    def position(self) -> bytes:
+        return b""
+
+
+def run_method(
+    name: str, changes: dict[str, Any], root: Path | None, progress: Progress, noise: Noise | None = None
+) -> tuple[list[bytes], Ledger]:
+    """Run a method with its tiny preset, as a process of its own would; return all that it releases."""
+    method = METHODS.get(name)
+    config = method.Config(**{**method.presets(CHECK_FACTS)["tiny"], **changes})
+    config = method.calibrate(config, Budget(10.0, 1e-5), CHECK_FACTS)
+    streams = Streams(0)
+    context = Context(torch.device("cpu"), streams, Cache(root, {}), progress)
+    ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(streams.numpy("noise")))
+    torch.manual_seed(streams.integer("global"))
+    released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+    found = everything(released.student) + [value.numpy().tobytes() for value in released.extras.values()]
+    return found + ([] if released.generator is None else everything(released.generator)), ledger
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dp-sgd", {"epochs": 2.0, "batch_size": 32}),
+        ("dpsd", {"iterations": 8, "amount": 64}),
+        ("dpsd", {"iterations": 6, "eq3": "batch-mean", "optimizer": "sgd"}),
+        ("dpsd-label", {"iterations": 6}),
+        ("dpsd-t", {"iterations": 6}),
+        ("fed-dpsd", {"iterations": 6}),
+        ("dpsd-sound", {"teachers": 3}),
+        ("dgd", {"vae_steps": 8, "student_steps": 10, "teachers": 3}),
+        ("dgd", {"images": "acgan", "generator_steps": 5, "teachers": 3}),
+        ("pate", {"student_training": "improved-gan", "student": "salimans_mlp", "student_epochs": 8}),
+        ("nonprivate", {"epochs": 3.0}),
+    ],
+)
+def test_methods_go_on_to_the_byte_and_charge_once(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    whole = Watched()
+    expected, paid = run_method(name, changes, None, whole)
+    moments = random.Random(name).sample(range(2, whole.all.steps), 2)
+    for moment in moments:
+        with contextlib.suppress(Stopped):
+            run_method(name, changes, tmp_path, Watched(moment))
+    found, ledger = run_method(name, changes, tmp_path, Watched())
+    assert found == expected
+    assert ledger.events == paid.events
+    assert (ledger.asked, ledger.answered) == (paid.asked, paid.answered)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_answers_that_cannot_be_drawn_again_are_kept(tmp_path: Path) -> None:
+    changes = {"iterations": 6}
+    for stop in (3, 5):
+        noise = Unrepeatable()
+        with pytest.raises(Stopped):
+            run_method("dpsd", changes, tmp_path, Watched(stop), noise)
+    # The second run went on and got to the fifth iteration; it was stopped before the checkpoint of that one.
+    noise = Unrepeatable()
+    _, ledger = run_method("dpsd", changes, tmp_path, Watched(), noise)
+    assert noise.draws == 6 - 4
+    _, paid = run_method("dpsd", changes, tmp_path, Watched())
+    assert ledger.events == paid.events
+    assert len(ledger.events) == 6
+
+
+def test_charging_again_draws_nothing_and_tells_nothing() -> None:
+    method = METHODS.get("dpsd")
+    ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(0)))
+    before = ledger.noise_position
+    with ledger.charging_again():
+        answers = [ledger.gaussian(np.full(4, value), sensitivity=1.0, noise_multiplier=2.0) for value in (0.0, 9.0)]
+    np.testing.assert_array_equal(*answers)
+    assert ledger.noise_position == before
+    assert len(ledger.events) == 2
+    assert not ledger.severed
+    assert ledger.gaussian(np.full(4, 100.0), sensitivity=1.0, noise_multiplier=1.0).min() > 50
+
+
+def short(root: Path | None, stop: int | None = None, start: int = 0, **options: Any) -> tuple[nn.Module, list[str]]:
+    """Fit a small net, stopped at a step; return it and what was said."""
+    said: list[str] = []
+    cache = options.pop("cache", None) or Cache(root, {}, said.append)
+    images, labels = blobs(30, start)
+    made = net()
+    with contextlib.suppress(Stopped), Checkpoint(cache, "stage", {}) as saved:
+        fit(made, images, labels, FITS["momentum"], options.pop("order", seed(1)), stage=Stage(stop), checkpoint=saved)
+    return made, said
+
+
+@pytest.mark.parametrize("change", [{"start": 5}, {"order": 2}])
+def test_checkpoint_of_other_inputs_is_left_alone_and_said(change: dict[str, Any], tmp_path: Path) -> None:
+    short(tmp_path, 6)
+    given = {**change, "order": seed(change.get("order", 1))}
+    again = {**change, "order": seed(change.get("order", 1))}
+    made, said = short(tmp_path, **given)
+    assert len(said) == 1
+    assert "other inputs" in said[0]
+    assert everything(made) == everything(short(None, **again)[0])
+
+
+def test_damaged_checkpoint_is_set_aside_and_said(tmp_path: Path) -> None:
+    expected = everything(short(None)[0])
+    for damage in (lambda data: data[:100], lambda data: data[:-3] + b"abc", lambda data: b""):
+        short(tmp_path, 6)
+        (path,) = tmp_path.glob("checkpoint-*.safetensors")
+        damaged = damage(path.read_bytes())
+        path.write_bytes(damaged)
+        made, said = short(tmp_path)
+        assert everything(made) == expected
+        assert len(said) == 1
+        assert "damaged" in said[0]
+        (aside,) = tmp_path.iterdir()
+        assert aside.suffix == ".damaged"
+        assert aside.read_bytes() == damaged
+
+
+def test_checkpoint_is_for_its_owner_only_and_no_artefact(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, {})
+    short(None, 6, cache=cache)
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o077 == 0
+    short(None, cache=cache)
+    assert cache.counts() == {}
+    assert not cache.made
+    assert not cache.found
+
+
+def test_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = everything(short(None)[0])
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bench.store.os.fsync", full)
+    made, said = short(tmp_path)
+    assert everything(made) == expected
+    assert len(said) == 1
+    assert "the disk is full" in said[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_saved_every_so_often_and_never_for_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module, "SECONDS", 120.0)
+    monkeypatch.setattr("bench.checkpoint.time.monotonic", lambda: now[0])
+    cache = Cache(None, {})
+    saved = Checkpoint(cache, "stage", {})
+    keep = cache.keep
+
+    def slow(*given: Any) -> None:
+        now[0] += 10
+        keep(*given)
+
+    assert not saved.due()
+    now[0] += 120
+    assert saved.due()
+    saved.save({"weights": torch.ones(2)})
+    assert not saved.due()
+    now[0] += 120
+    assert saved.due()
+    monkeypatch.setattr(cache, "keep", slow)
+    saved.save({"weights": torch.ones(2)})
+    now[0] += 199
+    assert not saved.due()
+    now[0] += 1
+    assert saved.due()
+
+
+def test_stages_in_memory_do_not_share(tmp_path: Path) -> None:
+    first, second = Cache(None, {}), Cache(None, {})
+    short(None, 6, cache=first)
+    assert Checkpoint(first, "stage", {}).load() is not None
+    assert Checkpoint(second, "stage", {}).load() is None
+    assert Checkpoint(first, "stage", {"seed": 1}).load() is None
+    assert Checkpoint(first.child(sibling=1), "stage", {}).load() is None
+
+
+def test_state_that_does_not_fit_changes_nothing() -> None:
+    source, other = net(width=4), net(width=8)
+    before = everything(other)
+    with pytest.raises(MismatchError, match="shape"):
+        restore({"first": (tensor := torch.zeros(2)), "net": other}, flatten({"first": torch.ones(2), "net": source}))
+    assert everything(other) == before
+    assert torch.equal(tensor, torch.zeros(2))
+    with pytest.raises(MismatchError, match="has other tensors"):
+        restore({"value": torch.zeros(2)}, {})
+    with pytest.raises(MismatchError, match="the stage has not"):
+        restore({}, flatten({"value": torch.ones(2)}))
+
+
+shapes = st.lists(st.integers(0, 3), max_size=3)
+kinds = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
+
+
+@given(st.lists(st.tuples(shapes, kinds), max_size=4), st.integers(0, 2**32), st.booleans())
+def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]], start: int, disk: bool) -> None:
+    def parts(number: int) -> dict[str, Any]:
+        random = seed(number)
+        values = [torch.randint(0, 2, shape, generator=random).to(dtype) for shape, dtype in tensors]
+        return {"values": values, "torch": random, "numpy": np.random.default_rng(number)}
+
+    given_parts, into = parts(start), parts(start + 1)
+    state = flatten(given_parts)
+    if disk:
+        from safetensors.numpy import load, save
+
+        state = {name: torch.from_numpy(v) for name, v in load(save({n: v.numpy() for n, v in state.items()})).items()}
+    restore(into, state)
+    for value, found in zip(given_parts["values"], into["values"], strict=True):
+        assert torch.equal(value, found)
+    assert torch.equal(*(torch.rand(3, generator=one["torch"]) for one in (given_parts, into)))
+    assert np.array_equal(*(one["numpy"].standard_normal(3) for one in (given_parts, into)))
