@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from bench.cache import Cache
     from bench.console import Progress
+    from bench.precision import Precision
     from bench.privacy.ledger import Ledger
     from bench.seeds import Streams
     from bench.target import Target
@@ -208,6 +209,10 @@ class Context:
     """How many processes may train teachers side by side on a CPU; results do not depend on it."""
     note: Callable[[str], None] = lambda text: None
     """Say something about this run that is public; it is kept in the record and printed."""
+    precision: Precision = "float32"
+    """In which numbers teacher ensembles are trained and asked; part of their artefacts' names."""
+    devices: tuple[str, ...] = ()
+    """More than one: large teachers are trained on all of them, a share of every batch on each. Empty: on `device`."""
 
 
 class Method(abc.ABC):

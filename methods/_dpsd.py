@@ -196,6 +196,7 @@ def train_teacher(
     """
     import torch
 
+    from bench.distributed import fit_on_devices
     from bench.training import FitSettings, fit
 
     facts, streams = private.facts, context.streams.child(name)
@@ -207,10 +208,11 @@ def train_teacher(
         # The number of a client's records follows from their labels; a stage that showed it would print it.
         with context.progress.stage(name, 1) as stage:
             # One that diverges is still asked: were it an error, one record could decide whether there is a student.
-            fit(
-                model, private.images[rows], private.labels[rows], settings, streams.torch("order"),
-                device=context.device, must_converge=False,
-            )  # fmt: skip
+            images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
+            if len(context.devices) > 1:
+                fit_on_devices(model, images, labels, settings, order, context.devices, must_converge=False)
+            else:
+                fit(model, images, labels, settings, order, device=context.device, must_converge=False)
             stage.advance()
         return {key: value.cpu().numpy() for key, value in model.state_dict().items()}
 
@@ -221,6 +223,8 @@ def train_teacher(
         "seed": context.streams.seed,
         "device": context.device.type,
     }
+    if len(context.devices) > 1:
+        depends["devices"] = len(context.devices)
     arrays = context.cache.get("teacher", depends, make)
     model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})
     return model.to(context.device).eval().requires_grad_(False)
