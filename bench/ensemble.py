@@ -3,8 +3,9 @@
 A teacher is a function of its own part, its own random stream (named by its number) and the settings, and of nothing
 else: not of how many teachers there are beside it, nor of the chunk or the worker process that trains it. So changing
 one record changes one teacher and at most one vote per query, which is the sensitivity that every vote mechanism here
-assumes. To keep that true to the byte, each teacher is trained by itself, on one thread, in one loop: on a CPU a loop
-over small nets is also as fast as programs that batch them.
+assumes. To keep that true to the byte, each teacher is trained by itself on a CPU, on one thread, in one loop, which is
+faster there than programs that batch small nets. On a GPU one program trains many: see :mod:`bench.batched`, also for
+why that leaves teachers apart.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.errors import BenchError
+from bench.precision import Precision, arithmetic, check_precision
 from bench.training import FitSettings, fit, predict, seeded
 
 if TYPE_CHECKING:
@@ -46,7 +48,27 @@ class TeacherTask:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the net's entry point."""
     device: str = "cpu"
-    bf16: bool = False
+    precision: Precision = "float32"
+    devices: tuple[str, ...] = ()
+    """More than one: each teacher is trained on all of them, a share of every batch on each."""
+    batched: bool | None = None
+    """Train and ask many teachers as one program; None: on a GPU. Weights then agree with the loop's up to rounding."""
+
+    def __post_init__(self) -> None:
+        """Refuse a precision that the device has not."""
+        check_precision(self.precision, self.device)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether forward passes run in bfloat16."""
+        return self.precision == "bf16"
+
+    @property
+    def together(self) -> bool:
+        """Whether many teachers are to be one program, where their net allows it."""
+        if len(self.devices) > 1:
+            return False
+        return self.batched if self.batched is not None else torch.device(self.device).type == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +91,11 @@ class Ensemble:
 
         `stage` is advanced once per teacher.
         """
+        if self._together():
+            return self._logits_together(images, stage)
         found = torch.empty(len(self), len(images), self.task.classes)
         net = self.teacher(0)
-        with one_thread():
+        with one_thread(), arithmetic(self.task.precision, self.task.device):
             for number in range(len(self)):
                 net.load_state_dict({name: torch.from_numpy(array[number]) for name, array in self.states.items()})
                 found[number] = predict(net, images, device=self.task.device, bf16=self.task.bf16)
@@ -85,33 +109,61 @@ class Ensemble:
         With a `pool` its processes share the teachers; the labels are the same to the byte. `stage` is advanced once
         per teacher.
         """
+        if self._together():
+            chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
+            return chosen
         jobs = [
             (self.task, self.shape, {name: array[number] for name, array in self.states.items()}, images)
             for number in range(len(self))
         ]
         return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
 
+    def _together(self) -> bool:
+        from bench.batched import why_not
 
-def train_teacher(task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams) -> Arrays:
+        return self.task.together and not why_not(self.task, self.shape)
+
+    def _logits_together(self, images: Tensor, stage: Stage | None) -> Tensor:
+        from bench.batched import logits_together
+
+        found = logits_together(self.task, self.states, images)
+        if stage is not None:
+            stage.advance(len(self))
+        return found
+
+
+def train_teacher(
+    task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams, watched: Tensor | None = None
+) -> Arrays:
     """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
 
-    `streams` must be the teacher's own. Classes that the part misses stay among the outputs and are simply never
-    learnt, so the shape of the votes says nothing of the part.
+    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. Classes that
+    the part misses stay among the outputs and are simply never learnt, so the shape of the votes says nothing of it.
     """
     from bench.models.classifiers import build
 
     start = streams.torch("weights")
-    with one_thread(), seeded(start):
+    with one_thread(), arithmetic(task.precision, task.device), seeded(start):
         model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
         order = streams.torch("order")
         # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
-        fit(model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False)
+        if len(task.devices) > 1:
+            from bench.distributed import fit_on_devices
+
+            fit_on_devices(
+                model, images, labels, task.settings, order, task.devices, precision=task.precision, must_converge=False
+            )
+        else:
+            fit(
+                model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,
+                watched=watched,
+            )  # fmt: skip
     return {name: value.detach().cpu().contiguous().numpy() for name, value in model.state_dict().items()}
 
 
 def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
     """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
-    with one_thread():
+    with one_thread(), arithmetic(task.precision, task.device):
         logits = predict(_rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
     found: Labels = logits.argmax(1).numpy()
     return found
@@ -126,8 +178,12 @@ def train_teachers(
     *,
     chunk: int = 10,
     keep: Callable[[int, int, Callable[[], Arrays]], Arrays] | None = None,
+    find: Callable[[int, int], Arrays | None] | None = None,
     pool: ProcessPoolExecutor | None = None,
     stage: Stage | None = None,
+    watched: Tensor | None = None,
+    at_once: int | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Ensemble:
     """Train one teacher on each of `parts` of the private records and return them.
 
@@ -135,6 +191,12 @@ def train_teachers(
     ``keep(first, last, make)`` may store what ``make()`` gives for the teachers first..last-1 and hand back what it has
     stored before, so that a killed run loses one chunk at most. The processes of a `pool` share the chunks; the
     result is the same to the byte for every `chunk` and with or without one. `stage` is advanced once per teacher.
+    `watched` are the public images that the settings' rule `settle` looks at.
+
+    Where the task has its teachers trained as one program, ``find(first, last)``, which gives what `keep` has stored or
+    None, tells which chunks are missing; teachers of many chunks are then trained at once, `at_once` at most (None: as
+    the memory allows), and kept chunk by chunk. A killed run loses what is trained at once. ``say`` is told why a net
+    is trained in the loop all the same.
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -142,24 +204,79 @@ def train_teachers(
     if chunk < 1:
         raise BenchError(f"chunk must be at least 1, not {chunk}.")
     keep = keep if keep is not None else lambda first, last, make: make()
-    done: list[Arrays] = []
+    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+    chunks = [(first, min(first + chunk, len(parts))) for first in range(0, len(parts), chunk)]
+    done: dict[tuple[int, int], Arrays] = {}
+    if _as_one_program(task, shape, say):
+        done = {one: stored for one in chunks if find is not None and (stored := find(*one)) is not None}
+        if stage is not None:
+            stage.advance(sum(last - first for first, last in done))
+        missing = [one for one in chunks if one not in done]
+        for (first, last), made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
+            done[first, last] = keep(first, last, lambda made=made: made)  # type: ignore[misc]
+            if stage is not None:
+                stage.advance(last - first)
+        chunks_left = []
+    else:
+        chunks_left = chunks
     # Chunks are filled by all workers together: what is kept then never depends on how many there are.
-    for first in range(0, len(parts), chunk):
-        last = min(first + chunk, len(parts))
+    for first, last in chunks_left:
 
         def make(first: int = first, last: int = last) -> Arrays:
             jobs = []
             for number in range(first, last):
                 part = torch.from_numpy(parts[number])
-                jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}")))
+                jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}"), watched))
             states = list(_each(pool, train_teacher, jobs, None))
             return {name: np.stack([state[name] for state in states]) for name in states[0]}
 
-        done.append(keep(first, last, make))
+        done[first, last] = keep(first, last, make)
         if stage is not None:
             stage.advance(last - first)
-    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    return Ensemble(task, shape, {name: np.concatenate([part[name] for part in done]) for name in done[0]})
+    every = [done[one] for one in chunks]
+    return Ensemble(task, shape, {name: np.concatenate([part[name] for part in every]) for name in every[0]})
+
+
+def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:
+    """Whether the teachers are to be trained as one program and can be; say why not where they cannot."""
+    from bench.batched import why_not
+
+    if not task.together:
+        return False
+    reason = why_not(task, shape)
+    if reason and say is not None:
+        say(f"teachers are trained one after the other: {reason}")
+    return not reason
+
+
+def _trained_together(
+    task: TeacherTask,
+    images: Tensor,
+    labels: Tensor,
+    parts: Sequence[Labels],
+    streams: Streams,
+    missing: list[tuple[int, int]],
+    watched: Tensor | None,
+    at_once: int | None,
+) -> Iterator[tuple[tuple[int, int], Arrays]]:
+    """Train the teachers of the `missing` chunks, as many at once as fit, and yield them chunk by chunk."""
+    from bench.batched import evenly, fitting, train_together
+
+    if not missing:
+        return
+    if at_once is None:
+        at_once = fitting(task, (images.shape[1], images.shape[2], images.shape[3]), max(map(len, parts)))
+    for run in evenly(list(range(len(missing))), max(1, at_once // (missing[0][1] - missing[0][0]))):
+        numbers = [number for place in run for number in range(*missing[place])]
+        made = train_together(
+            task, images, labels, [parts[number] for number in numbers],
+            [streams.child(f"teacher-{number}") for number in numbers], at_once=at_once, watched=watched,
+        )  # fmt: skip
+        start = 0
+        for place in run:
+            rows = slice(start, start + missing[place][1] - missing[place][0])
+            yield missing[place], {name: array[rows] for name, array in made.items()}
+            start = rows.stop
 
 
 def _each(
@@ -226,7 +343,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
     if workers < 2 or device != "cpu":
         yield None
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=start_worker)
     try:
         yield pool
     except BaseException:
@@ -238,7 +355,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
     """Ask Linux to end this worker when the process that started it is killed, and leave Ctrl-C to that process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

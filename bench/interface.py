@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bench.cache import Cache
     from bench.checkpoint import Checkpoint
     from bench.console import Progress
+    from bench.precision import Precision
     from bench.privacy.ledger import Ledger
     from bench.seeds import Streams
     from bench.target import Target
@@ -211,6 +212,10 @@ class Context:
     """Say something about this run that is public; it is kept in the record and printed."""
     cell: str = ""
     """The key of the cell that is run. Part of what a checkpoint depends on that no other cell may go on with."""
+    precision: Precision = "float32"
+    """In which numbers teacher ensembles are trained and asked; part of their artefacts' names."""
+    devices: tuple[str, ...] = ()
+    """More than one: large teachers are trained on all of them, a share of every batch on each. Empty: on `device`."""
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
         """Return the checkpoint of a stage of this `kind`; a ``with`` block deletes it where it ends without an error.

@@ -11,7 +11,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Self
 
 import torch
@@ -20,9 +20,11 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
+from bench.settling import Settle, holding, settling_for
 
 if TYPE_CHECKING:
     from bench.console import Stage
+    from bench.distributed import Share
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of float images (n, channels, height, width) and a generator; returns a batch of the same shape."""
@@ -38,7 +40,8 @@ class FitSettings:
     PATE code).
     `weight_decay` is for all parameters, `dense_decay` an L2 term (half the square) for dense layers but the last.
     `ema` is the decay of an average of the weights that replaces them at the end, warmed up as TensorFlow does:
-    min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in pixels.
+    min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in pixels. `settle` ends training
+    early by a rule that looks at public images only.
     """
 
     steps: int | None = None
@@ -57,6 +60,12 @@ class FitSettings:
     ema: float | None = None
     label_smoothing: float = 0.0
     shift: int = 0
+    settle: Settle | None = None
+
+    def __repr__(self) -> str:
+        """Name every setting, `settle` only where there is one: keys of artefacts older than it hold this text."""
+        named = [entry.name for entry in fields(self) if entry.name != "settle" or self.settle is not None]
+        return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -104,6 +113,8 @@ def fit(
     must_converge: bool = True,
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
+    watched: Tensor | None = None,
+    share: Share | None = None,
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
@@ -112,7 +123,9 @@ def fit(
     the shift of the settings. `bf16` runs the forward pass in bfloat16: twice as
     fast for nets of wide convolutions on a CPU that has it, no faster for small ones. `stage` is
     advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
-    training that was stopped goes on from there; whoever made it clears it.
+    training that was stopped goes on from there; whoever made it clears it. `watched` are the public images, like
+    `images`, that the rule `settle` looks at. With a `share` this process trains on its part of each batch, together
+    with others, and without a checkpoint: see :mod:`bench.distributed`.
 
     Raises :class:`BenchError` for an empty set, labels of another length, or a loss that is not finite.
     """
@@ -128,6 +141,7 @@ def fit(
     optimizer = make_optimizer(model, settings)
     decayed = dense_weights(model) if settings.dense_decay else []
     average = [p.detach().clone() for p in model.parameters()] if settings.ema is not None else []
+    settling = settling_for(settings.settle, watched)
     batches = Batches(count, settings.batch_size, None if settings.order == "sequential" else generator)
     held: dict[str, Part] = {
         "model": model,
@@ -136,8 +150,12 @@ def fit(
         "order": generator,
         "batches": batches,
     }
-    loop = Loop(checkpoint, held, [images, labels, weights], device)
+    if settling is not None:
+        held["settling"] = settling
+    loop = Loop(checkpoint, held, [images, labels, weights, watched], device)
     with seeded(generator, device):
+        if share is not None:
+            share.reseed()
         for step in range(loop.start(stage), total):
             index = next(batches).to(device)
             batch = as_float(images[index])
@@ -145,6 +163,8 @@ def fit(
                 batch = shifted(batch, settings.shift, generator)
             if augment is not None:
                 batch = augment(batch, generator)
+            if share is not None:
+                batch, index = share.mine(batch), share.mine(index)
             batch = batch.contiguous(memory_format=layout)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 logits = model(batch)
@@ -156,13 +176,20 @@ def fit(
             for group in optimizer.param_groups:
                 group["lr"] = settings.rate(step, total)
             optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(share.weighed(loss) if share is not None else loss)
+            if share is not None:
+                share.add_up(model)
             optimizer.step()
             if average and settings.ema is not None:
                 decay = min(settings.ema, (1.0 + step) / (10.0 + step))
                 torch._foreach_lerp_(average, list(model.parameters()), 1.0 - decay)
             if stage is not None:
                 stage.advance()
+            if settling is not None and watched is not None and settling.due(step):
+                with holding(model, average):
+                    now = predict(model, watched, device=device, bf16=bf16).argmax(1)
+                if bool(settling.look(now[None])):
+                    break
             loop.done(step + 1, total)
     if must_converge and not math.isfinite(float(loss.detach())):
         raise BenchError("training diverged: the loss is not finite. Lower the learning rate (lr).")
@@ -259,9 +286,13 @@ def as_float(images: Tensor) -> Tensor:
 
 def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
     """Return `images` each moved by up to `most` pixels along both axes, edges filled with the border's values."""
+    moves = torch.randint(-most, most + 1, (2, len(images), 1), generator=generator, device=generator.device)
+    return moved(images, moves.to(images.device))
+
+
+def moved(images: Tensor, moves: Tensor) -> Tensor:
+    """Return `images` (n, channels, height, width) moved by `moves` (2, n, 1): pixels along height, then width."""
     count, _, height, width = images.shape
-    moves = torch.randint(-most, most + 1, (2, count, 1), generator=generator, device=generator.device)
-    moves = moves.to(images.device)
     rows = (torch.arange(height, device=images.device) + moves[0]).clamp_(0, height - 1)
     columns = (torch.arange(width, device=images.device) + moves[1]).clamp_(0, width - 1)
     number = torch.arange(count, device=images.device)[:, None, None]

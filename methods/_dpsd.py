@@ -215,6 +215,7 @@ def train_teacher(
     """
     import torch
 
+    from bench.distributed import fit_on_devices
     from bench.training import FitSettings, fit
 
     facts, streams = private.facts, context.streams.child(name)
@@ -227,16 +228,22 @@ def train_teacher(
         "seed": context.streams.seed,
         "device": context.device.type,
     }
+    if len(context.devices) > 1:
+        depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
+        images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
         # The number of a client's records follows from their labels; a stage that showed it would print it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
             # One that diverges is still asked: were it an error, one record could decide whether there is a student.
-            fit(
-                model, private.images[rows], private.labels[rows], settings, streams.torch("order"),
-                device=context.device, must_converge=False, checkpoint=checkpoint,
-            )  # fmt: skip
+            if len(context.devices) > 1:
+                fit_on_devices(model, images, labels, settings, order, context.devices, must_converge=False)
+            else:
+                fit(
+                    model, images, labels, settings, order, device=context.device, must_converge=False,
+                    checkpoint=checkpoint,
+                )  # fmt: skip
             stage.advance()
         return {key: value.cpu().numpy() for key, value in model.state_dict().items()}
 

@@ -270,16 +270,23 @@ def train_ensemble(
     depends = ensemble_depends(config, private, context)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
-    task = TeacherTask(config.teacher, private.facts.classes, settings, device=str(context.device))
+    task = TeacherTask(
+        config.teacher, private.facts.classes, settings, device=str(context.device), precision=context.precision,
+        devices=context.devices,
+    )  # fmt: skip
     streams = context.streams.child("teachers")
 
     def keep(first: int, last: int, make: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
         return context.cache.get("teachers", {**depends, "first": first, "last": last}, make)
 
+    def find(first: int, last: int) -> dict[str, NDArray[Any]] | None:
+        return context.cache.find("teachers", {**depends, "first": first, "last": last})
+
     with context.progress.stage("teachers", config.teachers) as stage:
         return train_teachers(
-            task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, pool=pool, stage=stage
-        )
+            task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, find=find, pool=pool,
+            stage=stage, say=context.progress.say,
+        )  # fmt: skip
 
 
 def shared_ensemble(config: TeacherConfig, facts: Facts, seed: int) -> str:
@@ -291,7 +298,19 @@ def shared_ensemble(config: TeacherConfig, facts: Facts, seed: int) -> str:
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return everything that an ensemble depends on besides the data set, for keys of artefacts."""
+    """Return everything that an ensemble depends on besides the data set, for keys of artefacts.
+
+    What rounds otherwise than the loop in float32 on a CPU is named only where it is so: older artefacts stay valid.
+    """
+    arithmetic: dict[str, Any] = {}
+    if context.precision != "float32":
+        arithmetic["precision"] = context.precision
+    if len(context.devices) > 1:
+        arithmetic["devices"] = len(context.devices)
+    elif context.device.type == "cuda":
+        from bench.batched import VERSION
+
+        arithmetic["batched"] = VERSION
     return {
         "partition": f"{private.facts.dataset}/teachers/{context.streams.seed}",
         "teachers": config.teachers,
@@ -300,6 +319,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
         "seed": context.streams.seed,
         # The same stream of random numbers is another one on another kind of device.
         "device": context.device.type,
+        **arithmetic,
     }
 
 
@@ -308,7 +328,7 @@ def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoo
     """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
     from bench.ensemble import worker_pool
 
-    workers = context.workers if config.teachers > 2 * CHUNK else 1
+    workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
         yield pool
 

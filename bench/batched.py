@@ -1,0 +1,387 @@
+"""Many small nets as one program: the teachers of an ensemble trained, and asked, side by side on one device.
+
+A GPU is not filled by one teacher. Here the weights of many are stacked, (teachers, ...), and one forward pass, one
+backward pass and one step of the optimiser serve them all. Each teacher has the start, the order of batches and the
+shifts of :func:`bench.ensemble.train_teacher`, from its own streams, so that in float32 its weights are those of the
+loop up to rounding.
+
+What one teacher becomes does not depend on the records of the others. Shapes, and with them kernels, are chosen from
+what is public: the net, the number of teachers, the sizes of their parts, the memory that is free. No operation sums,
+normalises or compares across teachers: convolutions become grouped ones, products batched ones, losses stay apart and
+are added up only to start the backward pass, where each gets the gradient 1 whatever the others are; the optimisers
+work element by element. A teacher that settles early stays in the program and is only no longer read, as a smaller
+program could round otherwise. Weights that are no longer finite stay with their own teacher. The tests compare bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+
+from bench.errors import BenchError
+from bench.precision import arithmetic
+from bench.settling import settling_for
+from bench.training import Batches, as_float, dense_weights, make_optimizer, moved, seeded
+
+if TYPE_CHECKING:
+    from bench.ensemble import Arrays, Labels, TeacherTask
+    from bench.seeds import Streams
+    from bench.training import FitSettings
+
+VERSION = 1
+"""Raised whenever the same task would give other weights: part of the names of artefacts made here."""
+ROWS = 500
+"""Images that are asked about at once."""
+USED = 0.6
+"""Share of the free memory that is planned for: buffers of convolutions are not in the estimate."""
+
+Shape = tuple[int, int, int]
+Named = dict[str, Tensor]
+
+
+def why_not(task: TeacherTask, shape: Shape) -> str:
+    """Return why nets of `task` for images of `shape` cannot be trained as one program; empty where they can.
+
+    Found by trying, on two nets and a few black images.
+    """
+    with torch.random.fork_rng([]):
+        net = _build(task, shape).train()
+        if len(list(net.named_parameters(remove_duplicate=False))) != len(list(net.parameters())):
+            return "layers of the net share weights"
+        images = torch.zeros(3, *shape)
+        before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        state = torch.get_rng_state()
+        try:
+            tried = copy.deepcopy(net)
+            tried(images)
+        except ValueError as error:
+            return f"the net cannot be tried: {error}"
+        if not torch.equal(torch.get_rng_state(), state):
+            return "the net draws random numbers while it is trained"
+        if any(not torch.equal(buffer, before[name]) for name, buffer in tried.named_buffers()):
+            return "the net keeps statistics of its batches"
+        stacked = {name: torch.stack([p.detach(), p.detach()]).requires_grad_() for name, p in _trained(net)}
+        try:
+            logits = _outputs(net, stacked, {}, images.expand(2, *images.shape), bf16=False)
+            torch.autograd.backward(logits.sum())
+        except (RuntimeError, ValueError, TypeError) as error:
+            return f"torch cannot batch the net: {str(error).splitlines()[0]}"
+    return ""
+
+
+def train_together(
+    task: TeacherTask,
+    images: Tensor,
+    labels: Tensor,
+    parts: Sequence[Labels],
+    streams: Sequence[Streams],
+    *,
+    at_once: int | None = None,
+    watched: Tensor | None = None,
+    compiled: bool = False,
+) -> Arrays:
+    """Train one teacher on each of `parts`, each from its own `streams`; return their weights, (teachers, ...) by name.
+
+    Teachers of equal parts make one program, of at most `at_once` teachers (None: as the memory allows). `watched` are
+    the public images that the settings' rule `settle` looks at. `compiled` lets torch compile forward and backward
+    pass, which takes a minute first.
+
+    Raises :class:`BenchError` for a net that cannot be batched; ask :func:`why_not` first.
+    """
+    shape = _shape(images)
+    reason = why_not(task, shape)
+    if reason:
+        raise BenchError(f"the teachers cannot be trained as one program: {reason}.")
+    sizes = np.array([len(part) for part in parts])
+    most = at_once if at_once is not None else fitting(task, shape, int(sizes.max()))
+    found: list[Arrays] = [{} for _ in parts]
+    for size in np.unique(sizes):
+        for group in evenly(np.flatnonzero(sizes == size).tolist(), most):
+            made = _spared(task, images, labels, [parts[i] for i in group], [streams[i] for i in group], watched,
+                           compiled)  # fmt: skip
+            for place, number in enumerate(group):
+                found[number] = {name: array[place] for name, array in made.items()}
+    return {name: np.stack([state[name] for state in found]) for name in found[0]}
+
+
+def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_once: int | None = None) -> Tensor:
+    """Return what every teacher of `states`, (teachers, ...) by name, says of `images`: (teachers, n, classes)."""
+    shape, device = _shape(images), torch.device(task.device)
+    net = _quiet(task, shape).to(device).eval()
+    known = dict(net.named_parameters()).keys() | dict(net.named_buffers()).keys()
+    count = len(next(iter(states.values())))
+    most = at_once if at_once is not None else fitting(task, shape, 1, rows=ROWS)
+    found = torch.empty(count, len(images), task.classes)
+    with torch.no_grad(), arithmetic(task.precision, device):
+        for group in evenly(list(range(count)), most):
+            rows = slice(group[0], group[-1] + 1)
+            held = {name: torch.from_numpy(array[rows]) for name, array in states.items() if name in known}
+            stacked = {name: value.to(device) for name, value in held.items()}
+            for start in range(0, len(images), ROWS):
+                batch = as_float(images[start : start + ROWS].to(device))
+                logits = _outputs(net, stacked, {}, batch, bf16=task.precision == "bf16", same=True)
+                found[rows, start : start + ROWS] = logits.float().cpu()
+    return found
+
+
+def evenly(numbers: list[int], most: int) -> list[list[int]]:
+    """Cut `numbers` into as few runs as hold at most `most` each, of nearly equal length."""
+    runs = math.ceil(len(numbers) / max(1, most))
+    ends = [round(i * len(numbers) / runs) for i in range(runs + 1)]
+    return [numbers[first:last] for first, last in pairwise(ends)]
+
+
+def fitting(task: TeacherTask, shape: Shape, part: int, *, rows: int = 0) -> int:
+    """Return how many teachers fit the free memory of the device: to train on `part` records, or to ask of `rows`.
+
+    From what a backward pass would keep for each image, measured on black images, and the sizes of the weights.
+    """
+    with torch.random.fork_rng([]):
+        net = _build(task, shape)
+        weights = sum(p.numel() * p.element_size() for p in net.parameters())
+        image = _kept(net, shape, 3) - _kept(net, shape, 2)
+    batch = rows or min(task.settings.batch_size, part)
+    # In training: weights, gradients, averages, two moments, a copy; twice the activations with their gradients.
+    each = weights * (1 if rows else 6) + 2 * image * batch + (0 if rows else part * math.prod(shape))
+    return max(1, int(USED * free_memory(task.device) / each))
+
+
+def free_memory(device: torch.device | str) -> int:
+    """Return how many bytes of the device's memory are free, what torch keeps in reserve included."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + int(reserve)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kept(net: nn.Module, shape: Shape, count: int) -> int:
+    """Return how many bytes a forward pass of `count` images keeps for the backward pass, weights included."""
+    held: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        kept.append(tensor)  # alive until the end, so that no two have one address
+        return tensor
+
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(torch.zeros(count, *shape))
+    return sum(held.values())
+
+
+def _spared(
+    task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
+    watched: Tensor | None, compiled: bool,
+) -> Arrays:  # fmt: skip
+    """Train a group, in halves where it does not fit the memory after all."""
+    try:
+        return _train_group(task, images, labels, parts, streams, watched, compiled)
+    except torch.OutOfMemoryError:
+        if len(parts) == 1:
+            raise
+    torch.cuda.empty_cache()
+    half = len(parts) // 2
+    halves = [
+        _spared(task, images, labels, parts[rows], streams[rows], watched, compiled)
+        for rows in (slice(half), slice(half, None))
+    ]
+    return {name: np.concatenate([made[name] for made in halves]) for name in halves[0]}
+
+
+@dataclass(slots=True)
+class _Stack:
+    """Nets of one kind: one of them as a template, what is trained, and the buffers in which they differ, stacked."""
+
+    net: nn.Module
+    weights: Named
+    others: Named
+
+
+def _train_group(
+    task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
+    watched: Tensor | None, compiled: bool,
+) -> Arrays:  # fmt: skip
+    settings, device, bf16 = task.settings, torch.device(task.device), task.precision == "bf16"
+    count, size = len(parts), len(parts[0])
+    stack = _start(task, _shape(images), streams, device)
+    names, weights = list(stack.weights), list(stack.weights.values())
+    optimizer = make_optimizer(nn.ParameterList(weights), settings)
+    decay = {id(weight) for weight in dense_weights(stack.net)} if settings.dense_decay else set()
+    decayed = [stack.weights[name] for name, weight in _trained(stack.net) if id(weight) in decay]
+    average = [weight.detach().clone() for weight in weights] if settings.ema is not None else []
+    rows = torch.from_numpy(np.concatenate(parts))
+    own = images[rows].to(device).view(count, size, *images.shape[1:])
+    targets = labels[rows].to(device).view(count, size)
+    number = torch.arange(count, device=device)[:, None]
+    total = settings.total_steps(size)
+    settling = settling_for(settings.settle, watched, count)
+    settled, done = [torch.empty(0)] * len(names), torch.zeros(count, dtype=torch.bool)
+
+    def loss_of(now: Named, batch: Tensor, wanted: Tensor) -> Tensor:
+        logits = _outputs(stack.net, now, stack.others, batch, bf16=bf16).float()
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1), wanted.flatten(), label_smoothing=settings.label_smoothing, reduction="none"
+        )
+        loss = losses.view(count, -1).mean(1).sum()
+        for weight in decayed:
+            loss = loss + 0.5 * settings.dense_decay * weight.square().sum()
+        return loss
+
+    run: Any = torch.compile(loss_of) if compiled else loss_of
+    with arithmetic(task.precision, device):
+        for step, (index, moves) in enumerate(_plan(size, total, settings, streams)):
+            index = index.to(device, non_blocking=True)
+            batch = as_float(own[number, index])
+            if moves is not None:
+                batch = moved(batch.flatten(0, 1), moves.to(device, non_blocking=True)).view_as(batch)
+            loss = run(dict(zip(names, weights, strict=True)), batch, targets[number, index])
+            for group in optimizer.param_groups:
+                group["lr"] = settings.rate(step, total)
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            if average and settings.ema is not None:
+                torch._foreach_lerp_(average, weights, 1.0 - min(settings.ema, (1.0 + step) / (10.0 + step)))
+            if settling is not None and watched is not None and settling.due(step):
+                now = [value.detach() for value in average or weights]
+                seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
+                new = settling.look(seen) & ~done
+                if bool(new.any()):
+                    # Kept as they are now; the program goes on for the others, at its size.
+                    settled = [
+                        torch.where(_wide(new, value), value, old) if old.numel() else value.clone()
+                        for value, old in zip(now, settled, strict=True)
+                    ]
+                    done |= new
+                if bool(done.all()):
+                    break
+    final = [value.detach() for value in average or weights]
+    if bool(done.any()):
+        final = [torch.where(_wide(done, now), old, now) for now, old in zip(final, settled, strict=True)]
+    return _arrays(stack, dict(zip(names, final, strict=True)), count)
+
+
+def _wide(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.to(like.device).view(-1, *[1] * (like.dim() - 1))
+
+
+def _plan(
+    size: int, total: int, settings: FitSettings, streams: list[Streams]
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield, for each step, the records (teachers, batch) and their moves (2, teachers * batch, 1), None without shift.
+
+    Each teacher's generator is asked in the order of :func:`bench.training.fit`, but once for all moves of an epoch:
+    torch's generator on the CPU gives them one by one.
+    """
+    generators = [stream.torch("order") for stream in streams]
+    for generator in generators:
+        torch.randint(0, 2**62, (), generator=generator)  # the seed that `seeded` takes, unused here
+    shuffled = settings.order != "sequential"
+    sources = [Batches(size, settings.batch_size, generator if shuffled else None) for generator in generators]
+    epoch, most = math.ceil(size / min(settings.batch_size, size)), settings.shift
+    for first in range(0, total, epoch):
+        steps = min(epoch, total - first)
+        rows: list[list[Tensor]] = []
+        moves: list[list[Tensor]] = []
+        for source, generator in zip(sources, generators, strict=True):
+            rows.append([next(source) for _ in range(steps)])
+            if most:
+                lengths = [2 * len(batch) for batch in rows[-1]]
+                drawn = torch.randint(-most, most + 1, (sum(lengths),), generator=generator)
+                moves.append([one.view(2, -1, 1) for one in torch.split(drawn, lengths)])
+        for step in range(steps):
+            index = torch.stack([own[step] for own in rows])
+            yield index, torch.cat([own[step] for own in moves], dim=1) if most else None
+
+
+def _build(task: TeacherTask, shape: Shape) -> nn.Module:
+    from bench.models.classifiers import build
+
+    return build(task.model, task.classes, shape[0], shape[1:], **task.options)
+
+
+def _quiet(task: TeacherTask, shape: Shape) -> nn.Module:
+    """Build a net whose weights will be written over, without moving anybody's random numbers."""
+    with torch.random.fork_rng([]):
+        return _build(task, shape)
+
+
+def _trained(net: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, weight) for name, weight in net.named_parameters() if weight.requires_grad]
+
+
+def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torch.device) -> _Stack:
+    """Build each teacher's net from its own stream and stack what is in them."""
+    from bench.ensemble import one_thread
+
+    nets = []
+    with one_thread():
+        for stream in streams:
+            with seeded(stream.torch("weights")):
+                nets.append(_build(task, shape).train())
+    template = nets[0]
+    trained = {name for name, _ in _trained(template)}
+    every = [{**dict(net.named_parameters()), **dict(net.named_buffers())} for net in nets]
+    weights: Named = {}
+    others: Named = {}
+    for name, first in every[0].items():
+        values = [named[name].detach() for named in every]
+        if name in trained:
+            weights[name] = nn.Parameter(torch.stack(values).to(device))
+        elif not all(torch.equal(value, first) for value in values):
+            others[name] = torch.stack(values).to(device)
+    return _Stack(template.to(device), weights, others)
+
+
+def _outputs(
+    net: nn.Module, stacked: Named, others: Named, images: Tensor, *, bf16: bool, same: bool = False
+) -> Tensor:
+    """Return the logits (teachers, n, classes) of images (teachers, n, ...), or of the `same` images (n, ...) for all.
+
+    A net that asks for random numbers raises RuntimeError.
+    """
+
+    def one(own: Named, batch: Tensor) -> Any:
+        return functional_call(net, own, (batch,))
+
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
+        logits: Tensor = vmap(one, in_dims=(0, None if same else 0))({**stacked, **others}, images)
+    return logits
+
+
+@torch.no_grad()
+def _labels(stack: _Stack, weights: Named, images: Tensor, device: torch.device, bf16: bool) -> Tensor:
+    """Return the labels (teachers, n) of `images`, on the CPU."""
+    stack.net.eval()
+    found = [
+        _outputs(stack.net, weights, stack.others, as_float(batch.to(device)), bf16=bf16, same=True).argmax(2).cpu()
+        for batch in torch.split(images, ROWS)
+    ]
+    stack.net.train()
+    return torch.cat(found, 1)
+
+
+def _arrays(stack: _Stack, weights: Named, count: int) -> Arrays:
+    """Return the whole states of `count` nets, in the order of ``state_dict``."""
+    found = {}
+    for name, value in stack.net.state_dict().items():
+        held = weights.get(name, stack.others.get(name))
+        held = held if held is not None else value.expand(count, *value.shape)
+        found[name] = held.detach().cpu().contiguous().numpy()
+    return found
+
+
+def _shape(images: Tensor) -> Shape:
+    return int(images.shape[1]), int(images.shape[2]), int(images.shape[3])

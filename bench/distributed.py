@@ -1,0 +1,205 @@
+"""One net trained on several devices of one machine, a share of every batch on each.
+
+For a net that is too large, or too slow, for one device; many small nets are better off as one program on one device
+(:mod:`bench.batched`). Each device has a process with a copy of the net. All draw the same batches and shifts from the
+same generator, compute the gradient of their share, and add the gradients up, weighted by the sizes of the shares: the
+gradient of the whole batch up to rounding, so that all copies stay equal. Two things differ from one device: layers
+that draw random numbers draw others, and batch normalisation sees its device's share only, as is usual; its running
+statistics are averaged at the end.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, distributed, nn
+
+from bench.errors import BenchError
+from bench.precision import Precision, arithmetic, check_precision
+
+if TYPE_CHECKING:
+    from bench.console import Stage
+    from bench.training import FitSettings
+
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others' gradients before it gives up."""
+GENERATOR = "generator"
+STATE = "state/"
+
+
+class Share:
+    """One process's part of every batch, in a group of processes that train copies of one net."""
+
+    def __init__(self, rank: int, processes: int) -> None:
+        """Take the part of process `rank`, from 0, of so many `processes`."""
+        self.rank, self.processes = rank, processes
+        self._weight = 1.0
+
+    def mine(self, rows: Tensor) -> Tensor:
+        """Return this process's rows of a batch, and note their weight.
+
+        A batch of fewer rows than processes leaves some without one: these take a row that counts nothing.
+        """
+        own = rows.tensor_split(self.processes)[self.rank]
+        self._weight = len(own) / len(rows)
+        return own if len(own) else rows[:1]
+
+    def weighed(self, loss: Tensor) -> Tensor:
+        """Return the mean `loss` of the rows as their share of the batch's mean."""
+        return loss * self._weight
+
+    def add_up(self, model: nn.Module) -> None:
+        """Replace the gradients of `model` by their sums over the processes, in one exchange."""
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        every = torch.cat([gradient.flatten() for gradient in gradients])
+        distributed.all_reduce(every)
+        for gradient, total in zip(gradients, torch.split(every, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    def reseed(self) -> None:
+        """Let the layers that draw random numbers draw others than in the other processes."""
+        torch.manual_seed(torch.initial_seed() + self.rank)
+
+    def average_statistics(self, model: nn.Module) -> None:
+        """Replace the running statistics of `model` by their means over the processes."""
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                distributed.all_reduce(buffer)
+                buffer.div_(self.processes)
+
+
+def fit_on_devices(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: FitSettings,
+    generator: torch.Generator,
+    devices: Sequence[str],
+    *,
+    precision: Precision = "float32",
+    must_converge: bool = True,
+    stage: Stage | None = None,
+) -> nn.Module:
+    """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first of them.
+
+    As :func:`bench.training.fit`, to which the rest of the arguments go, trains on one: the same weights up to rounding
+    for a net without random numbers and batch normalisation. Processes end with the one that called; where one fails
+    or is killed, the others are ended.
+
+    Raises :class:`BenchError` for devices of several kinds or named twice, for a rule of early stopping, and where a
+    process fails.
+    """
+    kinds = {torch.device(device).type for device in devices}
+    if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
+        raise BenchError(f"training on several devices needs different ones of one kind, not {', '.join(devices)}.")
+    if settings.settle is not None:
+        raise BenchError("training on several devices has no early stopping: their copies might not stop together.")
+    check_precision(precision, devices[0])
+    payload = io.BytesIO()
+    # By value: tensors shared between processes would need as much of /dev/shm, which is small in containers.
+    torch.save((model.cpu(), images.cpu(), labels.cpu(), settings, generator.get_state()), payload)
+    with tempfile.TemporaryDirectory(prefix="bench-devices-") as folder:
+        options = (precision, must_converge)
+        _run((list(devices), folder, payload.getvalue(), options), len(devices), Path(folder), stage)
+        found = load_file(Path(folder) / "trained.safetensors")
+    generator.set_state(found.pop(GENERATOR))
+    model.load_state_dict({name.removeprefix(STATE): value for name, value in found.items()})
+    return model.to(devices[0]).eval()
+
+
+def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage | None) -> None:
+    """Start the processes, show how far they are, and see them end."""
+    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
+
+    start: Any = start_processes
+    steps = multiprocessing.get_context("spawn").Value("q", 0)
+    running = start(_train_share, (*arguments, steps), processes, join=False)
+    seen = 0
+    try:
+        while not running.join(timeout=0.2):
+            now = steps.value
+            if stage is not None and now > seen:
+                stage.advance(now - seen)
+                seen = now
+    except (ProcessRaisedException, ProcessExitedException) as error:
+        raise BenchError(_why(running.processes, arguments[0], folder)) from error
+    finally:
+        for process in running.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+    if stage is not None:
+        stage.advance(steps.value - seen)
+
+
+def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
+    """Say what ended the training: a kill before a mistake, a mistake before what the other processes made of it."""
+    for number, process in enumerate(processes):
+        code = process.exitcode
+        if code is not None and code < 0 and code != -signal.SIGTERM:
+            who = f"process {number} ({devices[number]})"
+            return f"training on {len(devices)} devices: {who} was ended by signal {-code}."
+    told = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
+    return told[0].read_text() if told else f"training on {len(devices)} devices: a process ended without a word."
+
+
+def _train_share(
+    rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
+) -> None:
+    """Be one of the processes."""
+    from bench.ensemble import start_worker
+    from bench.training import fit
+
+    start_worker()
+    precision, must_converge = options
+    device = torch.device(devices[rank])
+    # Not from a file: these bytes come from the process that started this one.
+    model, images, labels, settings, stream = torch.load(io.BytesIO(payload), weights_only=False)
+    generator = torch.Generator().set_state(stream)
+    share = Share(rank, len(devices))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif sys.platform.startswith("linux"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", init_method=f"file://{folder}/meeting", timeout=PATIENCE,
+            rank=rank, world_size=len(devices),
+        )  # fmt: skip
+        with arithmetic(precision, device):
+            fit(
+                model, images, labels, settings, generator, device=device, bf16=precision == "bf16",
+                must_converge=must_converge, stage=_Counting(steps) if rank == 0 else None, share=share,
+            )  # fmt: skip
+        share.average_statistics(model)
+        if rank == 0:
+            state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+            held = {STATE + name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+            save_file({**held, GENERATOR: generator.get_state()}, Path(folder) / "trained.safetensors")
+        distributed.barrier()
+    except BaseException as error:
+        text = str(error) if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        Path(folder, f"{rank}.error").write_text(text)
+        raise
+    distributed.destroy_process_group()
+
+
+class _Counting:
+    """A stage whose steps another process shows."""
+
+    def __init__(self, steps: Any) -> None:
+        self._steps = steps
+
+    def advance(self, steps: int = 1) -> None:
+        self._steps.value += steps

@@ -1,0 +1,95 @@
+"""Early stopping by a public rule: a net is done when its labels of public images no longer change.
+
+The rule sees public images and the net itself, no label and no private record but through the net. So a teacher with
+it is still a function of its own part, and one record still moves one teacher's votes only. Stopping by the accuracy on
+held-back private records would not be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Stop once at most `share` of the labels changed at each of `looks` looks in a row, one every `every` steps.
+
+    Where the weights are averaged it is the average that is looked at, as it is what training returns.
+    """
+
+    looks: int = 3
+    every: int = 100
+    share: float = 0.002
+
+    def __post_init__(self) -> None:
+        """Refuse rules that cannot be meant."""
+        if self.looks < 1 or self.every < 1:
+            raise BenchError(f"settle needs at least one look and one step, not {self.looks} and {self.every}.")
+        if not 0.0 <= self.share < 1.0:
+            raise BenchError(f"the share of labels that may change must lie in [0, 1), not {self.share}.")
+
+
+class Settling:
+    """Follows the labels that one or more nets give the same public images, and says which nets have settled."""
+
+    def __init__(self, rule: Settle, nets: int = 1) -> None:
+        """Start to follow `nets` nets."""
+        self.rule = rule
+        self._before: Tensor | None = None
+        self._calm = torch.zeros(nets, dtype=torch.int64)
+
+    def due(self, step: int) -> bool:
+        """Whether there is a look after `step`, counted from 0."""
+        return (step + 1) % self.rule.every == 0
+
+    def look(self, labels: Tensor) -> Tensor:
+        """Take in `labels` (nets, images); return which nets have settled by now, bool (nets,).
+
+        Each net is judged by its own row.
+        """
+        if self._before is not None:
+            changed = (labels != self._before).double().mean(1)
+            self._calm = torch.where(changed <= self.rule.share, self._calm + 1, torch.zeros_like(self._calm))
+        self._before = labels
+        return self._calm >= self.rule.looks
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was seen so far."""
+        return {"calm": self._calm} | ({} if self._before is None else {"before": self._before})
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with what another saw."""
+        self._calm, self._before = state["calm"], state.get("before")
+
+
+def settling_for(rule: Settle | None, watched: Tensor | None, nets: int = 1) -> Settling | None:
+    """Return what follows `nets` nets, None without a rule.
+
+    Raises :class:`BenchError` for a rule without images to watch.
+    """
+    if rule is None:
+        return None
+    if watched is None or len(watched) == 0:
+        raise BenchError("a rule for early stopping needs public images to watch, and none were given.")
+    return Settling(rule, nets)
+
+
+@contextlib.contextmanager
+def holding(model: nn.Module, weights: Sequence[Tensor]) -> Iterator[None]:
+    """Put `weights`, where there are any, into `model` for the block, and its own back after it."""
+    if not weights:
+        yield
+        return
+    parameters: list[Tensor] = list(model.parameters())
+    own = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        torch._foreach_copy_(parameters, list(weights))
+        yield
+        torch._foreach_copy_(parameters, own)

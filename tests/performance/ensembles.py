@@ -1,0 +1,283 @@
+"""What training an ensemble of small nets costs: a plain loop, this project's loop, and many teachers as one program.
+
+    python tests/performance/ensembles.py                        # the quick preset's teachers, on a CPU
+    python tests/performance/ensembles.py --net pate_mnist --recipe published --batch 128
+    python tests/performance/ensembles.py --device cuda --net pate_mnist --recipe published --batch 128 --teachers 250
+
+All variants train the same teachers, from the same starts on the same batches, each variant in a process of its own.
+The plain loop is what one would write at first: a net, float images, torch's default optimiser, one teacher after the
+other. Time is for each step of each teacher, building the nets included; on a CPU it is that of one core, whatever else
+runs there. Accuracy is that of single teachers on public images, mean and deviation over the teachers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.batched import train_together
+from bench.data.datasets import load
+from bench.data.splits import materialise, split
+from bench.ensemble import Arrays, Ensemble, Labels, TeacherTask, train_teacher, train_teachers
+from bench.interface import Facts
+from bench.models.classifiers import build
+from bench.precision import arithmetic
+from bench.seeds import Streams
+from bench.training import _batches, predict, seeded, shifted, tune_malloc
+from methods._pate import augmented_settings
+from methods.pate import PATEConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is trained. Loops train `in_loop` of the teachers: their cost is the same for each."""
+
+    net: str = "small_cnn"
+    recipe: Literal["augmented", "published"] = "augmented"
+    data: str = "mnist"
+    teachers: int = 20
+    in_loop: int = 20
+    records: int = 240
+    steps: int = 240
+    batch: int = 60
+    lr: float = 0.1
+    device: str = "cpu"
+
+    def task(self, **changes: object) -> TeacherTask:
+        facts = Facts("speed", 60_000, 9_000, 0, 10, (1, 28, 28), public_benchmark=True)
+        if self.recipe == "augmented":
+            settings = augmented_settings(self.steps, self.batch, self.lr, facts)
+        else:
+            config = PATEConfig(teacher_steps=self.steps, teacher_batch=self.batch, teacher_lr=self.lr)
+            settings = config.teacher_settings(self.records, facts)
+        options: dict[str, object] = {"device": self.device, "batched": False, **changes}
+        return TeacherTask(self.net, 10, settings, **options)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was measured of one variant."""
+
+    name: str
+    milliseconds: float
+    votes: float
+    accuracies: list[float]
+    memory: float
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    images: Tensor
+    labels: Tensor
+    queries: Tensor
+    truth: Tensor
+    parts: list[Labels]
+
+
+def data_of(setting: Setting) -> Data:
+    """Return private records cut to parts, and 1,000 public images with their labels."""
+    count = setting.teachers * setting.records
+    if setting.data == "synthetic":
+        images, labels = synthetic(count + 1000)
+        queries, truth = images[count:], labels[count:]
+    else:
+        loaded = load(setting.data, fetch=False)
+        every = materialise(loaded, split(loaded))
+        images, labels = every.private.images, every.private.labels
+        queries, truth = every.public.images[:1000], every.public_labels[:1000]
+    order = np.random.default_rng(0).permutation(min(count, len(images)))
+    return Data(images, labels, queries, truth, [np.sort(part) for part in np.array_split(order, setting.teachers)])
+
+
+def synthetic(count: int) -> tuple[Tensor, Tensor]:
+    """Return images (count, 1, 28, 28) of ten coarse patterns, moved and under noise, where MNIST is not at hand."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = functional.interpolate(torch.rand(10, 1, 7, 7, generator=generator), scale_factor=4)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    clean = torch.cat([shifted(patterns[rows], 3, generator) for rows in torch.split(labels, 10_000)])
+    noisy = clean + 0.5 * torch.randn(clean.shape, generator=generator)
+    return (noisy.clamp(0, 1) * 255).to(torch.uint8), labels
+
+
+def plain(setting: Setting, data: Data) -> tuple[list[nn.Module], Callable[[], Labels]]:
+    """Train as one would at first."""
+    task, nets = setting.task(), []
+    settings, device = task.settings, torch.device(setting.device)
+    for number in range(setting.in_loop):
+        streams, part = Streams(0).child(f"teacher-{number}"), torch.from_numpy(data.parts[number])
+        with seeded(streams.torch("weights")):
+            net = build(task.model, 10, 1, 28).to(device).train()
+        images, labels = (data.images[part].float() / 255).to(device), data.labels[part].to(device)
+        order = streams.torch("order")
+        optimizer = torch.optim.SGD(
+            net.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
+        )  # fmt: skip
+        dense = [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)][:-1]
+        average = [p.detach().clone() for p in net.parameters()]
+        batches = _batches(len(part), settings, order)
+        torch.randint(0, 2**62, (), generator=order)  # so that batches and shifts are those of the other variants
+        for step in range(setting.steps):
+            index = next(batches).to(device)
+            batch = shifted(images[index], settings.shift, order) if settings.shift else images[index]
+            loss = functional.cross_entropy(net(batch), labels[index], label_smoothing=settings.label_smoothing)
+            for weight in dense:
+                loss = loss + 0.5 * settings.dense_decay * (weight**2).sum()
+            for group in optimizer.param_groups:
+                group["lr"] = settings.rate(step, setting.steps)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if settings.ema is not None:
+                decay = min(settings.ema, (1 + step) / (10 + step))
+                with torch.no_grad():
+                    for mean, parameter in zip(average, net.parameters(), strict=True):
+                        mean.mul_(decay).add_(parameter, alpha=1 - decay)
+        if settings.ema is not None:
+            with torch.no_grad():
+                for mean, parameter in zip(average, net.parameters(), strict=True):
+                    parameter.copy_(mean)
+        nets.append(net.eval())
+    return nets, lambda: np.stack([predict(net, data.queries, device=device).argmax(1).numpy() for net in nets])
+
+
+def loop(setting: Setting, data: Data, task: TeacherTask) -> tuple[object, Callable[[], Labels]]:
+    """Train with this project's loop."""
+    made: list[Arrays] = []
+    for number in range(setting.in_loop):
+        part = torch.from_numpy(data.parts[number])
+        made.append(train_teacher(task, data.images[part], data.labels[part], Streams(0).child(f"teacher-{number}")))
+    ensemble = Ensemble(task, (1, 28, 28), {name: np.stack([state[name] for state in made]) for name in made[0]})
+    return ensemble, lambda: ensemble.labels(data.queries)
+
+
+def program(setting: Setting, data: Data, task: TeacherTask, compiled: bool) -> tuple[object, Callable[[], Labels]]:
+    """Train all teachers as one program."""
+    if not compiled:
+        ensemble = train_teachers(task, data.images, data.labels, data.parts, Streams(0))
+    else:
+        streams = [Streams(0).child(f"teacher-{number}") for number in range(setting.teachers)]
+        states = train_together(task, data.images, data.labels, data.parts, streams, compiled=True)
+        ensemble = Ensemble(task, (1, 28, 28), states)
+    return ensemble, lambda: ensemble.labels(data.queries)
+
+
+VARIANTS = {
+    "plain loop": {},
+    "this project's loop": {"precision": "float32"},
+    "this project's loop, bf16": {"precision": "bf16"},
+    "one program": {"batched": True},
+    "one program, tf32": {"batched": True, "precision": "tf32"},
+    "one program, bf16": {"batched": True, "precision": "bf16"},
+    "one program, compiled": {"batched": True},
+    "one program, tf32, compiled": {"batched": True, "precision": "tf32"},
+    "one program, bf16, compiled": {"batched": True, "precision": "bf16"},
+}
+
+
+def measure(setting: Setting, name: str) -> Row:
+    """Train and ask the teachers of one variant; in a fresh process."""
+    on_gpu = torch.device(setting.device).type == "cuda"
+    if not on_gpu:
+        torch.set_num_threads(1)
+    if name != "plain loop":
+        tune_malloc()
+
+    def train(setting: Setting, data: Data) -> tuple[object, Callable[[], Labels]]:
+        if name == "plain loop":
+            return plain(setting, data)
+        task = setting.task(**VARIANTS[name])
+        with arithmetic(task.precision, task.device):
+            return program(setting, data, task, "compiled" in name) if task.batched else loop(setting, data, task)
+
+    data = data_of(setting)
+    # What is done once is not measured: kernels chosen, or compiled for these shapes.
+    short = setting if "compiled" in name else dataclasses.replace(setting, in_loop=1)
+    train(dataclasses.replace(short, steps=3), data)
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    clock = time.perf_counter if on_gpu else time.process_time
+    begin = clock()
+    _, ask = train(setting, data)
+    trained = clock() - begin
+    begin = clock()
+    labels = ask()
+    asked = clock() - begin
+    right = (torch.from_numpy(labels) == data.truth).double().mean(1)
+    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Row(
+        name, 1e3 * trained / len(labels) / setting.steps, 1e3 * asked / len(labels), right.tolist(), peak / 2**20
+    )
+
+
+def rows_of(setting: Setting, names: Sequence[str]) -> list[Row]:
+    """Measure the variants `names`, one after the other, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        return [pool.submit(measure, setting, name).result() for name in names]
+
+
+def variants_for(device: str, compiled: bool) -> list[str]:
+    """Return the variants that a device has."""
+    on_gpu = torch.device(device).type == "cuda"
+    return [
+        name for name in VARIANTS if (on_gpu or "tf32" not in name) and (compiled or on_gpu or "compiled" not in name)
+    ]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as text, with ratios to the first."""
+    widths = (-30, 15, 6, 13, 14, 9)
+    titles = ("variant", "ms/teacher-step", "ratio", "ms/1000 votes", "accuracy in %", "peak MiB")
+
+    def line(*cells: str) -> str:
+        return " ".join(cell.ljust(-w) if w < 0 else cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
+
+    head = line(*titles)
+    lines = [head, "-" * len(head)]
+    for row in rows:
+        ratio, accuracy = rows[0].milliseconds / row.milliseconds, f"{100 * row.mean:.2f} ± {100 * row.deviation:.2f}"
+        numbers = (f"{row.milliseconds:.3f}", f"{ratio:.2f}", f"{row.votes:.1f}", accuracy, f"{row.memory:.0f}")
+        lines.append(line(row.name, *numbers))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for field in dataclasses.fields(Setting):
+        default = None if field.name == "in_loop" else field.default
+        kind = int if field.name == "in_loop" else type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=default)
+    parser.add_argument("--compile", action="store_true", help="also where there is no GPU")
+    given = vars(parser.parse_args())
+    compiled = given.pop("compile")
+    given["in_loop"] = given["in_loop"] or min(20, given["teachers"])
+    setting = Setting(**given)
+    print(", ".join(f"{name} {value}" for name, value in given.items()), f"torch {torch.__version__}", flush=True)
+    print(table(rows_of(setting, variants_for(setting.device, compiled))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
