@@ -184,6 +184,7 @@ def train_teachers(
     watched: Tensor | None = None,
     at_once: int | None = None,
     say: Callable[[str], None] | None = None,
+    only: range | None = None,
 ) -> Ensemble:
     """Train one teacher on each of `parts` of the private records and return them.
 
@@ -196,7 +197,8 @@ def train_teachers(
     Where the task has its teachers trained as one program, ``find(first, last)``, which gives what `keep` has stored or
     None, tells which chunks are missing; teachers of many chunks are then trained at once, `at_once` at most (None: as
     the memory allows), and kept chunk by chunk. A killed run loses what is trained at once. ``say`` is told why a net
-    is trained in the loop all the same.
+    is trained in the loop all the same. Of the chunks those that begin in `only` are made (None: all), and the teachers
+    in them returned: a shard of the ensemble, for one of several jobs.
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -205,7 +207,8 @@ def train_teachers(
         raise BenchError(f"chunk must be at least 1, not {chunk}.")
     keep = keep if keep is not None else lambda first, last, make: make()
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    chunks = [(first, min(first + chunk, len(parts))) for first in range(0, len(parts), chunk)]
+    starts = [first for first in range(0, len(parts), chunk) if only is None or first in only]
+    chunks = [(first, min(first + chunk, len(parts))) for first in starts]
     done: dict[tuple[int, int], Arrays] = {}
     if _as_one_program(task, shape, say):
         done = {one: stored for one in chunks if find is not None and (stored := find(*one)) is not None}

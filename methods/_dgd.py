@@ -25,6 +25,7 @@ from methods._pate import (
     shared_ensemble,
     teacher_pool,
     train_ensemble,
+    train_shard,
 )
 from methods._students import make_student, student_depends
 
@@ -163,6 +164,12 @@ class DGDFamily(Method):
         """Return the images (and their triples), and the ensemble that is asked about some of them."""
         images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
         return (images, shared_ensemble(config, facts, seed))
+
+    shardable: ClassVar[bool] = True
+
+    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+        """Train a shard of the ensemble."""
+        train_shard(config, private, context, shard, shards)
 
     @classmethod
     def images_depend(cls, config: Any) -> dict[str, Any]:

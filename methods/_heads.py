@@ -96,6 +96,9 @@ class HeadTeachers(PATEFamily):
         """Return the public source, what it may share with the data, and the public images."""
         return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
 
+    shardable = False
+    """Heads are trained all at once, in seconds."""
+
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
         """Return the features, which every seed and method on the backbone shares, and the ensemble of heads."""

@@ -175,6 +175,12 @@ class PATEFamily(Method):
         """Return the ensemble, which cells of other epsilons, aggregators and methods ask too."""
         return (shared_ensemble(config, facts, seed),)
 
+    shardable: ClassVar[bool] = True
+
+    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+        """Train a shard of the ensemble."""
+        train_shard(config, private, context, shard, shards)
+
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
@@ -258,11 +264,16 @@ def ensemble_votes(
 
 
 def train_ensemble(
-    config: TeacherConfig, private: PrivateData, context: Context, pool: ProcessPoolExecutor | None = None
+    config: TeacherConfig,
+    private: PrivateData,
+    context: Context,
+    pool: ProcessPoolExecutor | None = None,
+    only: range | None = None,
 ) -> Ensemble:
     """Return the teachers, each trained on its own part of the records. Private: only the ledger lets answers out.
 
-    Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training.
+    Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training. With `only`
+    those of some numbers are trained, in whole chunks.
     """
     from bench.data.splits import partition
     from bench.ensemble import TeacherTask, train_teachers
@@ -282,11 +293,27 @@ def train_ensemble(
     def find(first: int, last: int) -> dict[str, NDArray[Any]] | None:
         return context.cache.find("teachers", {**depends, "first": first, "last": last})
 
-    with context.progress.stage("teachers", config.teachers) as stage:
+    wanted = range(config.teachers) if only is None else only
+    with contextlib.ExitStack() as open_until_done:
+        if task.together:  # many chunks are made at once, before any is kept: another process must not do the same
+            open_until_done.enter_context(
+                context.cache.making("ensemble", {**depends, "of": [wanted.start, wanted.stop]})
+            )
+        stage = open_until_done.enter_context(context.progress.stage("teachers", len(wanted)))
         return train_teachers(
             task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, find=find, pool=pool,
-            stage=stage, say=context.progress.say,
+            stage=stage, say=context.progress.say, only=wanted,
         )  # fmt: skip
+
+
+def train_shard(config: TeacherConfig, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    """Train part number `shard` of `shards` of an ensemble: whole chunks, which the cells that need it then find."""
+    from bench.schedule import shard_range
+
+    numbers = shard_range(config.teachers, shard, shards, CHUNK)
+    if numbers:
+        with teacher_pool(config, context) as pool:
+            train_ensemble(config, private, context, pool, numbers)
 
 
 def shared_ensemble(config: TeacherConfig, facts: Facts, seed: int) -> str:

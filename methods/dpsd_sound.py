@@ -23,7 +23,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
 from bench.errors import BenchError
@@ -161,6 +161,14 @@ class DPSDSound(Method):
     def shares(cls, config: DPSDSoundConfig, facts: Facts, seed: int) -> tuple[str, ...]:
         """Return the ensemble, which cells of other epsilons ask too."""
         return (shared_ensemble(config, facts, seed),)
+
+    shardable: ClassVar[bool] = True
+
+    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+        """Train a shard of the ensemble."""
+        from methods._pate import train_shard
+
+        train_shard(config, private, context, shard, shards)
 
     def train_student(
         self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

@@ -146,6 +146,9 @@ class PATEBayes(PATE):
 
         return flat_prior(facts.classes, width)
 
+    shardable = False
+    """Words are counted in seconds."""
+
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
         """Return nothing: counting words takes seconds."""
