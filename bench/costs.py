@@ -125,7 +125,7 @@ def _made(record: Record) -> bool | None:
     return any(made for made, _ in counts)
 
 
-def earlier_records(records: Path, *, most: int = 1000) -> list[Record]:
+def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
     """Return the newest `most` records of the folder `records`, after the project's own; damaged ones are left out.
 
     More would not make an estimate better, and reading them would take longer than people wait for one.
