@@ -20,15 +20,22 @@ from bench.interface import Basis
 if TYPE_CHECKING:
     from bench.attack_record import AuditRecord
     from bench.console import Progress
-    from bench.costs import Estimate
     from bench.launches import Launch
     from bench.plan import Cell, State
     from bench.record import Record
     from bench.run import DataSource
-    from bench.schedule import Pack, Unit
+    from bench.schedule import Unit
     from bench.slurm import Cluster
     from bench.store import RunDir
     from bench.worker import Outcome
+
+
+class PrecisionOption(StrEnum):
+    """In which numbers teacher ensembles are trained and asked."""
+
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BF16 = "bf16"
 
 
 class Launcher(StrEnum):
@@ -114,6 +121,9 @@ def run(
         int, typer.Option("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
     ] = 0,
     threads: Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)] = 1,
+    precision: Annotated[
+        PrecisionOption, typer.Option("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
+    ] = PrecisionOption.FLOAT32,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     json_: Json = False,
 ) -> None:
@@ -121,6 +131,7 @@ def run(
 
     Several of these commands may work on one directory at once: each cell is run by one of them.
     """
+    from bench.calibrations import Calibrations
     from bench.console import open_progress
     from bench.plan import expand, to_run
     from bench.run import DataSource
@@ -142,12 +153,15 @@ def run(
         run_dir = RunDir(out)
         # A place that cannot be written is told before data is fetched, a mistake in the grid before it is made.
         run_dir.check_writable()
-        cells = expand(grid, source.describe)
+        calibrations = Calibrations(run_dir.cache_path)
+        cells = expand(grid, source.describe, calibrations)
         if not dry_run:
             run_dir.create()
+            calibrations.keep()
             stack.enter_context(run_dir.joined())
-            for line in run_dir.read_records().damaged:
-                progress.say(f"warning: {line}")
+        earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
+        for line in damaged:
+            progress.say(f"warning: {line}")
         todo = to_run(cells, run_dir, reuse)
         keys = {cell.key for cell in todo}
         units = _units(todo, [cell for cell in cells if cell.key not in keys], run_dir, settings.shards)
@@ -159,9 +173,11 @@ def run(
         outcome = Outcome()
         if todo:
             plugins = [name for name in grid.methods if name.endswith(".py")]
-            execute = _Execution(device, workers, threads, settings, detach)
+            execute = _Execution(device, workers, threads, precision, settings, detach)
             outcome = execute(units, plugins, run_dir, source, progress)
-        records = [r for cell in cells if (r := run_dir.read_record(cell.key)) is not None]
+        known = {record.key: record for record in earlier if record.key not in keys}
+        known |= {record.key: record for record in run_dir.read_records_of(keys)[0]}
+        records = [known[cell.key] for cell in cells if cell.key in known]
         audits = run_dir.read_audits()[0]
     print_board(records, audits, json_=json_)
     _leave(outcome, settings, out, detach)
@@ -209,8 +225,10 @@ def _units(todo: Sequence[Cell], done: Sequence[Cell], run_dir: RunDir, shards: 
 class _Execution:
     """Cells handed to the launcher that was asked for."""
 
-    def __init__(self, device: str, workers: int, threads: int, settings: Cluster, detach: bool) -> None:
-        self._device, self._workers, self._threads = device, workers, threads
+    def __init__(
+        self, device: str, workers: int, threads: int, precision: PrecisionOption, settings: Cluster, detach: bool
+    ) -> None:
+        self._device, self._workers, self._threads, self._precision = device, workers, threads, precision
         self._settings, self._detach = settings, detach
 
     def __call__(
@@ -227,7 +245,10 @@ class _Execution:
 
         kept = self._settings.retries
         retries = kept if kept is not None else 10 if self._settings.launcher == Launcher.SLURM.value else 3
-        options = Options(self._device, self._workers or workers, self._threads, retries)
+        options = Options(
+            self._device, self._workers or workers, self._threads, retries, self._precision.value,
+            max(1, self._settings.gpus),
+        )  # fmt: skip
         return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
@@ -250,10 +271,11 @@ class _Execution:
 
     def _slurm(self, units: Sequence[Unit]) -> Outcome:
         from bench import slurm
+        from bench.forecast import jobs_of
         from bench.worker import Outcome
 
         settings = self._settings
-        packs = _packs(units, self._run_dir, settings)
+        packs = jobs_of(units, self._run_dir, settings)
         slurm.check(settings.of(name) for name in {pack.resources for pack in packs})
         launch = self._begin(units, settings.cpus)
         ids = slurm.submit(launch, packs, settings)
@@ -261,21 +283,6 @@ class _Execution:
         if self._detach:
             return Outcome(left=len(units))
         return slurm.wait_for(launch, packs, settings, self._run_dir, self._progress, self._done)
-
-
-def _packs(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
-    from bench.schedule import packs_of
-    from bench.slurm import resources_of
-
-    estimate = _estimates(units, run_dir)
-    target = 60 * min(settings.pack, 0.5 * settings.time)
-
-    def _seconds(unit: Unit) -> float | None:
-        known = estimate[unit.key]
-        # Of its cells nobody wants a job each, whatever is known.
-        return known.seconds if known is not None else 10.0 if unit.cell.preset is Preset.TINY else None
-
-    return packs_of(units, _seconds, lambda unit: resources_of(settings, unit.cell), target)
 
 
 def _say_end(progress: Any, record: Record) -> None:
@@ -294,97 +301,18 @@ def _say_end(progress: Any, record: Record) -> None:
         )
 
 
-def _estimates(units: Sequence[Unit], run_dir: RunDir) -> dict[str, Estimate | None]:
-    """Return how long each unit may take, by earlier records; None where there are none."""
-    from bench.costs import Costs, Estimate, earlier_records
-    from bench.schedule import shared_names
-
-    costs = Costs.from_records(earlier_records(run_dir.records_path))
-    made: set[str] = set()
-    found: dict[str, Estimate | None] = {}
-    for unit in units:
-        names = set(shared_names(unit.cell))
-        estimate = costs.estimate(unit.cell, makes=bool(names - made))
-        if unit.shard is None:
-            made |= names
-        elif estimate is not None:
-            estimate = Estimate(estimate.seconds / unit.shard[1], f"{estimate.basis}, split")
-        found[unit.key] = estimate
-    return found
-
-
 def _print_dry_run(
     cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse, *, json_: bool
 ) -> None:
-    from bench.costs import total, words
-    from bench.plan import states
-    from bench.schedule import waves_of
+    from bench.forecast import forecast
 
-    state = states(cells, run_dir, reuse)
-    estimate = _estimates(units, run_dir)
-    unit_of = {unit.key: unit for unit in units}
-    slurm_ = settings.launcher == Launcher.SLURM.value
-    packs = _packs(units, run_dir, settings) if slurm_ else []
-    job_of = {unit.key: number for number, pack in enumerate(packs, 1) for unit in pack.units}
-    title_of = {unit.key: unit.title for unit in units}
-    rows: list[dict[str, Any]] = []
-    for unit in units:
-        rows.append(
-            {
-                "key": unit.key,
-                "title": unit.title,
-                "state": state[unit.cell.key].value,
-                "after": [title_of[key] for key in unit.after],
-                "seconds": None if (known := estimate[unit.key]) is None else known.seconds,
-                "basis": "" if known is None else known.basis,
-                "job": job_of.get(unit.key),
-                "refused": unit.cell.refused,
-            }
-        )
-    done = [cell for cell in cells if cell.key not in unit_of]
-    rows += [{"key": cell.key, "title": cell.title, "state": state[cell.key].value} for cell in done]
-    number_of = {unit.key: number for number, unit in enumerate(units)}
-    slots = (settings.parallel or len(packs) or 1) if slurm_ else _slots(settings)
-    forecast = total(
-        [estimate[unit.key] for unit in units], slots, [[number_of[key] for key in unit.after] for unit in units]
-    )
+    seen = forecast(cells, units, run_dir, settings, reuse)
     if json_:
-        print_json(
-            {
-                "cells": rows,
-                "seconds": forecast.seconds,
-                "without_estimate": forecast.unknown,
-                "slots": slots,
-                "jobs": len(packs),
-            }
-        )
+        print_json(seen.as_dict())
         return
-    print_table(
-        f"{len(cells)} cells, of which {len(cells) - len(done)} would run",
-        ("state", "cell", "runs after", "estimate", *(("job",) if slurm_ else ()), "why not"),
-        [
-            (r["state"], r["title"], "; ".join(r.get("after", ())),
-             "" if r["state"] == "done" else "unknown" if r.get("seconds") is None else words(r["seconds"]),
-             *((str(r.get("job") or ""),) if slurm_ else ()), r.get("refused", ""))
-            for r in rows
-        ],
-    )  # fmt: skip
-    makers = {key for unit in units for key in unit.after}
-    print(f"{len(makers)} of them make what others share: these run after them, and find it.")
-    if slurm_:
-        waves = waves_of(packs)
-        print(f"{len(packs)} jobs of Slurm in {len(waves)} waves, {settings.parallel or 'any number'} at a time.")
-    if len(units) > forecast.unknown:
-        print(f"Time: {words(forecast.seconds)} with {slots} at a time, by earlier records of this and other machines.")
-    if forecast.unknown:
-        print(f"{forecast.unknown} have no earlier record of their method and preset: nothing is known of their time.")
-
-
-def _slots(settings: Cluster) -> int:
-    """Return how many cells run at once on this machine."""
-    from bench.store import available_cores
-
-    return 1 if settings.launcher == Launcher.INLINE.value else settings.jobs or available_cores()
+    print_table(*seen.table())
+    for line in seen.lines():
+        print(line)
 
 
 def plan(
@@ -404,13 +332,14 @@ def plan(
 ) -> None:
     """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student)
+    from bench.calibrations import Calibrations
     from bench.console import open_progress
     from bench.plan import expand, states
     from bench.run import DataSource
     from bench.store import RunDir
 
     with open_progress(quiet=json_) as progress:
-        cells = expand(grid, DataSource(progress).describe)
+        cells = expand(grid, DataSource(progress).describe, Calibrations(RunDir(out).cache_path))
     state = states(cells, RunDir(out))
     rows = [_plan_row(cell, state[cell.key]) for cell in cells]
     if json_:

@@ -302,10 +302,10 @@ class Method(abc.ABC):
         return ()
 
     shardable: ClassVar[bool] = False
-    """Whether :meth:`make_shard` splits the making of the shared artefacts over several jobs."""
+    """Whether :meth:`make_shard` splits the making of the last of the shared artefacts over several jobs."""
 
     def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
-        """Make part number `shard` (from 0) of `shards` of the shared artefacts; they go to the cache and nowhere else.
+        """Make part number `shard` (from 0) of `shards` of an artefact; it goes to the cache and nowhere else.
 
         What :meth:`train_student` finds missing it makes itself. Called where `shardable` is set only.
         """

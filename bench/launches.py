@@ -9,6 +9,7 @@ The folder is its owner's alone: a cell of one's own data holds the path of that
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -16,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.config import NoiseKind, Preset, as_dict, config_from
 from bench.errors import BenchError
@@ -26,6 +27,9 @@ from bench.plan import Cell, Dataset, keyed
 from bench.registry import METHODS
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
+
+if TYPE_CHECKING:
+    from bench.precision import Precision
 
 VERSION = 1
 
@@ -39,6 +43,9 @@ class Options:
     threads: int = 1
     retries: int = 3
     """After so many deaths of its process (killed, out of memory) a cell counts as failed."""
+    precision: Precision = "float32"
+    gpus: int = 1
+    """GPUs of one cell; with more than one a large teacher is trained on all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ def _text(launch: Launch) -> bytes:
     head = {
         "version": VERSION, "id": launch.id, "kind": launch.kind, "machine": launch.machine, "pid": launch.pid,
         "start": launch.start, "created": launch.created, "plugins": launch.plugins,
-        "options": [options.device, options.workers, options.threads, options.retries],
+        "options": dataclasses.astuple(options),
     }  # fmt: skip
     return json.dumps({**head, "shared": shared, "units": units}).encode()
 
@@ -158,7 +165,7 @@ def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str
             continue
         if number not in cells:
             cells[number] = _cell(data["shared"][number], describe)
-        cell = keyed(_with_seed(cells[number], seed))
+        cell = keyed(dataclasses.replace(cells[number], seed=seed))
         if cell.key != cell_key:
             raise BenchError(
                 f"{cell_key} was planned by another version of this program. Give the `run` command again."
@@ -171,12 +178,6 @@ def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str
         data["id"], data["kind"], folder, tuple(units), Options(*data["options"]), tuple(data["plugins"]),
         data["machine"], data["pid"], data["start"], data["created"],
     )  # fmt: skip
-
-
-def _with_seed(cell: Cell, seed: int) -> Cell:
-    import dataclasses
-
-    return dataclasses.replace(cell, seed=seed)
 
 
 def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:

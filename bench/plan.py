@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.cache import canonical_json
+from bench.calibrations import Calibrations
 from bench.config import (
     Grid,
     NoiseKind,
@@ -80,12 +81,15 @@ class Dataset:
     revision: str
 
 
-def expand(grid: Grid, describe: Callable[[str], Dataset]) -> list[Cell]:
+def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibrations | None = None) -> list[Cell]:
     """Return the cells of `grid`; `describe` tells what is public about a data set by name.
+
+    `calibrations` may know some from an earlier plan.
 
     Cells that share a data set, a method and a seed follow each other, so that what they share is made once, early.
     Raises :class:`BenchError` on unknown names and options before anything is planned.
     """
+    calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
     check_overrides(methods, grid.overrides)
     cells: list[Cell] = []
@@ -93,7 +97,8 @@ def expand(grid: Grid, describe: Callable[[str], Dataset]) -> list[Cell]:
         for method in methods:
             config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
             planned = [
-                _calibrated(method, config, reduced, dataset, epsilon, grid) for epsilon in _epsilons(method, grid)
+                _calibrated(method, config, reduced, dataset, epsilon, grid, calibrations)
+                for epsilon in _epsilons(method, grid)
             ]
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(
@@ -109,8 +114,9 @@ def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
 
 
 def _calibrated(
-    method: type[Method], config: Any, reduced: list[str], dataset: Dataset, epsilon: float | None, grid: Grid
-) -> Cell:
+    method: type[Method], config: Any, reduced: list[str], dataset: Dataset, epsilon: float | None, grid: Grid,
+    calibrations: Calibrations,
+) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
     # A method without privacy has no basis: asking for one must not give it another key.
     basis = grid.basis if method.private else Basis.CLAIMED
@@ -122,7 +128,7 @@ def _calibrated(
         # One without privacy spends no budget, but names here what it reads: public weights by their digest.
         budget = Budget(1.0 if epsilon is None else epsilon, delta, basis)
         try:
-            config = method.calibrate(config, budget, dataset.facts)
+            config = calibrations.calibrate(method, config, budget, dataset.facts)
         except BenchError as error:
             refused = str(error)
     return Cell(

@@ -24,6 +24,7 @@ class Clock:
 
     device: str = "cpu"
     threads: int | None = None
+    precision: str = "float32"
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _begin: float = field(default_factory=time.perf_counter)
 
@@ -50,6 +51,7 @@ class Clock:
             platform=f"{platform.system()} {platform.machine()}",
             device=self.device,
             threads=self.threads,
+            precision=self.precision,
             artefacts_made=made,
             artefacts_found=found,
             artefacts=dict(artefacts or {}),

@@ -149,6 +149,8 @@ class Provenance(Row):
     platform: str
     device: str
     threads: int | None
+    precision: str = "float32"
+    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
     artefacts_made: int = 0
     artefacts_found: int = 0
     artefacts: dict[str, tuple[int, int]] = {}

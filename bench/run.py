@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
@@ -44,6 +44,9 @@ from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir, explain_os_error, write_atomic
+
+if TYPE_CHECKING:
+    from bench.precision import Precision
 
 
 class DataSource:
@@ -120,23 +123,36 @@ def prepare_device(device: str, threads: int) -> str:
 
 
 def run_cell(
-    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1
+    cell: Cell,
+    run_dir: RunDir,
+    source: DataSource,
+    progress: Progress,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    precision: Precision = "float32",
+    devices: tuple[str, ...] = (),
 ) -> Record:
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
+
+    `workers`, `precision` and `devices` are those of :class:`bench.interface.Context`.
 
     Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
     through and leaves no record: the cell is to do again.
     """
     import torch
 
-    clock = Clock(device=device, threads=torch.get_num_threads())
+    clock = Clock(device=device, threads=torch.get_num_threads(), precision=precision)
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
     try:
         if cell.refused:
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
-        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key)
+        context = Context(
+            torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key, precision=precision,
+            devices=devices,
+        )  # fmt: skip
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
@@ -305,6 +321,8 @@ def make_shard(
     *,
     device: str = "cpu",
     workers: int = 1,
+    precision: Precision = "float32",
+    devices: tuple[str, ...] = (),
 ) -> None:
     """Make one shard (number, count) of what `cell` shares with others.
 
@@ -314,7 +332,9 @@ def make_shard(
 
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
-        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers)
+        context = Context(
+            torch.device(device), Streams(cell.seed), cache, progress, workers, precision=precision, devices=devices
+        )
         torch.manual_seed(context.streams.integer("global"))
         private = source.material(cell.dataset).private
         METHODS.get(cell.method)().make_shard(cell.config, private, context, *shard)

@@ -62,7 +62,7 @@ def units_of(
         after = {first[name] for name in names if name in first} - {cell.key}
         new = [name for name in names if name not in first and name not in made]
         parts: list[Unit] = []
-        if shards > 1 and new and METHODS.get(cell.method).shardable:
+        if shards > 1 and new and names[-1] in new and METHODS.get(cell.method).shardable:
             parts = [
                 Unit(f"{cell.key}.shard-{i}-of-{shards}", f"{cell.title}, shard {i + 1} of {shards}", cell,
                      tuple(sorted(after)), shard=(i, shards))

@@ -23,7 +23,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,6 +283,16 @@ class RunDir:
         records = Records()
         self._read_into(records, self.record_path(key))
         return records.found[0] if records.found else None
+
+    def read_records_of(self, keys: Iterable[str], *, set_aside: bool = True) -> tuple[list[Record], list[str]]:
+        """Return the records of the cells `keys` that there are, in their order, and a line for each damaged one.
+
+        A damaged one is moved to records/damaged (if `set_aside`): its cell is to do again.
+        """
+        records = Records()
+        for key in keys:
+            self._read_into(records, self.record_path(key), set_aside=set_aside)
+        return records.found, records.damaged
 
     def read_records(self, *, set_aside: bool = True) -> Records:
         """Read all records; a damaged one is named, moved to records/damaged (if `set_aside`), and the rest read.

@@ -210,13 +210,29 @@ def _run(
             return None
         return record_failure(unit.cell, run_dir, error)
     telling = Telling(progress, held)
+    devices = _devices(device, options.gpus)
     if unit.shard is not None:
         with telling.stage(unit.title, 1):
-            make_shard(unit.cell, unit.shard, run_dir, source, telling, device=device, workers=options.workers)
+            make_shard(
+                unit.cell, unit.shard, run_dir, source, telling, device=device, workers=options.workers,
+                precision=options.precision, devices=devices,
+            )  # fmt: skip
         write_atomic(_mark(unit, run_dir), b"")
         return None
     with telling.stage(unit.title, 1):
-        return run_cell(unit.cell, run_dir, source, telling, device=device, workers=options.workers)
+        return run_cell(
+            unit.cell, run_dir, source, telling, device=device, workers=options.workers, precision=options.precision,
+            devices=devices,
+        )  # fmt: skip
+
+
+def _devices(device: str, gpus: int) -> tuple[str, ...]:
+    """Return the GPUs of a cell that has more than one."""
+    if gpus < 2 or device != "cuda":
+        return ()
+    import torch
+
+    return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
 
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, progress: Progress | None = None) -> None:

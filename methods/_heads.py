@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.heads import HeadSettings
+    from bench.head_settings import HeadSettings
     from bench.models.transfer import FrozenBackbone
 
 
@@ -57,7 +57,7 @@ class HeadTeachersConfig(TransferConfig):
 
     def heads(self) -> HeadSettings:
         """Return how each head is trained."""
-        from bench.heads import HeadSettings
+        from bench.head_settings import HeadSettings
 
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 

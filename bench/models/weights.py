@@ -8,6 +8,7 @@ names, with a small manifest beside it; a file of the user's stays where it is a
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 import shutil
@@ -144,6 +145,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
+@functools.cache
 def image_size_problem(backbone: str, size: int) -> str:
     """Return why `backbone` without its classifier cannot take RGB images of `size` x `size`; empty where it can.
 
