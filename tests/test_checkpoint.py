@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -484,3 +489,41 @@ def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]],
         assert torch.equal(value, found)
     assert torch.equal(*(torch.rand(3, generator=one["torch"]) for one in (given_parts, into)))
     assert np.array_equal(*(one["numpy"].standard_normal(3) for one in (given_parts, into)))
+
+
+@pytest.mark.slow
+def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    program = "import bench.checkpoint as c; c.SECONDS = 0.0; from bench.cli import main; main()"
+    grid = ["--methods", "dp-sgd,dpsd", "--datasets", "digits", "--eps", "10", "--preset", "tiny", "--set", "epochs=3"]
+    grid += ["--set", "iterations=20"]
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", program, "run", *grid, "--out", str(out)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+    def finish(out: Path) -> tuple[dict[str, str], str]:
+        process = start(out)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
+        records = {path.name: json.loads(path.read_text()) for path in (out / "records").glob("*.json")}
+        for record in records.values():
+            del record["provenance"]
+        return {name: json.dumps(record) for name, record in records.items()}, said.decode()
+
+    expected, _ = finish(tmp_path / "whole")
+    assert len(expected) == 2
+    out = tmp_path / "killed"
+    for kind in ("student", "alternation"):
+        process = start(out)
+        for _ in range(6000):
+            if list(out.glob(f"cache/checkpoint-{kind}-*.safetensors")) or process.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert list(out.glob(f"cache/checkpoint-{kind}-*.safetensors"))
+    found, said = finish(out)
+    assert found == expected
+    assert "the stage alternation goes on where an earlier run was stopped" in said
+    assert not list(out.glob("cache/checkpoint-*"))
