@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from bench.interface import Budget, Context
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
+from bench.models.source import LazyImages
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
@@ -174,6 +176,40 @@ def test_self_training_goes_on_within_each_phase(graph_below: int, tmp_path: Pat
         return train_self_trained(make, images, labels, pool, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
 
     check_resumes(train, tmp_path, stops=6)
+
+
+def test_self_training_takes_nothing_from_a_run_with_other_answers(tmp_path: Path) -> None:
+    (images, labels), (pool, _) = blobs(12), blobs(30, start=1)
+    few = FitSettings(steps=4, batch_size=6)
+    settings = SelfTrainingSettings(few, few, committee=2, graph_below=0)
+    said: list[str] = []
+
+    def train(answers: Tensor, stop: int | None, root: Path | None) -> nn.Module | None:
+        with contextlib.suppress(Stopped), Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
+            return train_self_trained(
+                net, images, answers, pool, CLASSES, settings, seed(1), stage=Stage(stop), checkpoint=saved
+            )
+        return None
+
+    other = (labels + 1) % CLASSES
+    assert train(labels, 10, tmp_path) is None  # in the last phase: the committee's beliefs are saved
+    made, expected = train(other, None, tmp_path), train(other, None, None)
+    assert made is not None
+    assert expected is not None
+    assert everything(made) == everything(expected)
+    assert len(said) == 1
+    assert "other inputs" in said[0]
+
+
+def test_fit_goes_on_with_images_that_no_memory_holds(tmp_path: Path) -> None:
+    images, labels = blobs(30)
+    records: Any = SimpleNamespace(shape=(1, 8, 8), images=lambda which: images[torch.from_numpy(which)].numpy())
+    lazy: Any = LazyImages(records, np.arange(30))
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return fit(net(), lazy, labels, FITS["momentum"], seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["acgan", "wgan", "infogan"])
