@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +36,7 @@ from bench.interface import Budget, Context
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
+from bench.models.source import LazyImages
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
@@ -169,6 +176,40 @@ def test_self_training_goes_on_within_each_phase(graph_below: int, tmp_path: Pat
         return train_self_trained(make, images, labels, pool, CLASSES, settings, seed(1), stage=stage, checkpoint=saved)
 
     check_resumes(train, tmp_path, stops=6)
+
+
+def test_self_training_takes_nothing_from_a_run_with_other_answers(tmp_path: Path) -> None:
+    (images, labels), (pool, _) = blobs(12), blobs(30, start=1)
+    few = FitSettings(steps=4, batch_size=6)
+    settings = SelfTrainingSettings(few, few, committee=2, graph_below=0)
+    said: list[str] = []
+
+    def train(answers: Tensor, stop: int | None, root: Path | None) -> nn.Module | None:
+        with contextlib.suppress(Stopped), Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
+            return train_self_trained(
+                net, images, answers, pool, CLASSES, settings, seed(1), stage=Stage(stop), checkpoint=saved
+            )
+        return None
+
+    other = (labels + 1) % CLASSES
+    assert train(labels, 10, tmp_path) is None  # in the last phase: the committee's beliefs are saved
+    made, expected = train(other, None, tmp_path), train(other, None, None)
+    assert made is not None
+    assert expected is not None
+    assert everything(made) == everything(expected)
+    assert len(said) == 1
+    assert "other inputs" in said[0]
+
+
+def test_fit_goes_on_with_images_that_no_memory_holds(tmp_path: Path) -> None:
+    images, labels = blobs(30)
+    records: Any = SimpleNamespace(shape=(1, 8, 8), images=lambda which: images[torch.from_numpy(which)].numpy())
+    lazy: Any = LazyImages(records, np.arange(30))
+
+    def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
+        return fit(net(), lazy, labels, FITS["momentum"], seed(1), stage=stage, checkpoint=saved)
+
+    check_resumes(train, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["acgan", "wgan", "infogan"])
@@ -484,3 +525,41 @@ def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]],
         assert torch.equal(value, found)
     assert torch.equal(*(torch.rand(3, generator=one["torch"]) for one in (given_parts, into)))
     assert np.array_equal(*(one["numpy"].standard_normal(3) for one in (given_parts, into)))
+
+
+@pytest.mark.slow
+def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    program = "import bench.checkpoint as c; c.SECONDS = 0.0; from bench.cli import main; main()"
+    grid = ["--methods", "dp-sgd,dpsd", "--datasets", "digits", "--eps", "10", "--preset", "tiny", "--set", "epochs=3"]
+    grid += ["--set", "iterations=20"]
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", program, "run", *grid, "--out", str(out)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+    def finish(out: Path) -> tuple[dict[str, str], str]:
+        process = start(out)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
+        records = {path.name: json.loads(path.read_text()) for path in (out / "records").glob("*.json")}
+        for record in records.values():
+            del record["provenance"]
+        return {name: json.dumps(record) for name, record in records.items()}, said.decode()
+
+    expected, _ = finish(tmp_path / "whole")
+    assert len(expected) == 2
+    out = tmp_path / "killed"
+    for kind in ("student", "alternation"):
+        process = start(out)
+        for _ in range(6000):
+            if list(out.glob(f"cache/checkpoint-{kind}-*.safetensors")) or process.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert list(out.glob(f"cache/checkpoint-{kind}-*.safetensors"))
+    found, said = finish(out)
+    assert found == expected
+    assert "the stage alternation goes on where an earlier run was stopped" in said
+    assert not list(out.glob("cache/checkpoint-*"))
