@@ -11,6 +11,7 @@ normalises or compares across teachers: convolutions become grouped ones, produc
 are added up only to start the backward pass, where each gets the gradient 1 whatever the others are; the optimisers
 work element by element. A teacher that settles early stays in the program and is only no longer read, as a smaller
 program could round otherwise. Weights that are no longer finite stay with their own teacher. The tests compare bytes.
+(On a GPU some kernels add a net's own terms in no fixed order: two runs then differ in the last bits on any data.)
 """
 
 from __future__ import annotations

@@ -52,8 +52,11 @@ def paying_precision(model: nn.Module, device: torch.device | str) -> Precision:
     """Return the precision that makes training `model` fast on `device` and is not known to cost accuracy.
 
     A GPU of compute capability 8 or more has TensorFloat-32. On a CPU with instructions for bfloat16 nets of wide
-    convolutions gain twofold, small ones nothing. The answer hangs on the machine: for a choice that others can repeat,
-    name the precision.
+    convolutions gain twofold or more, small ones next to nothing. Accuracy: six teachers of PATE's MNIST net, 300 steps
+    of 32 with momentum and shifts, had 93.1% in bfloat16 and 92.5% in float32, a difference of 0.6 with a standard
+    error of 0.6. (In the first hundreds of steps of the published recipe, which begin on a plateau, single teachers end
+    tens of percent apart either way; nothing can be told there.) The answer hangs on the machine: for a choice that
+    others can repeat, name the precision.
     """
     device = torch.device(device)
     if device.type == "cuda":

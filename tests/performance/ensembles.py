@@ -116,7 +116,7 @@ def synthetic(count: int) -> tuple[Tensor, Tensor]:
     patterns = functional.interpolate(torch.rand(10, 1, 7, 7, generator=generator), scale_factor=4)
     labels = torch.randint(0, 10, (count,), generator=generator)
     clean = torch.cat([shifted(patterns[rows], 3, generator) for rows in torch.split(labels, 10_000)])
-    noisy = clean + 0.5 * torch.randn(clean.shape, generator=generator)
+    noisy = clean + 1.0 * torch.randn(clean.shape, generator=generator)
     return (noisy.clamp(0, 1) * 255).to(torch.uint8), labels
 
 
@@ -232,10 +232,15 @@ def measure(setting: Setting, name: str) -> Row:
 
 
 def rows_of(setting: Setting, names: Sequence[str]) -> list[Row]:
-    """Measure the variants `names`, one after the other, each in a process of its own."""
+    """Measure the variants `names`, one after the other, each in a process of its own, and print what is found."""
     context = multiprocessing.get_context("spawn")
+    rows: list[Row] = []
+    print(TITLES, "-" * len(TITLES), sep="\n", flush=True)
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-        return [pool.submit(measure, setting, name).result() for name in names]
+        for name in names:
+            rows.append(pool.submit(measure, setting, name).result())
+            print(line_of(rows[-1], rows[0]), flush=True)
+    return rows
 
 
 def variants_for(device: str, compiled: bool) -> list[str]:
@@ -246,21 +251,20 @@ def variants_for(device: str, compiled: bool) -> list[str]:
     ]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text, with ratios to the first."""
+def aligned(*cells: str) -> str:
+    """Return `cells` as one line of the table."""
     widths = (-30, 15, 6, 13, 14, 9)
-    titles = ("variant", "ms/teacher-step", "ratio", "ms/1000 votes", "accuracy in %", "peak MiB")
+    return " ".join(cell.ljust(-w) if w < 0 else cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
 
-    def line(*cells: str) -> str:
-        return " ".join(cell.ljust(-w) if w < 0 else cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
 
-    head = line(*titles)
-    lines = [head, "-" * len(head)]
-    for row in rows:
-        ratio, accuracy = rows[0].milliseconds / row.milliseconds, f"{100 * row.mean:.2f} ± {100 * row.deviation:.2f}"
-        numbers = (f"{row.milliseconds:.3f}", f"{ratio:.2f}", f"{row.votes:.1f}", accuracy, f"{row.memory:.0f}")
-        lines.append(line(row.name, *numbers))
-    return "\n".join(lines)
+TITLES = aligned("variant", "ms/teacher-step", "ratio", "ms/1000 votes", "accuracy in %", "peak MiB")
+
+
+def line_of(row: Row, first: Row) -> str:
+    """Return `row` as a line of the table; its ratio is to `first`."""
+    ratio, accuracy = first.milliseconds / row.milliseconds, f"{100 * row.mean:.2f} ± {100 * row.deviation:.2f}"
+    numbers = (f"{row.milliseconds:.3f}", f"{ratio:.2f}", f"{row.votes:.1f}", accuracy, f"{row.memory:.0f}")
+    return aligned(row.name, *numbers)
 
 
 def main() -> None:
@@ -276,7 +280,7 @@ def main() -> None:
     given["in_loop"] = given["in_loop"] or min(20, given["teachers"])
     setting = Setting(**given)
     print(", ".join(f"{name} {value}" for name, value in given.items()), f"torch {torch.__version__}", flush=True)
-    print(table(rows_of(setting, variants_for(setting.device, compiled))))
+    rows_of(setting, variants_for(setting.device, compiled))
 
 
 if __name__ == "__main__":
