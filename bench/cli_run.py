@@ -359,7 +359,7 @@ def _plan_row(cell: Cell, state: State) -> dict[str, Any]:
     method = METHODS.get(cell.method)
     claimed = "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}"
     before, now = as_dict(method.Config()), as_dict(cell.config)
-    changed = ", ".join(f"{name}={value}" for name, value in now.items() if value != before[name])
+    changed = ", ".join(f"{name}={value}" for name, value in now.items() if name not in before or value != before[name])
     return {
         "key": cell.key,
         "title": cell.title,

@@ -53,9 +53,13 @@ class Reuse(StrEnum):
     NONE = "none"
 
 
-def setting(default: T, source: str) -> T:
-    """Return a config field with the value `default` and the place that states it, for instance a paper's section."""
-    return dataclasses.field(default=default, metadata={"source": source})
+def setting(default: T, source: str, *, later: bool = False) -> T:
+    """Return a config field with the value `default` and the place that states it, for instance a paper's section.
+
+    `later` is for a field that a method got when records of it were there: where it has its default it is left out of
+    keys and records, so that these stay what they are.
+    """
+    return dataclasses.field(default=default, metadata={"source": source, "later": later})
 
 
 def source_of(config: type, field: str) -> str:
@@ -64,10 +68,17 @@ def source_of(config: type, field: str) -> str:
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """Return the fields of a config as JSON values."""
+    """Return the fields of a config as JSON values, those left out that are `later` and have their default."""
+    silent = {field.name for field in dataclasses.fields(config) if _silent(field, getattr(config, field.name))}
     return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(config).items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in dataclasses.asdict(config).items()
+        if name not in silent
     }
+
+
+def _silent(field: dataclasses.Field[Any], value: Any) -> bool:
+    return bool(field.metadata.get("later")) and value == field.default
 
 
 def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
@@ -78,8 +89,9 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     known = {field.name for field in dataclasses.fields(kind.Config)}
-    if set(values) != known:
-        odd = ", ".join(sorted(set(values) ^ known))
+    needed = {field.name for field in dataclasses.fields(kind.Config) if not field.metadata.get("later")}
+    if not needed <= set(values) <= known:
+        odd = ", ".join(sorted((set(values) - known) | (needed - set(values))))
         raise BenchError(f"the settings of {kind.name} have changed since that record was written: {odd}.")
     try:
         return TypeAdapter(kind.Config).validate_python(dict(values))
@@ -141,7 +153,7 @@ def build_config(
         changes.update(presets[preset.value])
     changes.update(parse_overrides(method, overrides))
     config = dataclasses.replace(paper, **changes)
-    before, after = as_dict(paper), as_dict(config)
+    before, after = dataclasses.asdict(paper), dataclasses.asdict(config)
     reduced = [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
     return config, reduced
 
@@ -202,7 +214,7 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
 
 def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
     """Return name, paper value, quick value and source of every field of the method's config, for ``bench show``."""
-    paper = as_dict(method.Config())
+    paper = dataclasses.asdict(method.Config())
     quick = presets.get("quick", {})
     return [
         (name, str(value), str(quick[name]) if name in quick else "", source_of(method.Config, name))

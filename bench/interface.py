@@ -304,7 +304,9 @@ class Method(abc.ABC):
     shardable: ClassVar[bool] = False
     """Whether :meth:`make_shard` splits the making of the last of the shared artefacts over several jobs."""
 
-    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
         """Make part number `shard` (from 0) of `shards` of an artefact; it goes to the cache and nowhere else.
 
         What :meth:`train_student` finds missing it makes itself. Called where `shardable` is set only.

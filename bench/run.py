@@ -336,8 +336,8 @@ def make_shard(
             torch.device(device), Streams(cell.seed), cache, progress, workers, precision=precision, devices=devices
         )
         torch.manual_seed(context.streams.integer("global"))
-        private = source.material(cell.dataset).private
-        METHODS.get(cell.method)().make_shard(cell.config, private, context, *shard)
+        material = source.material(cell.dataset)
+        METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
     except Exception as error:  # noqa: BLE001 (see above)
         progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 

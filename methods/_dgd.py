@@ -167,7 +167,9 @@ class DGDFamily(Method):
 
     shardable: ClassVar[bool] = True
 
-    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
         """Train a shard of the ensemble."""
         train_shard(config, private, context, shard, shards)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -35,6 +35,10 @@ CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
 CHUNK = 10
 """Teachers per artefact: a killed run loses the training of so many at most."""
+LARGE = 10_000_000
+"""Parameters from which a net is an artefact by itself: then a shard can be one teacher."""
+WATCHED = 1000
+"""Public images that tell when a teacher has settled."""
 
 
 class TeacherConfig(Protocol):
@@ -61,6 +65,10 @@ class PATEFamilyConfig:
     teacher_steps: int = setting(3000, CODE)
     teacher_batch: int = setting(128, CODE)
     teacher_lr: float = setting(0.05, CODE)
+    teacher_settle: int | None = setting(
+        None, "ours: a teacher is done when its labels of public images stay in so many looks, 100 steps apart; none: "
+        "it takes all its steps", later=True
+    )  # fmt: skip
     student: str = setting("salimans_mlp", f"PATE 2017, section 4.2, through the {GAN}")
     student_training: Literal["improved-gan", "self-training", "supervised"] = setting(
         "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
@@ -74,16 +82,21 @@ class PATEFamilyConfig:
         for name in ("teachers", "queries", "teacher_steps", "teacher_batch", "student_epochs"):
             if getattr(self, name) < 1:
                 raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.teacher_settle is not None and self.teacher_settle < 1:
+            raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
         for name in ("teacher_lr", "student_lr"):
             if not getattr(self, name) > 0:
                 raise BenchError(f"{name} must be positive, not {getattr(self, name)}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
+        from bench.settling import Settle
         from bench.training import FitSettings
 
+        settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
-            return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
+            made = augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
+            return replace(made, settle=settle)
         return FitSettings(
             steps=self.teacher_steps,
             batch_size=self.teacher_batch,
@@ -95,6 +108,7 @@ class PATEFamilyConfig:
             order="sequential",
             ema=0.9999,
             dense_decay=0.004,
+            settle=settle,
         )
 
 
@@ -177,9 +191,11 @@ class PATEFamily(Method):
 
     shardable: ClassVar[bool] = True
 
-    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
         """Train a shard of the ensemble."""
-        train_shard(config, private, context, shard, shards)
+        train_shard(config, private, context, shard, shards, watched_images(config, public))
 
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
@@ -255,7 +271,7 @@ def ensemble_votes(
 
     def make() -> dict[str, NDArray[np.generic]]:
         with teacher_pool(config, context) as pool:
-            teachers = train_ensemble(config, private, context, pool)
+            teachers = train_ensemble(config, private, context, pool, watched=watched_images(config, public))
             with context.progress.stage("votes", config.teachers) as stage:
                 return {"labels": teachers.labels(public.images, pool, stage).astype(np.int16)}
 
@@ -269,16 +285,18 @@ def train_ensemble(
     context: Context,
     pool: ProcessPoolExecutor | None = None,
     only: range | None = None,
+    watched: torch.Tensor | None = None,
 ) -> Ensemble:
     """Return the teachers, each trained on its own part of the records. Private: only the ledger lets answers out.
 
     Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training. With `only`
-    those of some numbers are trained, in whole chunks.
+    those of some numbers are trained, in whole chunks. `watched` are the images of :func:`watched_images`.
     """
     from bench.data.splits import partition
     from bench.ensemble import TeacherTask, train_teachers
 
     depends = ensemble_depends(config, private, context)
+    chunk = teachers_per_artefact(config, private.facts)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
     task = TeacherTask(
@@ -301,19 +319,42 @@ def train_ensemble(
             )
         stage = open_until_done.enter_context(context.progress.stage("teachers", len(wanted)))
         return train_teachers(
-            task, private.images, private.labels, parts, streams, chunk=CHUNK, keep=keep, find=find, pool=pool,
-            stage=stage, say=context.progress.say, only=wanted,
+            task, private.images, private.labels, parts, streams, chunk=chunk, keep=keep, find=find, pool=pool,
+            stage=stage, say=context.progress.say, only=wanted, watched=watched,
         )  # fmt: skip
 
 
-def train_shard(config: TeacherConfig, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+def watched_images(config: Any, public: PublicData) -> torch.Tensor | None:
+    """Return the public images (at most 1,000) whose labels tell when a teacher has settled; None without that rule."""
+    return None if config.teacher_settle is None else public.images[:WATCHED]
+
+
+def teachers_per_artefact(config: TeacherConfig, facts: Facts) -> int:
+    """Return how many teachers are stored together: by the size of the net, which is public."""
+    import torch
+
+    from bench.models.classifiers import build
+
+    with torch.device("meta"):
+        net = build(config.teacher, facts.classes, facts.shape[0], facts.shape[1:])
+    return 1 if sum(parameter.numel() for parameter in net.parameters()) >= LARGE else CHUNK
+
+
+def train_shard(
+    config: TeacherConfig,
+    private: PrivateData,
+    context: Context,
+    shard: int,
+    shards: int,
+    watched: torch.Tensor | None = None,
+) -> None:
     """Train part number `shard` of `shards` of an ensemble: whole chunks, which the cells that need it then find."""
     from bench.schedule import shard_range
 
-    numbers = shard_range(config.teachers, shard, shards, CHUNK)
+    numbers = shard_range(config.teachers, shard, shards, teachers_per_artefact(config, private.facts))
     if numbers:
         with teacher_pool(config, context) as pool:
-            train_ensemble(config, private, context, pool, numbers)
+            train_ensemble(config, private, context, pool, numbers, watched)
 
 
 def shared_ensemble(config: TeacherConfig, facts: Facts, seed: int) -> str:

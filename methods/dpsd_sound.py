@@ -164,7 +164,9 @@ class DPSDSound(Method):
 
     shardable: ClassVar[bool] = True
 
-    def make_shard(self, config: Any, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
         """Train a shard of the ensemble."""
         from methods._pate import train_shard
 

@@ -78,7 +78,9 @@ class GridMethod(Method):
     def shares(cls, config: GridConfig, facts: Facts, seed: int) -> tuple[str, ...]:
         return (f"seed {seed}",)
 
-    def make_shard(self, config: GridConfig, private: PrivateData, context: Context, shard: int, shards: int) -> None:
+    def make_shard(
+        self, config: GridConfig, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
         log(f"shard {context.streams.seed} {shard}")
         self.artefact(config, context, shard)
 

@@ -158,3 +158,33 @@ def test_setting_keeps_its_source() -> None:
 
     assert Plain().value == 3
     assert source_of(Plain, "value") == "table 1"
+
+
+@dataclass(frozen=True)
+class Grown:
+    value: int = setting(3, "table 1")
+    added: int | None = setting(None, "ours", later=True)
+
+
+class Growing:
+    name = "growing"
+    Config = Grown
+
+    @classmethod
+    def presets(cls, facts: object) -> dict[str, dict[str, object]]:
+        return {}
+
+
+def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
+    from bench.config import as_dict, config_from, field_table
+
+    assert as_dict(Grown()) == {"value": 3}
+    assert as_dict(Grown(added=2)) == {"value": 3, "added": 2}
+    assert config_from(Growing, {"value": 4}) == Grown(4)
+    assert config_from(Growing, {"value": 4, "added": 1}) == Grown(4, 1)
+    with pytest.raises(BenchError, match="value"):
+        config_from(Growing, {"added": 1})
+    assert [row[0] for row in field_table(Growing, {})] == ["value", "added"]
+    config, reduced = build_config(Growing, Preset.PAPER, FACTS, ["added=5"])
+    assert config == Grown(3, 5)
+    assert reduced == ["added: None -> 5"]
