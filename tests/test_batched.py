@@ -287,3 +287,15 @@ def test_precision_reaches_the_teachers(data: Data) -> None:
     with pytest.raises(BenchError, match="one of float32"):
         check_precision("half", "cpu")  # type: ignore[arg-type]
     assert paying_precision(build("small_cnn", 3, 1, 8), "cpu") == "float32"
+
+
+def test_all_large_products_are_short_in_bf16() -> None:
+    net, seen = build("small_cnn", 3, 1, 8, width=4), []
+    for layer in net.modules():
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            layer.register_forward_hook(lambda layer, given, result: seen.append(result.dtype))
+    weights = {name: torch.stack([weight.detach()] * 2) for name, weight in net.named_parameters()}
+    for bf16 in (True, False):
+        seen.clear()
+        batched._outputs(net, weights, {}, torch.rand(2, 5, 1, 8, 8), bf16=bf16)
+        assert seen == [torch.bfloat16 if bf16 else torch.float32] * 4
