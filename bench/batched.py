@@ -16,6 +16,7 @@ program could round otherwise. Weights that are no longer finite stay with their
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import os
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from bench.errors import BenchError
 from bench.precision import arithmetic
@@ -346,6 +348,28 @@ def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torc
     return _Stack(template.to(device), weights, others)
 
 
+class _ShortProducts(TorchFunctionMode):
+    """Rounds what goes into convolutions and dense layers to bfloat16, as autocast does.
+
+    Under vmap autocast comes too late: it finds convolutions already taken apart, and leaves them in float32 on a CPU.
+    """
+
+    LAYERS = (functional.conv1d, functional.conv2d, functional.conv3d, functional.linear)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self.LAYERS:
+            args = tuple(_short(value) for value in args)
+            kwargs = {name: _short(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _short(value: Any) -> Any:
+    return value.bfloat16() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
 def _outputs(
     net: nn.Module, stacked: Named, others: Named, images: Tensor, *, bf16: bool, same: bool = False
 ) -> Tensor:
@@ -357,7 +381,8 @@ def _outputs(
     def one(own: Named, batch: Tensor) -> Any:
         return functional_call(net, own, (batch,))
 
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
+    short = _ShortProducts() if bf16 else contextlib.nullcontext()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16), short:
         logits: Tensor = vmap(one, in_dims=(0, None if same else 0))({**stacked, **others}, images)
     return logits
 

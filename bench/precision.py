@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -36,16 +36,14 @@ def arithmetic(precision: Precision, device: torch.device | str) -> Iterator[Non
     if torch.device(device).type != "cuda":
         yield
         return
-    backends: Any = torch.backends  # the switches are not in its stubs
-    switches = (backends.cuda.matmul, backends.cudnn.conv)
-    before = [switch.fp32_precision for switch in switches]
+    # The older of torch's two kinds of switches: its compiler reads both, and fails where only the newer were set.
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    short = precision != "float32"
     try:
-        for switch in switches:
-            switch.fp32_precision = "ieee" if precision == "float32" else "tf32"
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = short, short
         yield
     finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def paying_precision(model: nn.Module, device: torch.device | str) -> Precision:

@@ -18,7 +18,7 @@ from bench.ensemble import Arrays, Labels, TeacherTask, train_teachers
 from bench.errors import BenchError
 from bench.interface import Context, Facts, PrivateData
 from bench.models.classifiers import build
-from bench.precision import Precision, check_precision, paying_precision
+from bench.precision import Precision, arithmetic, check_precision, paying_precision
 from bench.seeds import Streams
 from bench.settling import Settle, Settling
 from bench.training import FitSettings, fit
@@ -287,3 +287,28 @@ def test_precision_reaches_the_teachers(data: Data) -> None:
     with pytest.raises(BenchError, match="one of float32"):
         check_precision("half", "cpu")  # type: ignore[arg-type]
     assert paying_precision(build("small_cnn", 3, 1, 8), "cpu") == "float32"
+
+
+def test_all_large_products_are_short_in_bf16() -> None:
+    net, seen = build("small_cnn", 3, 1, 8, width=4), []
+    for layer in net.modules():
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            layer.register_forward_hook(lambda layer, given, result: seen.append(result.dtype))
+    weights = {name: torch.stack([weight.detach()] * 2) for name, weight in net.named_parameters()}
+    for bf16 in (True, False):
+        seen.clear()
+        batched._outputs(net, weights, {}, torch.rand(2, 5, 1, 8, 8), bf16=bf16)
+        assert seen == [torch.bfloat16 if bf16 else torch.float32] * 4
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_float32_on_a_gpu_is_float32(precision: Precision) -> None:
+    def switches() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    before = switches()
+    with arithmetic(precision, "cuda"):
+        assert switches() == (precision != "float32",) * 2
+    with arithmetic(precision, "cpu"):
+        assert switches() == before
+    assert switches() == before
