@@ -256,3 +256,63 @@ def test_killed_a_few_times(tmp_path: Path) -> None:
 @pytest.mark.timeout(3000)
 def test_killed_a_hundred_times(tmp_path: Path) -> None:
     survives(tmp_path, 100, SIXTY, 60, seed=4)
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    grid = ["-m", "pate,pate-gnmax", "-d", "digits", "-p", "tiny", "-e", "8,10", "-s", "0,1", "-o", str(out)]
+    done = bench("run", *grid, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert not out.exists()
+    cells = told["cells"]
+    assert [cell["state"] for cell in cells] == ["to do"] * 8
+    makers = [cell["title"] for cell in cells if not cell["after"]]
+    assert len(makers) == 2  # one for each seed
+    assert [cell["title"] for cell in cells[:2]] == makers
+    assert all(cell["after"] == [makers[cell["title"].endswith("seed 1")]] for cell in cells[2:])
+    assert told["slots"] == 1
+    shown = bench("run", *grid, "--dry-run", "--launcher", "local", "--jobs", "3", "--shards", "2")
+    assert "2 of 2" in shown.stdout
+    assert "make what others share" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--jobs", "3"], "--launcher inline does not look at --jobs"),
+        (["--partition", "gpu"], "Use --launcher slurm"),
+        (["--launcher", "slurm", "--jobs", "2"], "Use --parallel"),
+        (["--detach"], "does not look at --detach"),
+        (["--launcher", "local", "--time", "30"], "does not look at --time"),
+        (["--launcher", "slurm", "--time", "soon"], "a time is a number of minutes"),
+        (["--launcher", "local", "--gpus", "64"], "--gpus 64: this machine has"),
+        (["--launcher", "local", "--shards", "0"], "--shards"),
+        (["--cluster", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+    ],
+)
+def test_flags_that_cannot_be_meant_are_refused(tmp_path: Path, flags: list[str], said: str) -> None:
+    done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), *flags)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_shards_where_nothing_can_be_split(tmp_path: Path) -> None:
+    done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), "--shards", "3")
+    assert done.returncode == 2
+    assert "nothing here is left to split" in done.stderr
+    assert "pate" in done.stderr
+
+
+def test_status_and_cancel_of_nothing(tmp_path: Path) -> None:
+    for command in ("status", "cancel"):
+        done = bench(command, str(tmp_path / "nowhere"))
+        assert done.returncode == 2
+        assert "no such run directory" in done.stderr
+    told = bench("status", str(RunDir(tmp_path / "runs").create().path), "--json")
+    assert json.loads(told.stdout)["launches"] == []

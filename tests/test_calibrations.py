@@ -1,0 +1,129 @@
+"""Slow calibrations are kept, and never one that another program, method or budget would make."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from bench import calibrations
+from bench.calibrations import Calibrations
+from bench.config import setting
+from bench.errors import BenchError
+from bench.interface import Basis, Budget, Facts
+
+FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+BUDGET = Budget(1.0, 1e-5, Basis.PROVEN)
+
+
+@dataclass(frozen=True)
+class SlowConfig:
+    noise: float = setting(1.0, "ours")
+    weights: str = setting("", "ours")
+
+
+class Slow:
+    name = "slow"
+    version = 1
+    Config = SlowConfig
+    calls: ClassVar[int] = 0
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+    @classmethod
+    def calibrate(cls, config: SlowConfig, budget: Budget, facts: Facts) -> SlowConfig:
+        cls.calls += 1
+        time.sleep(0.02)
+        if budget.epsilon > 100:
+            raise BenchError("too much")
+        return dataclasses.replace(config, noise=config.noise / budget.epsilon)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrations, "SLOW", 0.01)
+    Slow.calls, Slow.version = 0, 1
+
+
+def calibrated(
+    root: Path | None, config: SlowConfig = SlowConfig(), budget: Budget = BUDGET, facts: Facts = FACTS
+) -> Any:
+    memo = Calibrations(root)
+    made = memo.calibrate(Slow, config, budget, facts)  # type: ignore[type-var]
+    memo.keep()
+    return made
+
+
+def test_the_second_plan_finds_what_the_first_computed(tmp_path: Path) -> None:
+    first = calibrated(tmp_path, budget=dataclasses.replace(BUDGET, epsilon=3.0))
+    assert calibrated(tmp_path, budget=dataclasses.replace(BUDGET, epsilon=3.0)) == first == SlowConfig(1 / 3)
+    assert Slow.calls == 1
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.glob("calibrations/*"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": SlowConfig(2.0)},
+        {"budget": Budget(2.0, 1e-5, Basis.PROVEN)},
+        {"budget": Budget(1.0, 1e-6, Basis.PROVEN)},
+        {"budget": Budget(1.0, 1e-5, Basis.CLAIMED)},
+        {"facts": dataclasses.replace(FACTS, private_records=50_000)},
+    ],
+)
+def test_anything_else_is_computed(tmp_path: Path, change: dict[str, Any]) -> None:
+    calibrated(tmp_path)
+    calibrated(tmp_path, **change)
+    assert Slow.calls == 2
+
+
+def test_another_program_computes_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated(tmp_path)
+    Slow.version = 2
+    calibrated(tmp_path)
+    assert Slow.calls == 2
+    monkeypatch.setattr(calibrations, "_program", lambda source: "edited")
+    calibrated(tmp_path)
+    assert Slow.calls == 3
+
+
+def test_an_edit_of_a_methods_file_is_another_program(tmp_path: Path) -> None:
+    source = tmp_path / "method.py"
+    source.write_text("a = 1")
+    before = calibrations._program.__wrapped__(str(source))
+    source.write_text("a = 2")
+    assert calibrations._program.__wrapped__(str(source)) != before
+
+
+def test_refusals_and_files_of_weights_are_not_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(BenchError, match="too much"):
+            calibrated(tmp_path, budget=Budget(1000.0, 1e-5, Basis.PROVEN))
+        calibrated(tmp_path, SlowConfig(weights="file:net.safetensors"))
+    assert Slow.calls == 4
+    assert not list(tmp_path.glob("calibrations/*"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"noise": "x", "weights": ""}', '{"other": 1}'])
+def test_a_damaged_entry_is_computed_anew(tmp_path: Path, text: str) -> None:
+    calibrated(tmp_path)
+    (entry,) = tmp_path.glob("calibrations/*.json")
+    entry.write_text(text)
+    assert calibrated(tmp_path) == SlowConfig(1.0)
+    assert Slow.calls == 2
+    assert json.loads(entry.read_text()) == {"noise": 1.0, "weights": ""}
+
+
+def test_quick_ones_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrations, "SLOW", 10.0)
+    calibrated(tmp_path)
+    calibrated(None)
+    assert not list(tmp_path.iterdir())
