@@ -30,6 +30,7 @@ from bench.precision import Precision, arithmetic, check_precision
 from bench.training import FitSettings, fit, predict, seeded
 
 if TYPE_CHECKING:
+    from bench.checkpoint import Checkpoint
     from bench.console import Stage
     from bench.seeds import Streams
 
@@ -133,12 +134,18 @@ class Ensemble:
 
 
 def train_teacher(
-    task: TeacherTask, images: Tensor, labels: Tensor, streams: Streams, watched: Tensor | None = None
+    task: TeacherTask,
+    images: Tensor,
+    labels: Tensor,
+    streams: Streams,
+    watched: Tensor | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Arrays:
     """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
 
-    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. Classes that
-    the part misses stay among the outputs and are simply never learnt, so the shape of the votes says nothing of it.
+    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. With a
+    `checkpoint` a training that was stopped goes on. Classes that the part misses stay among the outputs and are simply
+    never learnt, so the shape of the votes says nothing of it.
     """
     from bench.models.classifiers import build
 
@@ -156,7 +163,7 @@ def train_teacher(
         else:
             fit(
                 model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,
-                watched=watched,
+                watched=watched, checkpoint=checkpoint,
             )  # fmt: skip
     return {name: value.detach().cpu().contiguous().numpy() for name, value in model.state_dict().items()}
 
@@ -185,6 +192,7 @@ def train_teachers(
     at_once: int | None = None,
     say: Callable[[str], None] | None = None,
     only: range | None = None,
+    checkpoint: Callable[[str, int], Checkpoint] | None = None,
 ) -> Ensemble:
     """Train one teacher on each of `parts` of the private records and return them.
 
@@ -198,7 +206,8 @@ def train_teachers(
     None, tells which chunks are missing; teachers of many chunks are then trained at once, `at_once` at most (None: as
     the memory allows), and kept chunk by chunk. A killed run loses what is trained at once. ``say`` is told why a net
     is trained in the loop all the same. Of the chunks those that begin in `only` are made (None: all), and the teachers
-    in them returned: a shard of the ensemble, for one of several jobs.
+    in them returned: a shard of the ensemble, for one of several jobs. ``checkpoint(kind, number)`` names what a killed
+    run goes on with inside a chunk: the chunk that begins with a teacher ("teachers"), or the teacher ("teacher").
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -226,18 +235,44 @@ def train_teachers(
     for first, last in chunks_left:
 
         def make(first: int = first, last: int = last) -> Arrays:
-            jobs = []
-            for number in range(first, last):
-                part = torch.from_numpy(parts[number])
-                jobs.append((task, images[part], labels[part], streams.child(f"teacher-{number}"), watched))
-            states = list(_each(pool, train_teacher, jobs, None))
-            return {name: np.stack([state[name] for state in states]) for name in states[0]}
+            with contextlib.ExitStack() as until_done:
+                saved = until_done.enter_context(checkpoint("teachers", first)) if checkpoint is not None else None
+                states = _finished(saved)
+                for number in range(first, first + len(states)):
+                    if checkpoint is not None:
+                        checkpoint("teacher", number).clear()
+                jobs: list[tuple[Any, ...]] = []
+                for number in range(first + len(states), last):
+                    part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
+                    jobs.append((task, images[part], labels[part], own, watched))
+                    if checkpoint is not None and pool is None and len(task.devices) < 2:
+                        # In this process a teacher can go on itself; others hand over finished ones only.
+                        jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
+                for state in _each(pool, train_teacher, jobs, None):
+                    states.append(state)
+                    if saved is not None and saved.due() and len(states) < last - first:
+                        saved.save({name: torch.from_numpy(array) for name, array in _stacked(states).items()})
+            return _stacked(states)
 
         done[first, last] = keep(first, last, make)
         if stage is not None:
             stage.advance(last - first)
     every = [done[one] for one in chunks]
     return Ensemble(task, shape, {name: np.concatenate([part[name] for part in every]) for name in every[0]})
+
+
+def _stacked(states: Sequence[Arrays]) -> Arrays:
+    return {name: np.stack([state[name] for state in states]) for name in states[0]}
+
+
+def _finished(saved: Checkpoint | None) -> list[Arrays]:
+    """Return the teachers of a chunk that an earlier run had finished."""
+    found = None if saved is None else saved.load()
+    if saved is None or not found:
+        return []
+    saved.say_resumed()
+    count = len(next(iter(found.values())))
+    return [{name: array[number].numpy() for name, array in found.items()} for number in range(count)]
 
 
 def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.checkpoint import Checkpoint
     from bench.ensemble import Ensemble
     from bench.privacy.ledger import Ledger
     from bench.self_training import SelfTrainingSettings
@@ -296,7 +297,7 @@ def train_ensemble(
     from bench.ensemble import TeacherTask, train_teachers
 
     depends = ensemble_depends(config, private, context)
-    chunk = teachers_per_artefact(config, private.facts)
+    chunk = teachers_per_artefact(config, private.facts, context.device)
     parts = partition(len(private), config.teachers, depends["partition"])
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
     task = TeacherTask(
@@ -311,6 +312,9 @@ def train_ensemble(
     def find(first: int, last: int) -> dict[str, NDArray[Any]] | None:
         return context.cache.find("teachers", {**depends, "first": first, "last": last})
 
+    def checkpoint(kind: str, number: int) -> Checkpoint:
+        return context.checkpoint(kind, {**depends, "chunk": chunk, "number": number})
+
     wanted = range(config.teachers) if only is None else only
     with contextlib.ExitStack() as open_until_done:
         if task.together:  # many chunks are made at once, before any is kept: another process must not do the same
@@ -321,6 +325,7 @@ def train_ensemble(
         return train_teachers(
             task, private.images, private.labels, parts, streams, chunk=chunk, keep=keep, find=find, pool=pool,
             stage=stage, say=context.progress.say, only=wanted, watched=watched,
+            checkpoint=checkpoint,
         )  # fmt: skip
 
 
@@ -329,12 +334,14 @@ def watched_images(config: Any, public: PublicData) -> torch.Tensor | None:
     return None if config.teacher_settle is None else public.images[:WATCHED]
 
 
-def teachers_per_artefact(config: TeacherConfig, facts: Facts) -> int:
+def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:
     """Return how many teachers are stored together: by the size of the net, which is public."""
     import torch
 
     from bench.models.classifiers import build
 
+    if device.type == "cpu":  # where a chunk is what several processes train side by side
+        return CHUNK
     with torch.device("meta"):
         net = build(config.teacher, facts.classes, facts.shape[0], facts.shape[1:])
     return 1 if sum(parameter.numel() for parameter in net.parameters()) >= LARGE else CHUNK
@@ -351,7 +358,7 @@ def train_shard(
     """Train part number `shard` of `shards` of an ensemble: whole chunks, which the cells that need it then find."""
     from bench.schedule import shard_range
 
-    numbers = shard_range(config.teachers, shard, shards, teachers_per_artefact(config, private.facts))
+    numbers = shard_range(config.teachers, shard, shards, teachers_per_artefact(config, private.facts, context.device))
     if numbers:
         with teacher_pool(config, context) as pool:
             train_ensemble(config, private, context, pool, numbers, watched)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,3 +146,47 @@ def test_votes_are_counted() -> None:
         count_votes(predictions, 2)
     with pytest.raises(BenchError, match="shape"):
         count_votes(np.zeros(3, dtype=np.int64), 2)
+
+
+@pytest.mark.parametrize("stop", [7, 31, 65, 149])
+def test_a_chunk_goes_on_where_it_was_killed(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    from bench import checkpoint, ensemble
+    from bench.cache import Cache
+
+    images, labels, _, task, parts = data
+    whole = train_teachers(task, images, labels, parts, Streams(3))
+    cache, calls, fit = Cache(tmp_path, {}), [0], ensemble.fit
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+
+    class Killed(Exception):
+        pass
+
+    class Stage:
+        def advance(self, steps: int = 1) -> None:
+            calls[0] += steps
+            if calls[0] == stop:
+                raise Killed
+
+    def watched_fit(*given: Any, **options: Any) -> Any:
+        return fit(*given, **options, stage=Stage())
+
+    monkeypatch.setattr(ensemble, "fit", watched_fit)
+
+    def train() -> Any:
+        return train_teachers(
+            task, images, labels, parts, Streams(3),
+            checkpoint=lambda kind, number: checkpoint.Checkpoint(cache, kind, {"number": number}),
+        )  # fmt: skip
+
+    with pytest.raises(Killed):
+        train()
+    steps = calls[0]
+    resumed = train()
+    for name, array in whole.states.items():
+        assert np.array_equal(array, resumed.states[name], equal_nan=True)
+    # 30 steps for each of 5 teachers; a stage that goes on is told of the steps that it need not take.
+    finished = (steps - 1) // 30
+    assert calls[0] - steps == 150 - 30 * finished
+    assert not list(tmp_path.glob("checkpoint-*"))
