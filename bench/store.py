@@ -207,6 +207,7 @@ class RunDir:
         with self._opened_lock() as descriptor:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, 0)  # an attack that was killed has left its name
                 self._clean()  # nobody else is here, so nobody is writing
             except OSError:
                 pass

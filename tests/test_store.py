@@ -181,6 +181,9 @@ def test_runs_share_a_directory_and_keep_attacks_out(tmp_path: Path) -> None:
         pass
     with run_dir.locked():
         pass
+    (tmp_path / ".lock").write_text("4000000\n")  # left by an attack that was killed
+    with run_dir.joined(), pytest.raises(BenchError, match="in use by a run"), run_dir.locked():
+        pass
 
 
 def test_what_killed_runs_were_writing_goes_when_nobody_writes(tmp_path: Path) -> None:
