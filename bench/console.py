@@ -38,19 +38,6 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
     make_console().print(table)
 
 
-def words(seconds: float) -> str:
-    """Return a length of time for people: ``40 s``, ``12 min``, ``2 h 10 min``, ``3 d 4 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
-
-
 def print_json(value: Any) -> None:
     """Print `value` as JSON, for programs."""
     print(json.dumps(value, indent=1, default=str))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.console import words
+from bench.costs import words
 from bench.errors import BenchError
 from bench.launches import Outline, outlines
 from bench.locks import Owner, alive
