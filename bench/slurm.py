@@ -8,15 +8,15 @@ may enter: what is pickled is the name of that folder and keys, and what jobs re
 from __future__ import annotations
 
 import contextlib
-import getpass
 import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,14 +25,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench.console import Progress
 from bench.errors import BenchError, UnknownNameError
 from bench.launch import Done, Watch, doing
-from bench.launches import Launch
+from bench.launches import Launch, Outline, outlines
 from bench.plan import Cell
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
 from bench.store import RunDir
-from bench.worker import Outcome, Stopped, stopping_signals
+from bench.worker import Outcome, Stopped, settled, stopping_signals
 
 POLL_SECONDS = 2.0
+LONGEST_PAUSE = 30.0
+"""Between two questions to Slurm while nothing happens: those who run it dislike a question every second."""
 GRACE_SECONDS = 15.0
 """How long after its job has gone a record may still be on its way through a network disk."""
 LARGEST_ARRAY = 1000
@@ -174,7 +176,7 @@ def command(*words: str) -> str:
             "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
         )
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=_without(os.environ))
     except subprocess.TimeoutExpired as error:
         raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
     except subprocess.CalledProcessError as error:
@@ -246,7 +248,8 @@ class Job:
         from bench.worker import run_units
 
         try:
-            run_units(Path(self.folder), self.keys, wait=False)
+            # Slurm sends SIGTERM more than once; only the first may interrupt what is then closed.
+            run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stop:
             # Cancelled, or requeued by Slurm itself. What is done lies in files; the rest is still to do.
             return f"stopped by signal {stop.number}"
@@ -256,6 +259,9 @@ class Job:
         """Return what runs after a requeue: the same, as it finds by itself what is left."""
         from submitit.helpers import DelayedSubmission
 
+        # This is called in the handler of the signal before a time limit. The requeue that follows sends SIGTERM too,
+        # which must not interrupt what is closed meanwhile.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
 
 
@@ -302,17 +308,25 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
     return ids
 
 
+def _without(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` without what changes the answers of Slurm's commands.
+
+    That is the job that this process may itself be part of (its limits and its array would become those of new jobs),
+    and settings such as SQUEUE_PARTITION or SBATCH_PARTITION, which hide jobs and override what was asked for here.
+    """
+    changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
+    return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}
+
+
 @contextlib.contextmanager
 def _outside_any_job() -> Iterator[None]:
-    """Hide the job that this process may itself be part of: its limits and its array would become those of new jobs."""
-    inherited = ("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
-    hidden = {name: value for name, value in os.environ.items() if name.startswith(inherited) and name != "SLURM_CONF"}
-    for name in hidden:
+    before = dict(os.environ)
+    for name in before.keys() - _without(before).keys():
         del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(hidden)
+        os.environ.update(before)
 
 
 def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
@@ -337,7 +351,8 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
         "time": resources.time,
         "cpus_per_task": resources.cpus,
         "partition": resources.partition,
-        "account": resources.account,
+        # Many clusters have their users set it in the shell; the other SBATCH_ variables are put aside.
+        "account": resources.account or os.environ.get("SBATCH_ACCOUNT") or None,
         "qos": resources.qos,
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
@@ -356,7 +371,7 @@ def queue(launch_id: str) -> dict[str, tuple[str, str]]:
 
     Raises :class:`BenchError` where Slurm does not answer, which says nothing of the jobs.
     """
-    text = command("squeue", "-h", "-r", "-u", getpass.getuser(), "-n", job_name(launch_id), "-o", "%i|%T|%r")
+    text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
     found = {}
     for line in text.splitlines():
         name, state, reason = line.strip().split("|", 2)
@@ -370,11 +385,49 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
     there = queue(launch_id)
     deadline = time.monotonic() + wait
     while queue(launch_id):
-        command("scancel", "-u", getpass.getuser(), "-n", job_name(launch_id))
+        command("scancel", "-u", str(os.getuid()), "-n", job_name(launch_id))
         if time.monotonic() > deadline:
             raise BenchError(f"Slurm still has jobs of {job_name(launch_id)} after {wait:.0f} s. Try `squeue`.")
         time.sleep(0.5)
     return len(there)
+
+
+def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> dict[str, list[str]]:
+    """Return which units of `launch` are still to come from `others`: launch to keys.
+
+    Those of a launch that has jobs, and those of an older one whose launcher lives: it submits again what its jobs
+    left behind. (A younger one does not count for that, or two would wait for each other.)
+    """
+    found = {}
+    for other in others:
+        keys = [
+            unit.key
+            for unit in launch.units
+            if unit.key in other.titles and not settled(replace(unit, before=other.before[unit.key]), run_dir)
+        ]
+        if keys and ((other.launcher_lives and other.id < launch.id) or queue(other.id)):
+            found[other.id] = keys
+    return found
+
+
+def _others(launch: Launch, run_dir: RunDir) -> list[Outline]:
+    return [outline for outline in outlines(run_dir) if outline.kind == "slurm" and outline.id != launch.id]
+
+
+def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
+    """Submit `packs` but for those units that jobs of other launches on the directory will run, and say so.
+
+    Raises :class:`BenchError` where Slurm refuses.
+    """
+    theirs = in_hand(launch, run_dir, _others(launch, run_dir))
+    mine = {unit.key for pack in packs for unit in pack.units}.difference(*theirs.values())
+    for other, keys in theirs.items():
+        count = sum(unit.key in keys and unit.shard is None for unit in launch.units)
+        progress.say(f"{count} cells are in the jobs of an earlier launch, {job_name(other)}, and come from there")
+    ids = submit(launch, _rest(packs, mine), cluster) if mine else []
+    if ids:
+        count = sum(unit.key in mine and unit.shard is None for unit in launch.units)
+        progress.say(f"{count} cells in {len(ids)} jobs of Slurm, named {job_name(launch.id)}")
 
 
 def wait_for(
@@ -385,37 +438,62 @@ def wait_for(
     Ctrl-C leaves the jobs alone. A cell whose jobs ended without a record more often than `retries` counts as failed.
     """
     watch = Watch(launch, run_dir, done)
+    others = _others(launch, run_dir)
     rounds, gone_since = 0, None
+    pause = POLL_SECONDS
+    ask = time.monotonic()
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             while True:
-                stage.advance(watch.look())
+                news = watch.look()
+                stage.advance(news)
                 progress.doing(doing(run_dir, launch.id))
                 if not watch.left:
                     break
-                if _at_work(launch, watch, run_dir):
-                    gone_since = None
+                now = time.monotonic()
+                if news:
+                    pause = POLL_SECONDS
+                if any(key in watch.left for key in run_dir.running()):
+                    gone_since, ask = None, now + pause
+                elif now < ask and gone_since is None:
+                    pass
+                elif _at_work(launch, run_dir, others):
+                    pause = min(LONGEST_PAUSE, 1.5 * pause)
+                    gone_since, ask = None, now + pause
                 elif gone_since is None:
-                    gone_since = time.monotonic()
-                elif time.monotonic() - gone_since > GRACE_SECONDS:
-                    watch.look()
+                    gone_since, pause = now, POLL_SECONDS
+                elif now - gone_since > GRACE_SECONDS:
+                    stage.advance(watch.look())
                     rounds += 1
                     if rounds > min(launch.options.retries, 3):
                         _give_up(watch, run_dir)
                         break
                     rest = _rest(packs, set(watch.left))
-                    progress.say(f"{len(watch.left)} cells have no record and no job is left: submitting them again")
-                    submit(launch, rest, cluster)
+                    if rest:
+                        progress.say(f"{len(watch.left)} cells have no record and no job is left: submitted again")
+                        submit(launch, rest, cluster)
                     gone_since = None
                 time.sleep(POLL_SECONDS)
+            _until_gone(launch)
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     return watch.close()
 
 
-def _at_work(launch: Launch, watch: Watch, run_dir: RunDir) -> bool:
+def _until_gone(launch: Launch) -> None:
+    """Wait a little for jobs whose work is done to end: they hold the directory, and an attack on it would be refused.
+
+    No longer than that: a job can hang in Slurm's last stage for as long as its machine does not answer.
+    """
+    deadline = time.monotonic() + GRACE_SECONDS
+    with contextlib.suppress(BenchError):
+        while queue(launch.id) and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+
+def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> bool:
     try:
-        return bool(queue(launch.id)) or any(key in watch.left for key in run_dir.running())
+        return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
     except BenchError:  # a controller that is down for a while
         return True
 
