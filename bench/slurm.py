@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -27,6 +27,7 @@ from bench.errors import BenchError, UnknownNameError
 from bench.launch import Done, Watch, doing
 from bench.launches import Launch, Outline, outlines
 from bench.plan import Cell
+from bench.registry import METHODS
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
 from bench.store import RunDir
@@ -111,6 +112,19 @@ def minutes(text: str) -> int:
     return max(1, -(-seconds // 60))
 
 
+def _from_yaml(text: str) -> Any:
+    """Return what `text` means, times such as 2:00:00 as text: YAML 1.1 takes them for numbers in base 60."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar = {
+            first: [("tag:yaml.org,2002:str", re.compile(r"(\d+-)?\d+(:\d+)+$")), *others]
+            for first, others in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    return yaml.load(text, Loader=Loader)
+
+
 def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     """Return the settings in the YAML `file`, overridden by those of `flags` that are not None.
 
@@ -121,7 +135,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         import yaml
 
         try:
-            values = yaml.safe_load(file.read_text()) or {}
+            values = _from_yaml(file.read_text()) or {}
         except OSError as error:
             raise BenchError(f"{file} cannot be read: {error.strerror}.") from error
         except yaml.YAMLError as error:
@@ -132,8 +146,13 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     for name in values:
         if name not in known:
             raise UnknownNameError(f"setting in {file}", str(name), known)
-    extra = {**(values.get("extra") or {}), **(flags.get("extra") or {})}
-    values = {**values, **{name: value for name, value in flags.items() if value is not None}, "extra": extra}
+    given = {name: value for name, value in flags.items() if value is not None}
+    extra = values.get("extra") or {}
+    if isinstance(extra, dict):
+        given["extra"] = {**extra, **given.get("extra", {})}
+    else:  # a mistake, to be told below
+        given["extra"] = extra
+    values = {**values, **given}
     try:
         cluster = Cluster.model_validate(values)
         for method in cluster.methods:
@@ -417,8 +436,10 @@ def _others(launch: Launch, run_dir: RunDir) -> list[Outline]:
 def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
     """Submit `packs` but for those units that jobs of other launches on the directory will run, and say so.
 
-    Raises :class:`BenchError` where Slurm refuses.
+    Raises :class:`BenchError` where Slurm refuses, or the settings name a method that there is not.
     """
+    for name in cluster.methods:
+        METHODS.get(name)
     theirs = in_hand(launch, run_dir, _others(launch, run_dir))
     mine = {unit.key for pack in packs for unit in pack.units}.difference(*theirs.values())
     for other, keys in theirs.items():
