@@ -11,6 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,16 +89,16 @@ class GridMethod(Method):
         log(f"shard {context.streams.seed} {shard}")
         self.artefact(config, context, shard)
 
-    def artefact(self, config: GridConfig, context: Context, part: int) -> None:
+    def artefact(
+        self, config: GridConfig, context: Context, part: int, pool: ProcessPoolExecutor | None = None
+    ) -> None:
         seed = context.streams.seed
 
         def make() -> dict[str, np.ndarray[Any, Any]]:
             with alone(f"making-{seed}-{part}"):
                 making = length("MAKING", config.making)
-                if length("POOLED", 0):  # by processes of its own, as an ensemble is
-                    with worker_pool(2) as pool:
-                        assert pool is not None
-                        pool.submit(time.sleep, making).result()
+                if pool is not None:
+                    pool.submit(time.sleep, making).result()
                 else:
                     time.sleep(making)
             log(f"made {seed} {part}")
@@ -113,8 +114,10 @@ class GridMethod(Method):
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")
         with alone(name):
-            for part in range(int(length("PARTS", 2))):
-                self.artefact(config, context, part)
+            # By processes of its own, as an ensemble is made, or by this one.
+            with worker_pool(2 if length("POOLED", 0) else 1) as pool:
+                for part in range(int(length("PARTS", 2))):
+                    self.artefact(config, context, part, pool)
             if config.fails and config.noise == 10.0:
                 raise BenchError("this cell cannot succeed")
             if config.dies and config.noise == 10.0:

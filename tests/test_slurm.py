@@ -129,8 +129,8 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
     runs = Background(node, folder, {})
     limited = [*SLURM, "--eps", "1", "--seeds", "0", "--partition", "short", "--time", "1"]
     try:
-        runs.begin("limit", *limited, making=7, parts=6)
-        runs.begin("pooled", *limited, "--cpus", "2", making=10, parts=6, pooled=1)
+        runs.begin("limit", *limited, making=2, parts=14)
+        runs.begin("pooled", *limited, "--cpus", "2", making=2, parts=14, pooled=1)
         runs.begin("too often", *limited, "--retries", "0", seconds=100)
         runs.begin("dies", *SLURM, "--eps", "1,2", "--seeds", "0", "--set", "dies=true", "--retries", "1")
         yield runs
@@ -185,7 +185,7 @@ def test_the_same_records_with_two_jobs_at_a_time(node: SlurmNode, inline: dict[
     assert sum(name.startswith("made") for name in lines(out)) == 8
     makers_came_first(out)
     assert "24 cells in 24 jobs of Slurm" in said
-    assert node.queue() == {}
+    assert node.queue() == {}  # none is still about to leave: an attack on the directory can begin
 
 
 def test_without_a_cap_a_follower_waits_for_its_maker_alone(
@@ -207,14 +207,10 @@ def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str,
     os.kill(owners[0].pid, signal.SIGKILL)
     node.restart_slurmd()
     node.run("scontrol", "requeue", str(owners[1].told["job"]))
-    until(lambda: len(running(out)) >= 2)
-    until(lambda: len(list(out.glob("records/*.json"))) >= 3)
-    job = next(job for job in running(out).values() if node.queue().get(job) == "RUNNING")
-    node.run("scontrol", "requeue", job)
     said = finish(process)
     ended_well(out, inline, 8)
     assert "1 cells have no record and no job is left: submitted again" in said
-    assert sum(line.startswith("start") for line in log(out)) == 11  # 8, and one more for each that was hit
+    assert sum(line.startswith("start") for line in log(out)) == 10  # 8, and one more for each that was hit
     assert node.queue() == {}
 
 

@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from records_for_tests import record
 
 from bench import locks, slurm, worker
 from bench.config import Grid
+from bench.ensemble import worker_pool
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Facts
 from bench.launches import Launch, Options, begin, load, outlines
@@ -417,6 +420,19 @@ def test_a_signal_that_is_repeated_interrupts_once() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_workers_that_die_by_a_signal_are_no_error_of_the_cell() -> None:
+    # Slurm signals all processes of a job, in no order: the workers' end may be known here before the signal is.
+    def work() -> None:
+        with stopping_signals(once=True), worker_pool(2) as pool:
+            assert pool is not None
+            os.kill(pool.submit(os.getpid).result(), signal.SIGTERM)
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            pool.submit(time.sleep, 60).result()
+
+    with pytest.raises(Stopped):
+        work()
 
 
 def test_what_is_unknown_among_methods(run_dir: RunDir) -> None:
