@@ -487,11 +487,13 @@ def wait_for(
                     stage.advance(watch.look())
                     rounds += 1
                     if rounds > min(launch.options.retries, 3):
+                        progress.say(f"{len(watch.left)} cells are given up{_last_words(launch)}")
                         _give_up(watch, run_dir)
                         break
                     rest = _rest(packs, set(watch.left))
                     if rest:
-                        progress.say(f"{len(watch.left)} cells have no record and no job is left: submitted again")
+                        what = f"{len(watch.left)} cells have no record and no job is left: submitted again"
+                        progress.say(what + _last_words(launch))
                         submit(launch, rest, cluster)
                     gone_since = None
                 time.sleep(POLL_SECONDS)
@@ -526,6 +528,16 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
         if units:
             rest.append(Pack(units, tuple(key for key in pack.after if key in left), pack.resources))
     return rest
+
+
+def _last_words(launch: Launch) -> str:
+    """Return how the log of the last job ends that did not end well. For the terminal: it may quote private data."""
+    logs = sorted((launch.folder / "jobs").glob("*_log.out"), key=lambda log: log.stat().st_mtime, reverse=True)
+    for log in logs:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        if lines and not lines[-1].endswith("Exiting after successful completion"):
+            return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])} (log: {log})"
+    return ""
 
 
 def _give_up(watch: Watch, run_dir: RunDir) -> None:

@@ -133,6 +133,9 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
         runs.begin("pooled", *limited, "--cpus", "2", making=2, parts=14, pooled=1)
         runs.begin("too often", *limited, "--retries", "0", seconds=100)
         runs.begin("dies", *SLURM, "--eps", "1,2", "--seeds", "0", "--set", "dies=true", "--retries", "1")
+        settings = folder / "cluster.yaml"
+        settings.write_text("launcher: slurm\nsetup: [echo no such module, exit 3]\n")
+        runs.begin("broken", "--cluster", str(settings), "--eps", "1", "--seeds", "0", "--retries", "0")
         yield runs
     finally:
         for process in runs.processes.values():
@@ -422,6 +425,15 @@ def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(backgroun
     failure: Any = records["failed"].failure  # type: ignore[index]
     assert failure.kind == "lost"
     assert lines(out)["start 10-0"] == 2
-    assert "submitted again" in said
+    assert "1 cells have no record and no job is left: submitted again; the last words of one: " in said
+    assert "task 0: Killed" in said
     assert log(out).index("end 5-0") < len(log(out)) - 1  # the other did not wait for the second try
     assert background.node.queue() == {}
+
+
+def test_jobs_that_end_before_they_begin(background: Background) -> None:
+    out, said = background.finish("broken", status=1)
+    (record,) = RunDir(out).read_records().found
+    assert record.failure is not None
+    assert "its jobs ended without a record" in record.failure.reason
+    assert "1 cells are given up; the last words of one: no such module" in said
