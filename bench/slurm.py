@@ -8,6 +8,7 @@ may enter: what is pickled is the name of that folder and keys, and what jobs re
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -40,6 +41,8 @@ GRACE_SECONDS = 15.0
 """How long after its job has gone a record may still be on its way through a network disk."""
 LARGEST_ARRAY = 1000
 """Slurm's own default (MaxArraySize 1001)."""
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})
+"""Directives that nobody else may give."""
 
 
 class Resources(BaseModel):
@@ -58,6 +61,13 @@ class Resources(BaseModel):
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
     """Further directives of sbatch by their long names; true for one without a value."""
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in OURS & {name.replace("_", "-") for name in value}:
+            raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
+        return value
 
     @field_validator("time", mode="before")
     @classmethod
@@ -308,7 +318,8 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                 waits = barrier if cluster.parallel is not None else sorted({job_of[key] for key in after})
                 executor = submitit.SlurmExecutor(folder, max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                with _outside_any_job(), executor.batch():
+                # submitit prints what sbatch says to standard error, where it is told once more below.
+                with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
                         for pack in together
@@ -322,8 +333,10 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                     barrier = [names[0].partition("_")[0]]
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
-        said = [line for line in str(error).splitlines() if "error:" in line] or str(error).strip().splitlines()
-        raise BenchError(f"Slurm refused a job: {said[-1].strip() if said else error}.") from error
+        said = [
+            line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines() if line.strip()
+        ]
+        raise BenchError(f"Slurm refused a job: {'; '.join(said).rstrip('.')}.") from error
     return ids
 
 
@@ -364,7 +377,8 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
     extra: dict[str, Any] = {**resources.extra}
     if waits:
         # afterany: whatever became of them. A cell makes what it needs where another failed to.
-        extra["dependency"] = "afterany:" + ":".join(waits)
+        theirs = [str(extra["dependency"])] if "dependency" in extra else []
+        extra["dependency"] = ",".join([*theirs, "afterany:" + ":".join(waits)])
     parameters: dict[str, Any] = {
         "job_name": job_name(launch_id),
         "time": resources.time,

@@ -369,7 +369,8 @@ def refused(out: Path, *options: str, environment: dict[str, str] | None = None)
         (["--partition", "short", "--time", "2"], ["--time 2", "1 minutes that partition short allows"]),
         (["--time", "soon"], ["time", "'soon'"]),
         (["--slurm", "constraint=none"], ["Invalid feature specification"]),
-        (["--slurm", "no-such-directive=1"], ["no-such-directive"]),
+        (["--slurm", "no-such-directive=1"], ["unrecognized option '--no-such-directive=1'"]),
+        (["--slurm", "job-name=mine"], ["job-name is set by this program"]),
         (["--slurm", "KEY VALUE"], ["--slurm"]),
     ],
 )

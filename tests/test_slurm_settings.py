@@ -118,6 +118,7 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ("methods: {pate: {gpu: 1}}", ["gpu"]),
         ("methods: [pate]", ["methods"]),
         ("extra: [a]", ["extra"]),
+        ("extra: {job_name: mine}", ["extra", "job-name is set by this program"]),
         ("- a", ["NAME: VALUE"]),
         ("a: [", ["no YAML"]),
     ],
@@ -221,6 +222,14 @@ def test_the_account_of_the_shell_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
     assert slurm._parameters(Cluster(), Resources(), "id", [])["account"] == "ours"
     assert slurm._parameters(Cluster(), Resources(account="mine"), "id", [])["account"] == "mine"
+
+
+def test_dependencies_of_the_user_are_kept() -> None:
+    resources = Resources(extra={"dependency": "singleton"})
+    assert slurm._parameters(Cluster(), resources, "id", ["1_0", "1_1"])["additional_parameters"] == {
+        "dependency": "singleton,afterany:1_0:1_1"
+    }
+    assert slurm._parameters(Cluster(), resources, "id", [])["additional_parameters"] == {"dependency": "singleton"}
 
 
 def test_no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
