@@ -127,11 +127,11 @@ def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]
     node = SlurmNode(folder / "node")
     node.start(cpus=8)
     runs = Background(node, folder, {})
-    limited = [*SLURM, "--eps", "1", "--seeds", "0", "--partition", "short", "--time", "1"]
+    one = [*SLURM, "--eps", "1", "--seeds", "0"]
     try:
-        runs.begin("limit", *limited, making=2, parts=14)
-        runs.begin("pooled", *limited, "--cpus", "2", making=2, parts=14, pooled=1)
-        runs.begin("too often", *limited, "--retries", "0", seconds=100)
+        runs.begin("limit", *one, "--time", "2", making=3, parts=35)
+        runs.begin("pooled", *one, "--time", "2", "--cpus", "2", making=3, parts=35, pooled=1)
+        runs.begin("too often", *one, "--partition", "short", "--time", "1", "--retries", "0", seconds=100)
         runs.begin("dies", *SLURM, "--eps", "1,2", "--seeds", "0", "--set", "dies=true", "--retries", "1")
         settings = folder / "cluster.yaml"
         settings.write_text("launcher: slurm\nsetup: [echo no such module, exit 3]\n")
