@@ -470,7 +470,8 @@ def wait_for(
 ) -> Outcome:
     """Tell `done` of each record as it comes, until no job is left; submit again what jobs left behind.
 
-    Ctrl-C leaves the jobs alone. A cell whose jobs ended without a record more often than `retries` counts as failed.
+    Ctrl-C leaves the jobs alone. Cells in the jobs of other launches are waited for like those in jobs of this one. A
+    cell whose jobs ended without a record more often than `retries` (or three times) counts as failed.
     """
     watch = Watch(launch, run_dir, done)
     others = _others(launch, run_dir)
@@ -488,6 +489,7 @@ def wait_for(
                 now = time.monotonic()
                 if news:
                     pause = POLL_SECONDS
+                    ask = min(ask, now + pause)
                 if any(key in watch.left for key in run_dir.running()):
                     gone_since, ask = None, now + pause
                 elif now < ask and gone_since is None:
