@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,8 +199,10 @@ def test_without_a_cap_a_follower_waits_for_its_maker_alone(
     finish(start(out, *FOUR, *SLURM, making=1))
     ended_well(out, inline)
     makers_came_first(out)
-    dependencies = node.run("squeue", "-h", "-t", "all", "-r", "-o", "%i|%E|%j")
-    assert "COMPLETED" in node.run("squeue", "-h", "-t", "all", "-o", "%T"), dependencies
+    scripts = "".join(path.read_text() for path in out.glob("launches/*/jobs/*_submission.sh"))
+    waits = [line for line in scripts.splitlines() if line.startswith("#SBATCH --dependency")]
+    assert len(set(waits)) == len(waits) == 2
+    assert all(re.fullmatch(r"#SBATCH --dependency=afterany:\d+_\d", line) for line in waits)
 
 
 def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
@@ -342,11 +345,7 @@ def test_a_launcher_inside_a_job(node: SlurmNode, inline: dict[str, str], tmp_pa
     assert "submitted again" not in said.read_text()
     ended_well(out, inline, 2)
     partitions = node.run("squeue", "-h", "-t", "all", "-o", "%P %j").splitlines()
-    assert f"main {overview_name(out)}" in partitions
-
-
-def overview_name(out: Path) -> str:
-    return f"bench-{overview(out).launches[0].id}"
+    assert f"main bench-{overview(out).launches[0].id}" in partitions
 
 
 def refused(out: Path, *options: str, environment: dict[str, str] | None = None) -> str:
