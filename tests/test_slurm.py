@@ -207,7 +207,7 @@ def test_without_a_cap_a_follower_waits_for_its_maker_alone(
 
 def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    process = start(out, "--eps", "1,2,3,4", "--seeds", "0,1", *SLURM, seconds=4)
+    process = start(out, "--eps", "1,2,3,4", "--seeds", "0,1", *SLURM, seconds=8)
     until(lambda: len(at_work(out)) >= 2)
     owners = [owner for owner in RunDir(out).claims().values() if owner.held and "title" in owner.told]
     os.kill(owners[0].pid, signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str,
 
 def test_a_node_that_crashes_with_its_jobs(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    process = start(out, *FOUR, *SLURM, seconds=3)
+    process = start(out, *FOUR, *SLURM, seconds=8)
     until(lambda: len(at_work(out)) == 2)
     node.crash()
     node.start_slurmd()
@@ -321,9 +321,9 @@ def test_a_launcher_that_is_killed(node: SlurmNode, inline: dict[str, str], tmp_
 def test_jobs_of_a_dead_launch_leave_a_cell(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "runs"
     command = ["--eps", "1", "--seeds", "0,1", *SLURM]
-    finish(start(out, *command, "--detach", seconds=3))
+    finish(start(out, *command, "--detach", seconds=15))
     until(lambda: len(at_work(out)) == 2)
-    again = start(out, *command, seconds=3)
+    again = start(out, *command, seconds=1)
     until(lambda: len(list(out.glob("launches/*"))) == 2)
     os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.told), signal.SIGKILL)
     said = finish(again)
