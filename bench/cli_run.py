@@ -278,8 +278,7 @@ class _Execution:
         packs = jobs_of(units, self._run_dir, settings)
         slurm.check(settings.of(name) for name in {pack.resources for pack in packs})
         launch = self._begin(units, settings.cpus)
-        ids = slurm.submit(launch, packs, settings)
-        self._progress.say(f"{len(units)} cells in {len(ids)} jobs of Slurm, named {slurm.job_name(launch.id)}")
+        slurm.start(launch, packs, settings, self._run_dir, self._progress)
         if self._detach:
             return Outcome(left=len(units))
         return slurm.wait_for(launch, packs, settings, self._run_dir, self._progress, self._done)

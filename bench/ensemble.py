@@ -15,8 +15,10 @@ import ctypes
 import multiprocessing
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -384,7 +386,11 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=start_worker)
     try:
         yield pool
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, BrokenProcessPool):
+            # Who ended the workers by a signal (Slurm signals all processes of a job) may have sent it to this one as
+            # well: then it is to end by that signal, and not with an error that counts as the cell's.
+            time.sleep(1.0)
         # Stopped or failed: nobody waits for what the others are at. What they had finished is kept.
         for child in multiprocessing.active_children():
             child.terminate()

@@ -8,35 +8,41 @@ may enter: what is pickled is the name of that folder and keys, and what jobs re
 from __future__ import annotations
 
 import contextlib
-import getpass
+import io
 import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench.console import Progress
 from bench.errors import BenchError, UnknownNameError
 from bench.launch import Done, Watch, doing
-from bench.launches import Launch
+from bench.launches import Launch, Outline, outlines
 from bench.plan import Cell
+from bench.registry import METHODS
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
 from bench.store import RunDir
-from bench.worker import Outcome, Stopped, stopping_signals
+from bench.worker import Outcome, Stopped, settled, stopping_signals
 
 POLL_SECONDS = 2.0
+LONGEST_PAUSE = 30.0
+"""Between two questions to Slurm while nothing happens: those who run it dislike a question every second."""
 GRACE_SECONDS = 15.0
 """How long after its job has gone a record may still be on its way through a network disk."""
 LARGEST_ARRAY = 1000
 """Slurm's own default (MaxArraySize 1001)."""
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})
+"""Directives that nobody else may give."""
 
 
 class Resources(BaseModel):
@@ -55,6 +61,13 @@ class Resources(BaseModel):
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
     """Further directives of sbatch by their long names; true for one without a value."""
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in OURS & {name.replace("_", "-") for name in value}:
+            raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
+        return value
 
     @field_validator("time", mode="before")
     @classmethod
@@ -109,6 +122,19 @@ def minutes(text: str) -> int:
     return max(1, -(-seconds // 60))
 
 
+def _from_yaml(text: str) -> Any:
+    """Return what `text` means, times such as 2:00:00 as text: YAML 1.1 takes them for numbers in base 60."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar = {
+            first: [("tag:yaml.org,2002:str", re.compile(r"(\d+-)?\d+(:\d+)+$")), *others]
+            for first, others in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    return yaml.load(text, Loader=Loader)
+
+
 def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     """Return the settings in the YAML `file`, overridden by those of `flags` that are not None.
 
@@ -119,7 +145,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
         import yaml
 
         try:
-            values = yaml.safe_load(file.read_text()) or {}
+            values = _from_yaml(file.read_text()) or {}
         except OSError as error:
             raise BenchError(f"{file} cannot be read: {error.strerror}.") from error
         except yaml.YAMLError as error:
@@ -130,8 +156,13 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     for name in values:
         if name not in known:
             raise UnknownNameError(f"setting in {file}", str(name), known)
-    extra = {**(values.get("extra") or {}), **(flags.get("extra") or {})}
-    values = {**values, **{name: value for name, value in flags.items() if value is not None}, "extra": extra}
+    given = {name: value for name, value in flags.items() if value is not None}
+    extra = values.get("extra") or {}
+    if isinstance(extra, dict):
+        given["extra"] = {**extra, **given.get("extra", {})}
+    else:  # a mistake, to be told below
+        given["extra"] = extra
+    values = {**values, **given}
     try:
         cluster = Cluster.model_validate(values)
         for method in cluster.methods:
@@ -175,7 +206,7 @@ def command(*words: str) -> str:
             "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
         )
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=_without(os.environ))
     except subprocess.TimeoutExpired as error:
         raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
     except subprocess.CalledProcessError as error:
@@ -247,7 +278,8 @@ class Job:
         from bench.worker import run_units
 
         try:
-            run_units(Path(self.folder), self.keys, wait=False)
+            # Slurm sends SIGTERM more than once; only the first may interrupt what is then closed.
+            run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stop:
             # Cancelled, or requeued by Slurm itself. What is done lies in files; the rest is still to do.
             return f"stopped by signal {stop.number}"
@@ -257,6 +289,9 @@ class Job:
         """Return what runs after a requeue: the same, as it finds by itself what is left."""
         from submitit.helpers import DelayedSubmission
 
+        # This is called in the handler of the signal before a time limit. The requeue that follows sends SIGTERM too,
+        # which must not interrupt what is closed meanwhile.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
 
 
@@ -284,7 +319,8 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                 waits = barrier if cluster.parallel is not None else sorted({job_of[key] for key in after})
                 executor = submitit.SlurmExecutor(folder, max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                with _outside_any_job(), executor.batch():
+                # submitit prints what sbatch says to standard error, where it is told once more below.
+                with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
                         for pack in together
@@ -298,22 +334,32 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                     barrier = [names[0].partition("_")[0]]
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
-        said = [line for line in str(error).splitlines() if "error:" in line] or str(error).strip().splitlines()
-        raise BenchError(f"Slurm refused a job: {said[-1].strip() if said else error}.") from error
+        said = [
+            line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines() if line.strip()
+        ]
+        raise BenchError(f"Slurm refused a job: {'; '.join(said).rstrip('.')}.") from error
     return ids
+
+
+def _without(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` without what changes the answers of Slurm's commands.
+
+    That is the job that this process may itself be part of (its limits and its array would become those of new jobs),
+    and settings such as SQUEUE_PARTITION or SBATCH_PARTITION, which hide jobs and override what was asked for here.
+    """
+    changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
+    return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}
 
 
 @contextlib.contextmanager
 def _outside_any_job() -> Iterator[None]:
-    """Hide the job that this process may itself be part of: its limits and its array would become those of new jobs."""
-    inherited = ("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
-    hidden = {name: value for name, value in os.environ.items() if name.startswith(inherited) and name != "SLURM_CONF"}
-    for name in hidden:
+    before = dict(os.environ)
+    for name in before.keys() - _without(before).keys():
         del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(hidden)
+        os.environ.update(before)
 
 
 def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
@@ -332,13 +378,15 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
     extra: dict[str, Any] = {**resources.extra}
     if waits:
         # afterany: whatever became of them. A cell makes what it needs where another failed to.
-        extra["dependency"] = "afterany:" + ":".join(waits)
+        theirs = [str(extra["dependency"])] if "dependency" in extra else []
+        extra["dependency"] = ",".join([*theirs, "afterany:" + ":".join(waits)])
     parameters: dict[str, Any] = {
         "job_name": job_name(launch_id),
         "time": resources.time,
         "cpus_per_task": resources.cpus,
         "partition": resources.partition,
-        "account": resources.account,
+        # Many clusters have their users set it in the shell; the other SBATCH_ variables are put aside.
+        "account": resources.account or os.environ.get("SBATCH_ACCOUNT") or None,
         "qos": resources.qos,
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
@@ -357,7 +405,7 @@ def queue(launch_id: str) -> dict[str, tuple[str, str]]:
 
     Raises :class:`BenchError` where Slurm does not answer, which says nothing of the jobs.
     """
-    text = command("squeue", "-h", "-r", "-u", getpass.getuser(), "-n", job_name(launch_id), "-o", "%i|%T|%r")
+    text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
     found = {}
     for line in text.splitlines():
         name, state, reason = line.strip().split("|", 2)
@@ -371,11 +419,51 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
     there = queue(launch_id)
     deadline = time.monotonic() + wait
     while queue(launch_id):
-        command("scancel", "-u", getpass.getuser(), "-n", job_name(launch_id))
+        command("scancel", "-u", str(os.getuid()), "-n", job_name(launch_id))
         if time.monotonic() > deadline:
             raise BenchError(f"Slurm still has jobs of {job_name(launch_id)} after {wait:.0f} s. Try `squeue`.")
         time.sleep(0.5)
     return len(there)
+
+
+def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> dict[str, list[str]]:
+    """Return which units of `launch` are still to come from `others`: launch to keys.
+
+    Those of a launch that has jobs, and those of an older one whose launcher lives: it submits again what its jobs
+    left behind. (A younger one does not count for that, or two would wait for each other.)
+    """
+    found = {}
+    for other in others:
+        keys = [
+            unit.key
+            for unit in launch.units
+            if unit.key in other.titles and not settled(replace(unit, before=other.before[unit.key]), run_dir)
+        ]
+        if keys and ((other.launcher_lives and other.id < launch.id) or queue(other.id)):
+            found[other.id] = keys
+    return found
+
+
+def _others(launch: Launch, run_dir: RunDir) -> list[Outline]:
+    return [outline for outline in outlines(run_dir) if outline.kind == "slurm" and outline.id != launch.id]
+
+
+def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
+    """Submit `packs` but for those units that jobs of other launches on the directory will run, and say so.
+
+    Raises :class:`BenchError` where Slurm refuses, or the settings name a method that there is not.
+    """
+    for name in cluster.methods:
+        METHODS.get(name)
+    theirs = in_hand(launch, run_dir, _others(launch, run_dir))
+    mine = {unit.key for pack in packs for unit in pack.units}.difference(*theirs.values())
+    for other, keys in theirs.items():
+        count = sum(unit.key in keys and unit.shard is None for unit in launch.units)
+        progress.say(f"{count} cells are in the jobs of an earlier launch, {job_name(other)}, and come from there")
+    ids = submit(launch, _rest(packs, mine), cluster) if mine else []
+    if ids:
+        count = sum(unit.key in mine and unit.shard is None for unit in launch.units)
+        progress.say(f"{count} cells in {len(ids)} jobs of Slurm, named {job_name(launch.id)}")
 
 
 def wait_for(
@@ -383,40 +471,69 @@ def wait_for(
 ) -> Outcome:
     """Tell `done` of each record as it comes, until no job is left; submit again what jobs left behind.
 
-    Ctrl-C leaves the jobs alone. A cell whose jobs ended without a record more often than `retries` counts as failed.
+    Ctrl-C leaves the jobs alone. Cells in the jobs of other launches are waited for like those in jobs of this one. A
+    cell whose jobs ended without a record more often than `retries` (or three times) counts as failed.
     """
     watch = Watch(launch, run_dir, done)
+    others = _others(launch, run_dir)
     rounds, gone_since = 0, None
+    pause = POLL_SECONDS
+    ask = time.monotonic()
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             while True:
-                stage.advance(watch.look())
+                news = watch.look()
+                stage.advance(news)
                 progress.doing(doing(run_dir, launch.id))
                 if not watch.left:
                     break
-                if _at_work(launch, watch, run_dir):
-                    gone_since = None
+                now = time.monotonic()
+                if news:
+                    pause = POLL_SECONDS
+                    ask = min(ask, now + pause)
+                if any(key in watch.left for key in run_dir.running()):
+                    gone_since, ask = None, now + pause
+                elif now < ask and gone_since is None:
+                    pass
+                elif _at_work(launch, run_dir, others):
+                    pause = min(LONGEST_PAUSE, 1.5 * pause)
+                    gone_since, ask = None, now + pause
                 elif gone_since is None:
-                    gone_since = time.monotonic()
-                elif time.monotonic() - gone_since > GRACE_SECONDS:
-                    watch.look()
+                    gone_since, pause = now, POLL_SECONDS
+                elif now - gone_since > GRACE_SECONDS:
+                    stage.advance(watch.look())
                     rounds += 1
                     if rounds > min(launch.options.retries, 3):
+                        progress.say(f"{len(watch.left)} cells are given up{_last_words(launch)}")
                         _give_up(watch, run_dir)
                         break
                     rest = _rest(packs, set(watch.left))
-                    progress.say(f"{len(watch.left)} cells have no record and no job is left: submitting them again")
-                    submit(launch, rest, cluster)
+                    if rest:
+                        what = f"{len(watch.left)} cells have no record and no job is left: submitted again"
+                        progress.say(what + _last_words(launch))
+                        submit(launch, rest, cluster)
                     gone_since = None
                 time.sleep(POLL_SECONDS)
+            _until_gone(launch)
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     return watch.close()
 
 
-def _at_work(launch: Launch, watch: Watch, run_dir: RunDir) -> bool:
+def _until_gone(launch: Launch) -> None:
+    """Wait a little for jobs whose work is done to end: they hold the directory, and an attack on it would be refused.
+
+    No longer than that: a job can hang in Slurm's last stage for as long as its machine does not answer.
+    """
+    deadline = time.monotonic() + GRACE_SECONDS
+    with contextlib.suppress(BenchError):
+        while queue(launch.id) and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+
+def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> bool:
     try:
-        return bool(queue(launch.id)) or any(key in watch.left for key in run_dir.running())
+        return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
     except BenchError:  # a controller that is down for a while
         return True
 
@@ -428,6 +545,16 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
         if units:
             rest.append(Pack(units, tuple(key for key in pack.after if key in left), pack.resources))
     return rest
+
+
+def _last_words(launch: Launch) -> str:
+    """Return how the log of the last job ends that did not end well. For the terminal: it may quote private data."""
+    logs = sorted((launch.folder / "jobs").glob("*_log.out"), key=lambda log: log.stat().st_mtime, reverse=True)
+    for log in logs:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        if lines and not lines[-1].endswith("Exiting after successful completion"):
+            return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])} (log: {log})"
+    return ""
 
 
 def _give_up(watch: Watch, run_dir: RunDir) -> None:

@@ -200,16 +200,19 @@ def cancel_all(path: Path) -> list[str]:
         raise BenchError(f"no such run directory: {path}.")
     run_dir.check_layout()
     lines: list[str] = []
-    for outline in outlines(run_dir):
-        if outline.kind == "slurm":
-            lines += _cancel_jobs(outline)
-    processes = {(o.pid, o.start): f"launcher of {o.id}" for o in outlines(run_dir) if o.launcher_lives}
+    launches = list(outlines(run_dir))
+    processes = {(o.pid, o.start): f"launcher of {o.id}" for o in launches if o.launcher_lives and o.pid != os.getpid()}
+    slurm_ = [outline for outline in launches if outline.kind == "slurm"]
+    # Before their jobs: a launcher that lives submits again what it finds without a job.
+    launchers = {(o.pid, o.start) for o in slurm_}
+    lines += _end({process: what for process, what in processes.items() if process in launchers})
+    for outline in slurm_:
+        lines += _cancel_jobs(outline)
     for key, owner in run_dir.claims().items():
         if owner.held and owner.here:
             processes.setdefault((owner.pid, owner.start), f"worker at {key}")
         elif owner.held:
             lines.append(f"{key} runs on {owner.where}, which cannot be reached from here: cancel it there")
-    processes.pop((os.getpid(), None), None)
     lines += _end(processes)
     return lines or ["nothing runs here"]
 

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bench.console import LineProgress, Progress, Stage
 from bench.errors import BenchError
-from bench.locks import Held, alive
+from bench.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.record import Record, Status
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
@@ -59,15 +59,16 @@ class Outcome:
 
 
 @contextmanager
-def stopping_signals() -> Iterator[None]:
+def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
 
     Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
+    With `once` it is ignored: for senders that repeat themselves and have SIGKILL for the impatient.
     """
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, signal.SIG_IGN if once else signal.SIG_DFL)
         raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -147,12 +148,14 @@ def work_through(
     """Run those of `units` that nobody has run or runs, each under its claim, and tell `done` of every one settled.
 
     With `wait` it stays until all are settled, so that a unit whose runner dies is run here, and a unit waits for what
-    it comes after. Without, it leaves to others what others run. `going_on` is asked between two units.
+    it comes after. Without, it leaves to others what others run; it stays only to see whether an owner on another
+    machine is dead, as it is where Slurm has put back the job of a machine that broke down. `going_on` is asked between
+    two units.
 
     Raises :class:`BenchError` where a record cannot be written.
     """
     left = {unit.key: unit for unit in units}
-    said = False
+    said, patience = False, time.monotonic() + PATIENCE_SECONDS + 5
     while left and going_on():
         moved = False
         for unit in list(left.values()):
@@ -177,12 +180,21 @@ def work_through(
         else:
             if moved:
                 continue
-            if not wait:
+            if not wait and (time.monotonic() > patience or not _unsure(left, run_dir)):
                 return
             if not said:
                 progress.say(f"waiting for {len(left)} cells that other processes run")
                 said = True
             time.sleep(POLL_SECONDS)
+
+
+def _unsure(left: Iterable[str], run_dir: RunDir) -> bool:
+    """Return whether a unit of `left` has an owner on another machine that holds no lock: only time tells if it lives.
+
+    See :func:`bench.locks.take`.
+    """
+    owners = (look(run_dir.claims_path / key) for key in left)
+    return any(owner is not None and not owner.held and not owner.here for owner in owners)
 
 
 def _told(launch: Launch, unit: Unit) -> dict[str, object]:
@@ -235,18 +247,20 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
     return tuple(f"cuda:{number}" for number in range(min(gpus, torch.cuda.device_count())))
 
 
-def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, progress: Progress | None = None) -> None:
+def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
     """Run the units named by `keys` (all where None) of the launch in `folder`, in a process of its own.
+
+    For `wait` see :func:`work_through`, for `once` :func:`stopping_signals`.
 
     Raises :class:`Stopped` on SIGINT and SIGTERM, :class:`BenchError` where the launch cannot be read any more.
     """
     from bench.launches import load
     from bench.run import DataSource, prepare_device
 
-    progress = progress or LineProgress()
+    progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)
     run_dir.check_layout()
-    with stopping_signals(), run_dir.joined():
+    with stopping_signals(once), run_dir.joined():
         source = DataSource(progress)
         wanted = None if keys is None else set(keys)
         launch = load(folder, source.describe, lambda key: wanted is None or key in wanted)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.config import setting
+from bench.ensemble import worker_pool
 from bench.errors import BenchError
 from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
 from bench.privacy.ledger import Ledger
@@ -39,6 +41,11 @@ def log(line: str) -> None:
         descriptor = os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, f"{line} {os.getpid()}\n".encode())
         os.close(descriptor)
+
+
+def length(what: str, otherwise: float) -> float:
+    """How long something takes here, which is nothing of the cell's config: neither its key nor its record changes."""
+    return float(os.environ.get(f"GRID_{what}", otherwise))
 
 
 @contextlib.contextmanager
@@ -84,12 +91,18 @@ class GridMethod(Method):
         log(f"shard {context.streams.seed} {shard}")
         self.artefact(config, context, shard)
 
-    def artefact(self, config: GridConfig, context: Context, part: int) -> None:
+    def artefact(
+        self, config: GridConfig, context: Context, part: int, pool: ProcessPoolExecutor | None = None
+    ) -> None:
         seed = context.streams.seed
 
         def make() -> dict[str, np.ndarray[Any, Any]]:
             with alone(f"making-{seed}-{part}"):
-                time.sleep(config.making)
+                making = length("MAKING", config.making)
+                if pool is not None:
+                    pool.submit(time.sleep, making).result()
+                else:
+                    time.sleep(making)
             log(f"made {seed} {part}")
             return {"part": np.array([part])}
 
@@ -103,15 +116,17 @@ class GridMethod(Method):
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")
         with alone(name):
-            for part in range(2):
-                self.artefact(config, context, part)
+            # By processes of its own, as an ensemble is made, or by this one.
+            with worker_pool(2 if length("POOLED", 0) else 1) as pool:
+                for part in range(int(length("PARTS", 2))):
+                    self.artefact(config, context, part, pool)
             if config.fails and config.noise == 10.0:
                 raise BenchError("this cell cannot succeed")
             if config.dies and config.noise == 10.0:
                 os.kill(os.getpid(), 9)
             with context.progress.stage("work", 10) as stage:
                 for _ in range(10):
-                    time.sleep(config.seconds / 10)
+                    time.sleep(length("SECONDS", config.seconds) / 10)
                     stage.advance()
             told = ledger.gaussian(np.zeros(1), sensitivity=1.0, noise_multiplier=config.noise)
             student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
