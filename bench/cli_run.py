@@ -19,13 +19,13 @@ from bench.interface import Basis
 
 if TYPE_CHECKING:
     from bench.attack_record import AuditRecord
+    from bench.cluster import Cluster
     from bench.console import Progress
     from bench.launches import Launch
     from bench.plan import Cell, State
     from bench.record import Record
     from bench.run import DataSource
     from bench.schedule import Unit
-    from bench.slurm import Cluster
     from bench.store import RunDir
     from bench.worker import Outcome
 
@@ -132,10 +132,10 @@ def run(
     Several of these commands may work on one directory at once: each cell is run by one of them.
     """
     from bench.calibrations import Calibrations
+    from bench.cluster import directives, read_cluster
     from bench.console import open_progress
     from bench.plan import expand, to_run
     from bench.run import DataSource
-    from bench.slurm import directives, read_cluster
     from bench.store import RunDir
     from bench.worker import Outcome
 
@@ -272,11 +272,12 @@ class _Execution:
     def _slurm(self, units: Sequence[Unit]) -> Outcome:
         from bench import slurm
         from bench.forecast import jobs_of
+        from bench.slurm_site import check
         from bench.worker import Outcome
 
         settings = self._settings
         packs = jobs_of(units, self._run_dir, settings)
-        slurm.check(settings.of(name) for name in {pack.resources for pack in packs})
+        check(settings.of(name) for name in {pack.resources for pack in packs})
         launch = self._begin(units, settings.cpus)
         slurm.start(launch, packs, settings, self._run_dir, self._progress)
         if self._detach:

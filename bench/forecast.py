@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.cluster import Cluster, resources_of
 from bench.config import Preset, Reuse
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.plan import Cell, states
 from bench.schedule import Pack, Unit, packs_of, shared_names, waves_of
-from bench.slurm import Cluster, resources_of
 from bench.store import RunDir, available_cores
 
 TINY_SECONDS = 10.0

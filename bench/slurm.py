@@ -11,26 +11,22 @@ import contextlib
 import io
 import logging
 import os
-import re
-import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
+from bench.cluster import Cluster, Resources
 from bench.console import Progress
-from bench.errors import BenchError, UnknownNameError
+from bench.errors import BenchError
 from bench.launch import Done, Watch, doing
 from bench.launches import Launch, Outline, outlines
-from bench.plan import Cell
 from bench.registry import METHODS
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
+from bench.slurm_site import command, undisturbed
 from bench.store import RunDir
 from bench.worker import Outcome, Stopped, settled, stopping_signals
 
@@ -41,229 +37,6 @@ GRACE_SECONDS = 15.0
 """How long after its job has gone a record may still be on its way through a network disk."""
 LARGEST_ARRAY = 1000
 """Slurm's own default (MaxArraySize 1001)."""
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})
-"""Directives that nobody else may give."""
-
-
-class Resources(BaseModel):
-    """What one job asks Slurm for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    partition: str | None = None
-    gpus: int = Field(0, ge=0)
-    cpus: int = Field(1, ge=1)
-    memory: float | None = Field(None, gt=0)
-    """GB of one job."""
-    time: int = Field(240, ge=1)
-    """Minutes; a job that needs more is requeued and goes on where it was."""
-    account: str | None = None
-    qos: str | None = None
-    extra: dict[str, str | int | float | bool] = {}
-    """Further directives of sbatch by their long names; true for one without a value."""
-
-    @field_validator("extra")
-    @classmethod
-    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in OURS & {name.replace("_", "-") for name in value}:
-            raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
-        return value
-
-    @field_validator("time", mode="before")
-    @classmethod
-    def _minutes(cls, value: Any) -> Any:
-        return minutes(value) if isinstance(value, str) else value
-
-
-class Cluster(Resources):
-    """All settings of a launch, as a YAML file holds them."""
-
-    launcher: Literal["inline", "local", "slurm"] = "inline"
-    jobs: int = Field(0, ge=0)
-    """Processes of the local launcher; 0: one per GPU, or one per core."""
-    shards: int = Field(1, ge=1)
-    """Jobs that an ensemble's training is split over."""
-    parallel: int | None = Field(None, ge=1)
-    """Jobs that run at once, over the whole launch; None: as many as Slurm starts."""
-    pack: float = Field(10.0, ge=0)
-    """Minutes that small cells are packed to; 0: every cell has a job of its own."""
-    retries: int | None = Field(None, ge=0)
-    """How often a cell whose process died is begun again; for Slurm also how often a job is requeued after a time
-    limit. None: 3, and 10 for Slurm."""
-    setup: list[str] = []
-    """Shell lines before the program: modules to load, say."""
-    methods: dict[str, dict[str, Any]] = {}
-    """Method to the resources that differ for it."""
-
-    def of(self, method: str) -> Resources:
-        """Return what a job of `method` asks for."""
-        names = set(Resources.model_fields)
-        return Resources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
-
-
-def minutes(text: str) -> int:
-    """Return the minutes that `text` means: a number, or Slurm's [D-]H:MM[:SS] and M:SS.
-
-    Raises ValueError for anything else.
-    """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if match is None:
-        raise ValueError("a time is a number of minutes, H:MM:SS or D-H:MM:SS")
-    days, *rest = match.groups()
-    first, second, third = (int(part or 0) for part in rest)
-    if days is not None:
-        seconds = int(days) * 86400 + first * 3600 + second * 60 + third
-    elif rest[2] is not None:
-        seconds = first * 3600 + second * 60 + third
-    elif rest[1] is not None:  # two parts are minutes and seconds to Slurm
-        seconds = first * 60 + second
-    else:
-        seconds = first * 60
-    return max(1, -(-seconds // 60))
-
-
-def _from_yaml(text: str) -> Any:
-    """Return what `text` means, times such as 2:00:00 as text: YAML 1.1 takes them for numbers in base 60."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        yaml_implicit_resolvers: ClassVar = {
-            first: [("tag:yaml.org,2002:str", re.compile(r"(\d+-)?\d+(:\d+)+$")), *others]
-            for first, others in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-    return yaml.load(text, Loader=Loader)
-
-
-def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
-    """Return the settings in the YAML `file`, overridden by those of `flags` that are not None.
-
-    Raises :class:`BenchError` on a file that cannot be read, a setting that is not known, or a value that does not fit.
-    """
-    values: dict[str, Any] = {}
-    if file is not None:
-        import yaml
-
-        try:
-            values = _from_yaml(file.read_text()) or {}
-        except OSError as error:
-            raise BenchError(f"{file} cannot be read: {error.strerror}.") from error
-        except yaml.YAMLError as error:
-            raise BenchError(f"{file} is no YAML: {str(error).splitlines()[0]}.") from error
-        if not isinstance(values, dict):
-            raise BenchError(f"{file} must hold settings as NAME: VALUE, one per line.")
-    known = set(Cluster.model_fields)
-    for name in values:
-        if name not in known:
-            raise UnknownNameError(f"setting in {file}", str(name), known)
-    given = {name: value for name, value in flags.items() if value is not None}
-    extra = values.get("extra") or {}
-    if isinstance(extra, dict):
-        given["extra"] = {**extra, **given.get("extra", {})}
-    else:  # a mistake, to be told below
-        given["extra"] = extra
-    values = {**values, **given}
-    try:
-        cluster = Cluster.model_validate(values)
-        for method in cluster.methods:
-            cluster.of(method)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "methods"
-        said = first["msg"].removeprefix("Value error, ")
-        raise BenchError(f"launcher setting {where}: {said}, not {first.get('input')!r}.") from error
-    return cluster
-
-
-def directives(lines: Sequence[str]) -> dict[str, str | bool]:
-    """Return ``--slurm KEY=VALUE`` options as directives of sbatch; KEY alone is one without a value."""
-    found: dict[str, str | bool] = {}
-    for line in lines:
-        name, equals, value = line.lstrip("-").partition("=")
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise BenchError(f"cannot read --slurm {line!r}. Write a directive of sbatch, for instance qos=low.")
-        found[name] = value if equals else True
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """What nodes of a partition offer, the largest of each; minutes is None where there is no limit."""
-
-    name: str
-    default: bool
-    gpus: int
-    cpus: int
-    memory: float
-    minutes: int | None
-
-
-def command(*words: str) -> str:
-    """Return what a command of Slurm prints. Raises :class:`BenchError` where it is missing or fails."""
-    if shutil.which(words[0]) is None:
-        raise BenchError(
-            f"no Slurm on this machine ({words[0]} is not found). Run it on a login node of the cluster, or use "
-            "--launcher local, which runs --jobs N processes here; Debian and Ubuntu have Slurm as slurm-wlm."
-        )
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=_without(os.environ))
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
-    except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or "").strip().splitlines()
-        raise BenchError(f"Slurm refused `{' '.join(words)}`: {said[-1] if said else error.returncode}.") from error
-    return done.stdout
-
-
-def partitions() -> list[Partition]:
-    """Return the partitions that are up. Raises :class:`BenchError` without Slurm."""
-    found: dict[str, Partition] = {}
-    for line in command("sinfo", "-h", "-o", "%P|%G|%c|%m|%l|%a").splitlines():
-        name, gres, cpus, memory, limit, state = line.strip().split("|")
-        if state != "up":
-            continue
-        default, name = name.endswith("*"), name.rstrip("*")
-        gpus = sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", gres))
-        try:
-            most = None if limit in ("infinite", "n/a") else minutes(limit)
-        except ValueError:
-            most = None
-        here = Partition(name, default, gpus, int(cpus.rstrip("+")), float(memory.rstrip("+")) / 1024, most)
-        before = found.get(name, here)
-        found[name] = Partition(
-            name, default, max(here.gpus, before.gpus), max(here.cpus, before.cpus), max(here.memory, before.memory),
-            most,
-        )  # fmt: skip
-    return list(found.values())
-
-
-def check(wanted: Iterable[Resources]) -> None:
-    """Raise :class:`BenchError` where a job could never start: no Slurm, no such partition, or more than it has.
-
-    Known before anything is submitted: a job that cannot start would wait for ever.
-    """
-    there = {partition.name: partition for partition in partitions()}
-    if not there:
-        raise BenchError("Slurm has no partition that is up (`sinfo`).")
-    for resources in wanted:
-        named = resources.partition.split(",") if resources.partition else []
-        for name in named:
-            if name not in there:
-                raise UnknownNameError("partition", name, there, hint="`sinfo` tells more.")
-        chosen = [there[name] for name in named] or [p for p in there.values() if p.default] or list(there.values())
-        words = f"partition {', '.join(p.name for p in chosen)}"
-        _at_most("--gpus", resources.gpus, max(p.gpus for p in chosen), f"GPUs of a node of {words}")
-        _at_most("--cpus", resources.cpus, max(p.cpus for p in chosen), f"cores of a node of {words}")
-        if resources.memory is not None:
-            _at_most("--memory", resources.memory, max(p.memory for p in chosen), f"GB of a node of {words}")
-        limits = [p.minutes for p in chosen]
-        if None not in limits:
-            _at_most("--time", resources.time, max(limit or 0 for limit in limits), f"minutes that {words} allows")
-
-
-def _at_most(option: str, asked: float, most: float, what: str) -> None:
-    if asked > most:
-        raise BenchError(f"{option} {asked:g} is more than the {most:g} {what}. Ask for less, or another --partition.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,20 +114,10 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
     return ids
 
 
-def _without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without what changes the answers of Slurm's commands.
-
-    That is the job that this process may itself be part of (its limits and its array would become those of new jobs),
-    and settings such as SQUEUE_PARTITION or SBATCH_PARTITION, which hide jobs and override what was asked for here.
-    """
-    changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
-    return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}
-
-
 @contextlib.contextmanager
 def _outside_any_job() -> Iterator[None]:
     before = dict(os.environ)
-    for name in before.keys() - _without(before).keys():
+    for name in before.keys() - undisturbed(before).keys():
         del os.environ[name]
     try:
         yield
@@ -564,8 +327,3 @@ def _give_up(watch: Watch, run_dir: RunDir) -> None:
             "in the jobs folder of the launch; --time, --memory and --retries give more."
         )
         watch.finish(unit, record_failure(unit.cell, run_dir, error))
-
-
-def resources_of(cluster: Cluster, cell: Cell) -> str:
-    """Return the name of the resources of `cell`: its method where that has its own."""
-    return cell.method if cell.method in cluster.methods else ""

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import record
 
-from bench import locks, slurm, worker
+from bench import locks, slurm, slurm_site, worker
+from bench.cluster import Cluster, Resources, directives, minutes, read_cluster, resources_of
 from bench.config import Grid
 from bench.ensemble import worker_pool
 from bench.errors import BenchError, UnknownNameError
@@ -24,7 +25,8 @@ from bench.interface import Facts
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
-from bench.slurm import Cluster, Partition, Resources, check, directives, in_hand, minutes, partitions, read_cluster
+from bench.slurm import in_hand
+from bench.slurm_site import Partition, check, partitions
 from bench.store import RunDir
 from bench.worker import Stopped, stopping_signals, work_through
 
@@ -102,8 +104,8 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
     assert chosen.of("pate") == Resources(gpus=1, time=60)
     assert chosen.of("trpate") == Resources(gpus=0, time=240)
     (cell, *_) = cells(1, 1)
-    assert slurm.resources_of(chosen, cell) == ""
-    assert slurm.resources_of(Cluster(methods={"grid-test": {}}), cell) == "grid-test"
+    assert resources_of(chosen, cell) == ""
+    assert resources_of(Cluster(methods={"grid-test": {}}), cell) == "grid-test"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ old|(null)|128|999000|infinite|down
 @pytest.fixture
 def sinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def answer(text: str) -> None:
-        monkeypatch.setattr(slurm, "command", lambda *words: text)
+        monkeypatch.setattr(slurm_site, "command", lambda *words: text)
 
     answer(SINFO)
     return answer
@@ -208,7 +210,7 @@ def test_what_can_start(sinfo: Callable[[str], None]) -> None:
 def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_CONF", "SLURM_JOB_ID", "SQUEUE_PARTITION", "SBATCH_PARTITION", "SUBMITIT_EXECUTOR", "OTHER"):
         monkeypatch.setenv(name, "1")
-    shown = set(slurm.command("env").split())
+    shown = set(slurm_site.command("env").split())
     assert {"SLURM_CONF=1", "OTHER=1"} <= shown
     assert not shown & {"SLURM_JOB_ID=1", "SQUEUE_PARTITION=1", "SBATCH_PARTITION=1", "SUBMITIT_EXECUTOR=1"}
     before = dict(os.environ)
@@ -240,7 +242,7 @@ def test_no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slurm_that_refuses() -> None:
     with pytest.raises(BenchError, match=r"Slurm refused `ls /nowhere/at/all`: .*No such file"):
-        slurm.command("ls", "/nowhere/at/all")
+        slurm_site.command("ls", "/nowhere/at/all")
 
 
 # Units, packs and waves
