@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ class Cache:
         """Names of the artefacts that were made, not found, since this object exists."""
         self.found: list[str] = []
         """Names of the artefacts that were found."""
+        self.waited = 0.0
+        """Seconds that this process waited while others made artefacts."""
         self.parent: Cache | None = None
         """The cache of the data set that this one's is a variation of; see :meth:`child`."""
         self._say = say
@@ -87,7 +90,9 @@ class Cache:
             if self._say is not None:
                 self._say(f"waiting for the {kind} that {owner.where if owner else 'another process'} makes")
 
+        begin = time.monotonic()
         with holding(folder / self._name(kind, depends), waiting):
+            self.waited += time.monotonic() - begin
             yield
 
     def put(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
@@ -154,7 +159,8 @@ class Cache:
         if self.root is None:
             return self._memory.get(name)
         path = self._path(name)
-        if not path.exists():
+        before = _identity(path)
+        if before is None:
             return None
         from safetensors import SafetensorError, safe_open
 
@@ -166,8 +172,10 @@ class Cache:
         except (SafetensorError, OSError, ValueError) as error:
             damage = str(error)
         if damage:
-            aside = path.with_suffix(".damaged")
-            os.replace(path, aside)
+            if _identity(path) != before:  # another process has set it aside, and perhaps made it anew
+                return self._read(name)
+            with suppress(FileNotFoundError):
+                os.replace(path, path.with_suffix(".damaged"))
             self.say(f"{path.name} is damaged ({damage}); it is set aside, and {after}")
             return None
         return arrays
@@ -182,6 +190,15 @@ class Cache:
         contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}
         data = save(contiguous, metadata={"digest": _content_digest(contiguous)})
         write_atomic(self._path(name), data, mode=0o600)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from one that takes its place; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _content_digest(arrays: Arrays) -> str:

@@ -1,7 +1,7 @@
 """Calibrations that took long, kept beside a run's artefacts: the same plan is then made at once the next time.
 
 A calibration is a function of a method's settings, a budget, what is public about the data, and the program. All of it
-is in an entry's name, the program by the text of its privacy layer and of its methods, so no edit leaves one stale.
+is in an entry's name, the program by its text and by the versions of what it computes with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.store import write_atomic
 
 SLOW = 0.3
 """Seconds from which a calibration is worth a file."""
-_PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy")
+_PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
 class Calibrations:
@@ -80,11 +80,11 @@ def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> st
 
 @functools.cache
 def _program(source: str) -> str:
-    """Return the digest of all that a calibration may go through: privacy layer, methods, and the method's own file."""
+    """Return the digest of all that a calibration may go through: this program, the methods, files beside a plug-in."""
     here = Path(__file__).resolve().parent
-    files = {*(here / "privacy").glob("*.py"), *(here.parent / "methods").glob("*.py"), *here.glob("*.py")}
+    files = {*here.rglob("*.py"), *(here.parent / "methods").glob("*.py"), *Path(source).parent.glob("*.py")}
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())
-    for path in [*sorted(files), Path(source)]:
+    for path in sorted(files):
         if path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()

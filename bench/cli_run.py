@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.config import Grid, NoiseKind, Preset, Reuse
+from bench.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.console import print_json, print_table
 from bench.errors import BenchError
 from bench.interface import Basis
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from bench.schedule import Unit
     from bench.store import RunDir
     from bench.worker import Outcome
-
-
-class PrecisionOption(StrEnum):
-    """In which numbers teacher ensembles are trained and asked."""
-
-    FLOAT32 = "float32"
-    TF32 = "tf32"
-    BF16 = "bf16"
 
 
 class Launcher(StrEnum):
@@ -57,6 +49,9 @@ NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact s
 Sets = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
 Teacher = Annotated[str | None, typer.Option("--teacher", help="Any timm model, for methods with teachers.")]
 StudentOption = Annotated[str | None, typer.Option("--student", help="Any timm model.")]
+PrecisionFlag = Annotated[
+    PrecisionKind, typer.Option("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LauncherOption = Annotated[
@@ -121,9 +116,7 @@ def run(
         int, typer.Option("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
     ] = 0,
     threads: Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)] = 1,
-    precision: Annotated[
-        PrecisionOption, typer.Option("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
-    ] = PrecisionOption.FLOAT32,
+    precision: PrecisionFlag = PrecisionKind.FLOAT32,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     json_: Json = False,
 ) -> None:
@@ -136,10 +129,11 @@ def run(
     from bench.console import open_progress
     from bench.plan import expand, to_run
     from bench.run import DataSource
+    from bench.schedule import units_of
     from bench.store import RunDir
     from bench.worker import Outcome
 
-    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student)
+    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
     flags = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
@@ -162,9 +156,12 @@ def run(
         earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
         for line in damaged:
             progress.say(f"warning: {line}")
+        # Before the states: what another run finishes from now on counts as done.
+        before = {cell.key: run_dir.signature(cell.key) for cell in cells}
         todo = to_run(cells, run_dir, reuse)
         keys = {cell.key for cell in todo}
-        units = _units(todo, [cell for cell in cells if cell.key not in keys], run_dir, settings.shards)
+        done = [cell for cell in cells if cell.key not in keys]
+        units = units_of(todo, done, settings.shards, lambda cell: before[cell.key]) if todo else []
         if dry_run:
             _print_dry_run(cells, units, run_dir, settings, reuse, json_=json_)
             return
@@ -173,7 +170,7 @@ def run(
         outcome = Outcome()
         if todo:
             plugins = [name for name in grid.methods if name.endswith(".py")]
-            execute = _Execution(device, workers, threads, precision, settings, detach)
+            execute = _Execution(device, workers, threads, settings, detach)
             outcome = execute(units, plugins, run_dir, source, progress)
         known = {record.key: record for record in earlier if record.key not in keys}
         known |= {record.key: record for record in run_dir.read_records_of(keys)[0]}
@@ -192,10 +189,10 @@ def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None
     )
     only_slurm = {"partition", "cpus", "memory", "time", "parallel", "account", "pack", "extra", "detach"}
     wrong = given & only_slurm if settings.launcher != Launcher.SLURM.value else given & {"jobs"}
-    wrong |= given & {"jobs", "gpus"} if settings.launcher == Launcher.INLINE.value else set()
+    wrong |= given & {"jobs", "gpus", "retries"} if settings.launcher == Launcher.INLINE.value else set()
     if wrong:
         names = ", ".join(f"--{'slurm' if name == 'extra' else name}" for name in sorted(wrong))
-        other = "local (--jobs, --gpus)" if not wrong & only_slurm else "slurm"
+        other = "local" if not wrong & only_slurm else "slurm"
         instead = "--parallel" if settings.launcher == Launcher.SLURM.value else f"--launcher {other}"
         raise BenchError(f"--launcher {settings.launcher} does not look at {names}. Use {instead}, or leave it out.")
 
@@ -216,19 +213,11 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         raise typer.Exit(128 + outcome.stopped)
 
 
-def _units(todo: Sequence[Cell], done: Sequence[Cell], run_dir: RunDir, shards: int) -> list[Unit]:
-    from bench.schedule import units_of
-
-    return units_of(todo, done, shards, lambda cell: run_dir.signature(cell.key)) if todo else []
-
-
 class _Execution:
     """Cells handed to the launcher that was asked for."""
 
-    def __init__(
-        self, device: str, workers: int, threads: int, precision: PrecisionOption, settings: Cluster, detach: bool
-    ) -> None:
-        self._device, self._workers, self._threads, self._precision = device, workers, threads, precision
+    def __init__(self, device: str, workers: int, threads: int, settings: Cluster, detach: bool) -> None:
+        self._device, self._workers, self._threads = device, workers, threads
         self._settings, self._detach = settings, detach
 
     def __call__(
@@ -245,10 +234,8 @@ class _Execution:
 
         kept = self._settings.retries
         retries = kept if kept is not None else 10 if self._settings.launcher == Launcher.SLURM.value else 3
-        options = Options(
-            self._device, self._workers or workers, self._threads, retries, self._precision.value,
-            max(1, self._settings.gpus),
-        )  # fmt: skip
+        gpus = max(1, self._settings.gpus)
+        options = Options(self._device, self._workers or workers, self._threads, retries, gpus)
         return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
@@ -328,10 +315,11 @@ def plan(
     teacher: Teacher = None,
     student: StudentOption = None,
     out: Out = Path("runs"),
+    precision: PrecisionFlag = PrecisionKind.FLOAT32,
     json_: Json = False,
 ) -> None:
     """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
-    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student)
+    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
     from bench.calibrations import Calibrations
     from bench.console import open_progress
     from bench.plan import expand, states
@@ -384,6 +372,7 @@ def _grid(
     set_: list[str] | None,
     teacher: str | None,
     student: str | None,
+    precision: PrecisionKind = PrecisionKind.FLOAT32,
 ) -> Grid:
     overrides = list(set_ or [])
     overrides += [f"teacher={teacher}"] if teacher else []
@@ -398,6 +387,7 @@ def _grid(
         delta=delta,
         noise=noise,
         overrides=tuple(overrides),
+        precision=precision,
     )
 
 

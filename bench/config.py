@@ -45,6 +45,14 @@ class NoiseKind(StrEnum):
     SECURE = "secure"
 
 
+class PrecisionKind(StrEnum):
+    """In which numbers teacher ensembles are trained and asked; see :mod:`bench.precision`."""
+
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+
+
 class Reuse(StrEnum):
     """Which records of an earlier run count as done."""
 
@@ -112,6 +120,7 @@ class Grid:
     delta: float | None = None
     """None: :func:`default_delta` of each data set."""
     noise: NoiseKind = NoiseKind.SEEDED
+    precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
     """``FIELD=VALUE`` for every method that has the field, ``METHOD.FIELD=VALUE`` for one."""
 

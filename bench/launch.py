@@ -7,6 +7,7 @@ is done is read from the run directory, never from a process that may be dead.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -70,7 +71,9 @@ class Watch:
 
     def look(self) -> int:
         """Take in what has been settled since the last look; return how many that are."""
-        return sum(self.finish(unit, None) for unit in list(self.left.values()) if settled(unit, self._run_dir))
+        recorded = self._run_dir.recorded()
+        news = [unit for unit in self.left.values() if settled(unit, self._run_dir, recorded)]
+        return sum(self.finish(unit, None) for unit in news)
 
     def close(self) -> Outcome:
         """Return what came of the launch."""
@@ -91,6 +94,7 @@ class _Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bench.worker", str(folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
+                process_group=0,  # Ctrl-C is for the launcher, which ends its workers in order
             )  # fmt: skip
 
 
@@ -115,6 +119,8 @@ def run_local(
             for worker in crew:
                 worker.start(launch.folder)
             while watch.left:
+                if launch.cancelled:
+                    raise Stopped(signal.SIGTERM)
                 news = watch.look()
                 stage.advance(news)
                 deaths = 0 if news else deaths

@@ -2,6 +2,7 @@
 
     RUN_DIR/launches/ID/launch.json   units, their cells and who launched them
     RUN_DIR/launches/ID/*.log         what workers said
+    RUN_DIR/launches/ID/cancelled     there once `bench cancel` was given, for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
 
 The folder is its owner's alone: a cell of one's own data holds the path of that data.
@@ -17,9 +18,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.config import NoiseKind, Preset, as_dict, config_from
+from bench.config import NoiseKind, PrecisionKind, Preset, as_dict, config_from
 from bench.errors import BenchError
 from bench.interface import Basis
 from bench.locks import alive, process_start, this_machine
@@ -28,10 +29,8 @@ from bench.registry import METHODS
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
 
-if TYPE_CHECKING:
-    from bench.precision import Precision
-
 VERSION = 1
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,7 @@ class Options:
     workers: int = 1
     threads: int = 1
     retries: int = 3
-    """After so many deaths of its process (killed, out of memory) a cell counts as failed."""
-    precision: Precision = "float32"
+    """Deaths of its process (killed, out of memory) that a cell survives; after one more it counts as failed."""
     gpus: int = 1
     """GPUs of one cell; with more than one a large teacher is trained on all of them."""
 
@@ -69,9 +67,9 @@ class Launch:
         return self.machine == this_machine()
 
     @property
-    def launcher_lives(self) -> bool:
-        """Whether its launcher is a living process of this machine."""
-        return self.here and alive(self.pid, self.start)
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled it, from whatever machine."""
+        return (self.folder / CANCELLED).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,8 @@ def _text(launch: Launch) -> bytes:
         common = {
             "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
             "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
-            "config": as_dict(cell.config), "reduced": list(cell.reduced), "refused": cell.refused,
+            "precision": cell.precision.value, "config": as_dict(cell.config), "reduced": list(cell.reduced),
+            "refused": cell.refused,
         }  # fmt: skip
         # Cells that differ by seed alone are many: what they have in common is written once.
         name = json.dumps(common, sort_keys=True)
@@ -195,6 +194,7 @@ def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
         seed=0,
         preset=Preset(common["preset"]),
         noise=NoiseKind(common["noise"]),
+        precision=PrecisionKind(common["precision"]),
         config=config_from(METHODS.get(common["method"]), common["config"]),
         reduced=tuple(common["reduced"]),
         refused=common["refused"],

@@ -30,8 +30,8 @@ BEAT_SECONDS = 10.0
 """Time between two signs of life."""
 PATIENCE_SECONDS = 45.0
 """How long an owner on another machine, whose lock is not seen from here, may be silent before it counts as dead."""
-_LENGTH = 1024
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_LENGTH = 2048
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @functools.cache
@@ -76,11 +76,17 @@ class Owner:
     pid: int
     start: str | None
     beat: int
-    attempt: int
+    attempts: Mapping[str, int]
+    """Launch to how many of its processes took the lock and did not give it up, this one included."""
     seconds: float
     """Since it took the lock, by its own clock, at its last sign of life."""
     told: Mapping[str, Any]
     held: bool
+
+    @property
+    def attempt(self) -> int:
+        """Which try of its launch it is, from 1."""
+        return self.attempts.get(str(self.told.get("launch", "")), 1)
 
     @property
     def where(self) -> str:
@@ -95,15 +101,20 @@ class Owner:
 
 @dataclass(slots=True)
 class Held:
-    """A lock that this process holds. `attempt` counts the owners that died with it, this one included."""
+    """A lock that this process holds. `attempts` counts the owners that died with it, by launch, this one included."""
 
     path: Path
     descriptor: int
-    attempt: int
+    attempts: dict[str, int]
     told: dict[str, Any] = field(default_factory=dict)
     _beat: int = 0
     _begin: float = field(default_factory=time.monotonic)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def attempt(self) -> int:
+        """Which try of its launch this is, from 1."""
+        return self.attempts.get(str(self.told.get("launch", "")), 1)
 
     def tell(self, **what: Any) -> None:
         """Change what the file says of the work; it is written with the next sign of life."""
@@ -120,16 +131,17 @@ class Held:
                 "pid": os.getpid(),
                 "start": process_start(os.getpid()),
                 "beat": self._beat,
-                "attempt": self.attempt,
+                "attempts": self.attempts,
                 "seconds": round(time.monotonic() - self._begin, 1),
-                "told": self.told,
             }
-            text = json.dumps(said).encode()
-            if len(text) > _LENGTH:
-                text = json.dumps({**said, "told": {}}).encode()
+            text = json.dumps({**said, "told": self.told}, ensure_ascii=False).encode()
+            if len(text) > _LENGTH:  # never without the launch, by which attempts are counted
+                short = {name: value for name, value in self.told.items() if name in ("launch", "job")}
+                text = json.dumps({**said, "told": short}).encode()
             # One write of one length: who reads meanwhile sees the old or the new text, or takes it for unreadable.
             with contextlib.suppress(OSError):
                 os.pwrite(self.descriptor, text.ljust(_LENGTH), 0)
+                os.fsync(self.descriptor)  # a client of a network disk may sit on it for longer than anybody waits
 
     def release(self) -> None:
         """Give the lock up and remove its file."""
@@ -206,7 +218,7 @@ def take(path: Path, **told: Any) -> Held | None:
             if before is not None and not before.here and not _silent(path, before):
                 break
             _seen.pop(path, None)
-            held = Held(path, descriptor, 1 + _attempts(before, told), dict(told))
+            held = Held(path, descriptor, _attempts(before, told), dict(told))
             descriptor = -1
             _HEART.add(held)
             return held
@@ -216,9 +228,11 @@ def take(path: Path, **told: Any) -> Held | None:
     return None
 
 
-def _attempts(before: Owner | None, told: Mapping[str, Any]) -> int:
-    """Return how many owners of the same launch died with the lock; another launch is a decision to try anew."""
-    return before.attempt if before is not None and before.told.get("launch") == told.get("launch") else 0
+def _attempts(before: Owner | None, told: Mapping[str, Any]) -> dict[str, int]:
+    """Return the attempts with one more of this launch; another launch is a decision to try anew."""
+    launch = str(told.get("launch", ""))
+    known = {} if before is None else dict(before.attempts)
+    return {**known, launch: known.get(launch, 0) + 1}
 
 
 def look(path: Path) -> Owner | None:
@@ -232,7 +246,7 @@ def look(path: Path) -> Owner | None:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             held = False
         except OSError as error:
-            held = error.errno not in _NO_LOCKS
+            held = error.errno not in NO_LOCKS
         return _parse(_content(descriptor), held)
     finally:
         os.close(descriptor)
@@ -253,16 +267,24 @@ def holding(path: Path, waiting: Any = lambda owner: None, **told: Any) -> Itera
 
 
 def _flocked(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            raise BenchError(
-                f"{path.parent} is on a file system without locks ({error.strerror}), where two processes could train "
-                "the same cell. Choose another directory with --out; Lustre has locks when it is mounted with -o flock."
-            ) from error
-        return False
-    return True
+    for last in (False, False, True):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise without_locks(path.parent, error) from error
+            if not last:
+                time.sleep(0.01)  # who looks holds it for a moment
+    return False
+
+
+def without_locks(folder: Path, error: OSError) -> BenchError:
+    """Return `error`, met while locking a file in `folder`, as a message for the user."""
+    return BenchError(
+        f"{folder} is on a file system without locks ({error.strerror}), where two processes could train the same "
+        "cell. Choose another directory with --out; Lustre has locks when it is mounted with -o flock."
+    )
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -285,12 +307,13 @@ def _parse(text: bytes, held: bool) -> Owner | None:
     try:
         said = json.loads(text)
         return Owner(
-            str(said["machine"]), int(said["pid"]), said["start"], int(said["beat"]), int(said["attempt"]),
+            str(said["machine"]), int(said["pid"]), said["start"], int(said["beat"]),
+            {str(launch): int(count) for launch, count in said["attempts"].items()},
             float(said["seconds"]), dict(said["told"]), held,
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         # Not written yet, or by no program of ours. Held it is all the same.
-        return Owner("unknown", 0, None, 0, 0, 0.0, {}, held) if held else None
+        return Owner("unknown", 0, None, 0, {}, 0.0, {}, held) if held else None
 
 
 def _silent(path: Path, owner: Owner) -> bool:

@@ -18,6 +18,7 @@ from bench.calibrations import Calibrations
 from bench.config import (
     Grid,
     NoiseKind,
+    PrecisionKind,
     Preset,
     Reuse,
     as_dict,
@@ -64,6 +65,7 @@ class Cell:
     reduced: tuple[str, ...] = ()
     refused: str = ""
     key: str = ""
+    precision: PrecisionKind = PrecisionKind.FLOAT32
 
     @property
     def title(self) -> str:
@@ -120,6 +122,8 @@ def _calibrated(
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
     # A method without privacy has no basis: asking for one must not give it another key.
     basis = grid.basis if method.private else Basis.CLAIMED
+    # Of ensembles alone: asking for another must not give a method without one another key.
+    precision = grid.precision if method.shardable else PrecisionKind.FLOAT32
     refused = ""
     if basis is Basis.PROVEN and method.bypass:
         variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
@@ -142,10 +146,16 @@ def _calibrated(
         seed=0,
         preset=grid.preset,
         noise=grid.noise,
+        precision=precision,
         config=config,
-        reduced=tuple(reduced),
+        reduced=(*reduced, *_rounded(precision)),
         refused=refused,
     )
+
+
+def _rounded(precision: PrecisionKind) -> tuple[str, ...]:
+    exact = PrecisionKind.FLOAT32
+    return () if precision is exact else (f"precision: {exact.value} -> {precision.value}",)
 
 
 def keyed(cell: Cell) -> Cell:
@@ -176,6 +186,8 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         "preset": cell.preset.value,
         "noise": cell.noise.value,
         "refused": cell.refused,
+        # Left out where it is what it was when there was no other: keys stay.
+        **({} if cell.precision is PrecisionKind.FLOAT32 else {"precision": cell.precision.value}),
     }
 
 
@@ -212,6 +224,7 @@ def cell_of(record: Record, dataset: Dataset) -> Cell:
             seed=record.seed,
             preset=Preset(record.preset),
             noise=NoiseKind(record.noise),
+            precision=PrecisionKind(record.precision),
             config=config_from(method, record.config),
             reduced=tuple(record.reduced),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import resource
 import subprocess
@@ -24,15 +25,27 @@ class Clock:
 
     device: str = "cpu"
     threads: int | None = None
-    precision: str = "float32"
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _begin: float = field(default_factory=time.perf_counter)
 
     def stop(
-        self, *, made: int = 0, found: int = 0, artefacts: Mapping[str, tuple[int, int]] | None = None
+        self,
+        *,
+        made: int = 0,
+        found: int = 0,
+        artefacts: Mapping[str, tuple[int, int]] | None = None,
+        waited: float = 0.0,
+        private: bool = False,
     ) -> Provenance:
-        """Return the provenance of what ran since this clock was made."""
+        """Return the provenance of what ran since this clock was made, less the seconds `waited` for other processes.
+
+        Of `private` data the time is told in minutes: how long a training takes may depend on its records.
+        """
         unread: dict[str, str] = {}
+        seconds = time.perf_counter() - self._begin - waited
+        if private:
+            seconds = 60.0 * math.ceil(seconds / 60)
+            unread["wall_seconds"] = "rounded up to minutes: how long private data takes may tell of it"
         commit, dirty = _git(unread)
         packages: dict[str, str] = {}
         for name in PACKAGES:
@@ -42,7 +55,7 @@ class Clock:
                 unread[f"packages.{name}"] = "not installed"
         return Provenance(
             started=self.started,
-            wall_seconds=round(time.perf_counter() - self._begin, 3),
+            wall_seconds=round(seconds, 3),
             peak_memory_mib=_peak_memory_mib(),
             git_commit=commit,
             git_dirty=dirty,
@@ -51,7 +64,6 @@ class Clock:
             platform=f"{platform.system()} {platform.machine()}",
             device=self.device,
             threads=self.threads,
-            precision=self.precision,
             artefacts_made=made,
             artefacts_found=found,
             artefacts=dict(artefacts or {}),

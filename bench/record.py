@@ -149,8 +149,6 @@ class Provenance(Row):
     platform: str
     device: str
     threads: int | None
-    precision: str = "float32"
-    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
     artefacts_made: int = 0
     artefacts_found: int = 0
     artefacts: dict[str, tuple[int, int]] = {}
@@ -181,6 +179,8 @@ class Record(Row):
     delta: float
     basis: Basis
     noise: str
+    precision: str = "float32"
+    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
     public_data: str
     private_records: int
     public_records: int

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
@@ -44,9 +44,6 @@ from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir, explain_os_error, write_atomic
-
-if TYPE_CHECKING:
-    from bench.precision import Precision
 
 
 class DataSource:
@@ -130,19 +127,18 @@ def run_cell(
     *,
     device: str = "cpu",
     workers: int = 1,
-    precision: Precision = "float32",
     devices: tuple[str, ...] = (),
 ) -> Record:
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
 
-    `workers`, `precision` and `devices` are those of :class:`bench.interface.Context`.
+    `workers` and `devices` are those of :class:`bench.interface.Context`.
 
     Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
     through and leaves no record: the cell is to do again.
     """
     import torch
 
-    clock = Clock(device=device, threads=torch.get_num_threads(), precision=precision)
+    clock = Clock(device=device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
     try:
@@ -150,8 +146,8 @@ def run_cell(
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
         context = Context(
-            torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key, precision=precision,
-            devices=devices,
+            torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key,
+            precision=cell.precision.value, devices=devices,
         )  # fmt: skip
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
@@ -162,6 +158,8 @@ def run_cell(
             progress.say(f"{type(error).__name__}: {error}")
         record = _failed(cell, run_dir, error, ledger, cache, clock)
     run_dir.write_record(record)
+    if record.status is Status.DONE:
+        _secret_path(run_dir, cell.key).unlink(missing_ok=True)
     return record
 
 
@@ -224,19 +222,27 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
 
 
 def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
-    """Return the source of the cell's noise; for data that is not public it is keyed by a secret that stays here."""
+    """Return the source of the cell's noise; for data that is not public it is keyed by a secret of this run besides.
+
+    The record holds the seed, and from it alone nobody's noise may follow. The secret lives until the record is
+    written, so that a run that was killed goes on with the noise that it had. One that is repeated, with other
+    arithmetic perhaps, gets noise of its own: two releases with the same noise would tell their difference.
+    """
     if cell.noise is NoiseKind.SECURE:
         return SecureNoise()
     name = f"noise/{cell.key}"
     if not cell.facts.public_benchmark:
-        # The record holds the seed. For a user's own data the noise must not follow from it.
-        name += f"/{_local_secret(run_dir)}"
+        name += f"/{_secret(run_dir, cell.key)}"
     return SeededNoise(streams.numpy(name))
 
 
-def _local_secret(run_dir: RunDir) -> str:
-    path = run_dir.cache_path / "noise.secret"
-    with holding(run_dir.cache_path / "noise.secret.lock"):  # two processes must not make two
+def _secret_path(run_dir: RunDir, key: str) -> Path:
+    return run_dir.cache_path / f"{key}.noise"
+
+
+def _secret(run_dir: RunDir, key: str) -> str:
+    path = _secret_path(run_dir, key)
+    with holding(path.with_suffix(".noise-lock")):  # two processes must not make two
         if not path.exists():
             write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -321,7 +327,6 @@ def make_shard(
     *,
     device: str = "cpu",
     workers: int = 1,
-    precision: Precision = "float32",
     devices: tuple[str, ...] = (),
 ) -> None:
     """Make one shard (number, count) of what `cell` shares with others.
@@ -333,7 +338,13 @@ def make_shard(
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
         context = Context(
-            torch.device(device), Streams(cell.seed), cache, progress, workers, precision=precision, devices=devices
+            torch.device(device),
+            Streams(cell.seed),
+            cache,
+            progress,
+            workers,
+            precision=cell.precision.value,
+            devices=devices,
         )
         torch.manual_seed(context.streams.integer("global"))
         material = source.material(cell.dataset)
@@ -404,10 +415,17 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
             "delta": cell.delta,
             "basis": cell.basis,
             "noise": cell.noise.value,
+            "precision": cell.precision.value,
             "public_data": _public_data(method, cell),
             "private_records": cell.facts.private_records,
             "public_records": cell.facts.public_records,
-            "provenance": clock.stop(made=len(cache.made), found=len(cache.found), artefacts=cache.counts()),
+            "provenance": clock.stop(
+                made=len(cache.made),
+                found=len(cache.found),
+                artefacts=cache.counts(),
+                waited=cache.waited,
+                private=not cell.facts.public_benchmark,
+            ),
             **parts,
         }
     )

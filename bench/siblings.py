@@ -88,21 +88,11 @@ SIBLING_VERSION = 1
 """Raised whenever the same plan would draw other canaries or coins, or a sibling be trained otherwise: part of keys."""
 
 
-class _Absent(Exception):
-    """Raised in place of a training: the sibling is not there."""
-
-
 def find_sibling(cell: Cell, canaries: Canaries, index: int, context: Context) -> Sibling | None:
     """Return the sibling number `index` of `cell` from the cache; None where it has not been trained yet."""
     _, depends = _depends(cell, canaries, index, context, noiseless=False)
-
-    def absent() -> Arrays:
-        raise _Absent
-
-    try:
-        return _unpack(index, canaries.coins(cell.seed, index), context.cache.get("sibling", depends, absent))
-    except _Absent:
-        return None
+    found = context.cache.find("sibling", depends)
+    return None if found is None else _unpack(index, canaries.coins(cell.seed, index), found)
 
 
 def _depends(
@@ -151,8 +141,9 @@ def train_sibling(
         # The ensembles of the sibling are its own; which cell asks for them does not matter.
         cache = context.cache.child(sibling=which)
         inner = dataclasses.replace(
-            context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache
-        )
+            context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
+            cell=f"{cell.key}, {'noiseless' if noiseless else 'sibling'}", precision=cell.precision.value,
+        )  # fmt: skip
         return _pack(*_train(cell, canaries, coins, material, inner, noise, noiseless))
 
     arrays = context.cache.get("sibling", depends, make)

@@ -245,6 +245,8 @@ def wait_for(
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             while True:
+                if launch.cancelled:
+                    raise Stopped(signal.SIGTERM)
                 news = watch.look()
                 stage.advance(news)
                 progress.doing(doing(run_dir, launch.id))

@@ -5,6 +5,7 @@ States follow from records, claims and Slurm's queue; nothing is asked of a proc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -18,10 +19,10 @@ from typing import Any
 
 from bench.costs import words
 from bench.errors import BenchError
-from bench.launches import Outline, outlines
+from bench.launches import CANCELLED, Outline, outlines
 from bench.locks import Owner, alive
 from bench.record import Record, Status
-from bench.store import RunDir
+from bench.store import RunDir, write_atomic
 
 WAIT_SECONDS = 60.0
 """How long `cancel` waits for processes to end in order; then they are killed."""
@@ -144,7 +145,7 @@ def _row(
 ) -> tuple[LaunchRow, str]:
     keys = [key for key in outline.titles if key not in outline.shards]
     settled = [records[key].status for key in keys if _settled(key, outline, records, run_dir)]
-    running = sum(claims[key].held for key in outline.titles if key in claims)
+    running = sum(owner.held and owner.told.get("launch") == outline.id for owner in claims.values())
     jobs: dict[str, int] = {}
     note = ""
     if outline.kind == "slurm" and len(settled) < len(keys):
@@ -203,18 +204,29 @@ def cancel_all(path: Path) -> list[str]:
     launches = list(outlines(run_dir))
     processes = {(o.pid, o.start): f"launcher of {o.id}" for o in launches if o.launcher_lives and o.pid != os.getpid()}
     slurm_ = [outline for outline in launches if outline.kind == "slurm"]
+    for outline in launches:  # for a launcher on another machine, which no signal reaches
+        if not _finished(outline, run_dir):
+            write_atomic(outline.folder / CANCELLED, b"", mode=0o600)
     # Before their jobs: a launcher that lives submits again what it finds without a job.
     launchers = {(o.pid, o.start) for o in slurm_}
     lines += _end({process: what for process, what in processes.items() if process in launchers})
     for outline in slurm_:
         lines += _cancel_jobs(outline)
+    living = {outline.id for outline in launches if outline.kind == "local" and outline.launcher_lives}
     for key, owner in run_dir.claims().items():
+        if owner.held and owner.here and owner.told.get("launch") in living:
+            continue  # its launcher ends it
         if owner.held and owner.here:
             processes.setdefault((owner.pid, owner.start), f"worker at {key}")
         elif owner.held:
             lines.append(f"{key} runs on {owner.where}, which cannot be reached from here: cancel it there")
     lines += _end(processes)
     return lines or ["nothing runs here"]
+
+
+def _finished(outline: Outline, run_dir: RunDir) -> bool:
+    keys = outline.titles.keys() - outline.shards
+    return all((now := run_dir.signature(key)) is not None and now != outline.before[key] for key in keys)
 
 
 def _cancel_jobs(outline: Outline) -> list[str]:
@@ -231,7 +243,7 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
     # Launchers first: they end their workers in order.
     for (pid, start), what in sorted(processes.items(), key=lambda item: not item[1].startswith("launcher")):
         if alive(pid, start):
-            os.kill(pid, signal.SIGTERM)
+            _signal(pid, signal.SIGTERM)
             lines.append(f"ended the {what} (process {pid})")
     deadline = time.monotonic() + WAIT_SECONDS
     left = [(pid, start) for pid, start in processes if alive(pid, start)]
@@ -239,6 +251,11 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
         time.sleep(0.2)
         left = [(pid, start) for pid, start in left if alive(pid, start)]
     for pid, _ in left:
-        os.kill(pid, signal.SIGKILL)
+        _signal(pid, signal.SIGKILL)
         lines.append(f"process {pid} did not end in {WAIT_SECONDS:.0f} s and was killed")
     return lines
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself in between
+        os.kill(pid, number)

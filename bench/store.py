@@ -30,7 +30,7 @@ from pathlib import Path
 
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.errors import BenchError
-from bench.locks import Held, Owner, look, take
+from bench.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 
 LAYOUT_VERSION = 1
@@ -191,7 +191,7 @@ class RunDir:
             try:
                 _lock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
-                raise self._in_use(descriptor) from error
+                raise self._in_use(descriptor, error) from error
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             self._clean()
@@ -199,22 +199,27 @@ class RunDir:
             os.ftruncate(descriptor, 0)
 
     @contextmanager
-    def joined(self) -> Iterator[None]:
+    def joined(self, patience: float = 0.0) -> Iterator[None]:
         """Hold the directory together with others that run cells in it; each cell has a lock of its own.
 
-        Raises :class:`BenchError` while an attack or audit holds it alone.
+        Raises :class:`BenchError` while an attack or audit holds it alone and `patience` seconds have passed.
         """
         with self._opened_lock() as descriptor:
-            try:
+            with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(descriptor, 0)  # an attack that was killed has left its name
                 self._clean()  # nobody else is here, so nobody is writing
-            except OSError:
-                pass
-            try:
-                _lock(descriptor, fcntl.LOCK_SH)
-            except OSError as error:
-                raise self._in_use(descriptor) from error
+            begin = time.monotonic()
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                except OSError as error:
+                    # Without a name it is another run that cleans up, in a moment or, on a slow disk, in many.
+                    wait = patience if os.pread(descriptor, 32, 0).strip() else max(patience, 60.0)
+                    if error.errno in NO_LOCKS or time.monotonic() - begin >= wait:
+                        raise self._in_use(descriptor, error) from error
+                time.sleep(0.1)
             yield
 
     @contextmanager
@@ -229,18 +234,25 @@ class RunDir:
         finally:
             os.close(descriptor)
 
-    def _in_use(self, descriptor: int) -> BenchError:
+    def _in_use(self, descriptor: int, error: OSError) -> BenchError:
+        if error.errno in NO_LOCKS:
+            return without_locks(self.path, error)
         owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        whose = f"an attack or audit (process {owner})" if owner else "a run"
+        if owner:
+            return BenchError(
+                f"{self.path} is in use by an attack or audit (process {owner}). Wait for it, stop it with Ctrl-C or "
+                f"`kill {owner}` (it goes on where it was), or choose another directory with --out."
+            )
         return BenchError(
-            f"{self.path} is in use by {whose}. Wait for it (`python -m bench status {self.path}`), stop it "
+            f"{self.path} is in use by a run. Wait for it (`python -m bench status {self.path}`), stop it "
             f"(`python -m bench cancel {self.path}`), or choose another directory with --out."
         )
 
     def _clean(self) -> None:
         """Remove what killed processes were writing."""
-        for folder in (".", "records", "released", "attacks", "audits", "logs", "cache", "launches"):
-            for aside in (self.path / folder).glob(".*.tmp"):
+        places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "launches/*")
+        for place in places:
+            for aside in self.path.glob(f"{place}/.*.tmp"):
                 aside.unlink(missing_ok=True)
 
     def claim(self, key: str, **told: object) -> Held | None:
@@ -260,6 +272,13 @@ class RunDir:
     def running(self) -> set[str]:
         """Return the keys of the cells that run now."""
         return {key for key, owner in self.claims().items() if owner.held}
+
+    def recorded(self) -> set[str]:
+        """Return the keys of all records, by one look at their folder."""
+        try:
+            return {name[:-5] for name in os.listdir(self.records_path) if name.endswith(".json")}
+        except FileNotFoundError:
+            return set()
 
     def signature(self, key: str) -> tuple[int, int] | None:
         """Return what tells the record of the cell `key` from one written later; None where there is none."""

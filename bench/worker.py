@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from bench.launches import Launch
     from bench.run import DataSource
 
+ATTACK_SECONDS = 3600.0
+"""How long a job waits for an attack or audit that has the directory for itself, before it gives up."""
 POLL_SECONDS = 0.5
 """Time between two looks at cells that other processes run."""
 
@@ -120,17 +122,24 @@ class _Told:
         self._parent.tell()
 
 
-def settled(unit: Unit, run_dir: RunDir) -> bool:
-    """Return whether `unit` is finished: it has a record, or the mark of a shard, that its launch did not find."""
-    if unit.shard is not None:
-        return _mark(unit, run_dir).exists()
+def settled(unit: Unit, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
+    """Return whether `unit` is finished: it has a record that its launch did not find.
+
+    `recorded` are the keys of all records, where the caller has looked: one look at a folder serves for many units.
+    """
+    if unit.shard is not None or (recorded is not None and unit.key not in recorded):
+        return False
     now = run_dir.signature(unit.key)
     return now is not None and now != unit.before
 
 
-def _mark(unit: Unit, run_dir: RunDir) -> Path:
-    # Beside the artefacts: whoever removes these removes the marks as well.
-    return run_dir.cache_path / f"{unit.key}.shard"
+def _settled(launch: Launch, unit: Unit, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
+    return _mark(launch, unit).exists() if unit.shard is not None else settled(unit, run_dir, recorded)
+
+
+def _mark(launch: Launch, unit: Unit) -> Path:
+    # Of this launch alone: another one may train in other numbers, and what is there already is found at once.
+    return launch.folder / f"{unit.key}.done"
 
 
 def work_through(
@@ -157,9 +166,9 @@ def work_through(
     left = {unit.key: unit for unit in units}
     said, patience = False, time.monotonic() + PATIENCE_SECONDS + 5
     while left and going_on():
-        moved = False
+        moved, recorded = False, run_dir.recorded()
         for unit in list(left.values()):
-            if settled(unit, run_dir):
+            if _settled(launch, unit, run_dir, recorded):
                 del left[unit.key]
                 done(unit, None)
                 moved = True
@@ -170,7 +179,7 @@ def work_through(
             if held is None:
                 continue
             with held:
-                if settled(unit, run_dir):
+                if _settled(launch, unit, run_dir):
                     continue
                 record = _run(launch, unit, run_dir, source, progress, device, held)
             del left[unit.key]
@@ -218,7 +227,7 @@ def _run(
             f"the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
         )
         if unit.shard is not None:  # the cell that needs it will meet the same end, and has a record to say so
-            write_atomic(_mark(unit, run_dir), b"")
+            write_atomic(_mark(launch, unit), b"")
             return None
         return record_failure(unit.cell, run_dir, error)
     telling = Telling(progress, held)
@@ -227,14 +236,13 @@ def _run(
         with telling.stage(unit.title, 1):
             make_shard(
                 unit.cell, unit.shard, run_dir, source, telling, device=device, workers=options.workers,
-                precision=options.precision, devices=devices,
+                devices=devices,
             )  # fmt: skip
-        write_atomic(_mark(unit, run_dir), b"")
+        write_atomic(_mark(launch, unit), b"")
         return None
     with telling.stage(unit.title, 1):
         return run_cell(
-            unit.cell, run_dir, source, telling, device=device, workers=options.workers, precision=options.precision,
-            devices=devices,
+            unit.cell, run_dir, source, telling, device=device, workers=options.workers, devices=devices,
         )  # fmt: skip
 
 
@@ -260,16 +268,18 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)
     run_dir.check_layout()
-    with stopping_signals(once), run_dir.joined():
+    with stopping_signals(once), run_dir.joined(ATTACK_SECONDS):
         source = DataSource(progress)
         wanted = None if keys is None else set(keys)
         launch = load(folder, source.describe, lambda key: wanted is None or key in wanted)
-        if all(settled(unit, run_dir) for unit in launch.units):
+        if all(_settled(launch, unit, run_dir) for unit in launch.units):
             return
         device = prepare_device(launch.options.device, launch.options.threads)
 
         def going_on() -> bool:
             # A launcher that was killed takes its workers with it: who started them would not know of them any more.
+            if launch.cancelled:
+                return False
             return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)
 
         work_through(launch, launch.units, run_dir, source, progress, device=device, wait=wait, going_on=going_on)

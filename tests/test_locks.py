@@ -68,13 +68,18 @@ def test_owner_is_seen_and_its_death_frees_the_lock(tmp_path: Path) -> None:
     assert look(path) is None
 
 
-def test_attempts_are_counted_within_one_launch(tmp_path: Path) -> None:
+def test_attempts_are_counted_for_each_launch(tmp_path: Path) -> None:
+    """Two launches that take turns must not begin to count anew each time."""
     path = tmp_path / "lock"
-    path.write_text(owner_text(this_machine(), launch="an older one"))
-    held = take(path, launch="a new one")
-    assert held is not None
-    assert held.attempt == 1
-    held.release()
+    path.write_text(owner_text(this_machine(), launch="one"))
+    for launch, attempt in (("two", 1), ("one", 2), ("two", 2), ("three", 1), ("one", 3)):
+        held = take(path, launch=launch)
+        assert held is not None
+        assert held.attempt == attempt
+        held.beat()
+        text = path.read_text()
+        held.release()
+        path.write_text(text)  # as if its owner had died
 
 
 def test_released_twice_is_released_once(tmp_path: Path) -> None:
@@ -89,8 +94,8 @@ def test_released_twice_is_released_once(tmp_path: Path) -> None:
 
 
 def owner_text(machine: str, beat: int = 5, launch: str = "one") -> str:
-    said = {"machine": machine, "pid": 4_000_000, "start": "1", "beat": beat, "attempt": 1, "seconds": 3.0}
-    return json.dumps({**said, "told": {"launch": launch}})
+    said = {"machine": machine, "pid": 4_000_000, "start": "1", "beat": beat, "seconds": 3.0}
+    return json.dumps({**said, "attempts": {launch: 1}, "told": {"launch": launch}})
 
 
 def test_owner_on_another_machine_is_believed_until_it_is_silent(
@@ -152,17 +157,32 @@ def test_unreadable_lock_files_stop_nobody(tmp_path: Path, text: str) -> None:
 
 
 def test_what_is_told_never_breaks_the_file(tmp_path: Path) -> None:
-    held = take(tmp_path / "lock", title="x" * 5000)
+    held = take(tmp_path / "lock", title="é" * 5000, launch="one")
     assert held is not None
     seen = look(tmp_path / "lock")
     assert seen is not None
     assert seen.held
+    assert seen.told == {"launch": "one"}  # by which attempts are counted
     held.tell(title="short", stage="teachers", done=3, total=9)
     held.beat()
     seen = look(tmp_path / "lock")
     assert seen is not None
     assert seen.told["done"] == 3
     held.release()
+
+
+def test_who_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    import fcntl
+    import threading
+
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.005, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        held = take(path)
+        assert held is not None
+        held.release()
 
 
 def test_a_process_number_used_again_is_another_process() -> None:

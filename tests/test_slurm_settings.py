@@ -351,7 +351,8 @@ def test_a_launch_is_read_as_it_was_written(run_dir: RunDir) -> None:
     again = load(launch.folder, describe)
     assert again.units == launch.units
     assert (again.options, again.plugins, again.kind) == (launch.options, launch.plugins, "slurm")
-    assert again.launcher_lives
+    assert again.here
+    assert not again.cancelled
     some = {unit.key for unit in first[5:17]}
     assert {unit.key for unit in load(launch.folder, describe, some.__contains__).units} == some
     assert launch.folder.stat().st_mode & 0o077 == 0

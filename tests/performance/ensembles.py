@@ -36,7 +36,7 @@ from bench.interface import Facts
 from bench.models.classifiers import build
 from bench.precision import arithmetic
 from bench.seeds import Streams
-from bench.training import _batches, predict, seeded, shifted, tune_malloc
+from bench.training import Batches, predict, seeded, shifted, tune_malloc
 from methods._pate import augmented_settings
 from methods.pate import PATEConfig
 
@@ -136,7 +136,7 @@ def plain(setting: Setting, data: Data) -> tuple[list[nn.Module], Callable[[], L
         )  # fmt: skip
         dense = [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)][:-1]
         average = [p.detach().clone() for p in net.parameters()]
-        batches = _batches(len(part), settings, order)
+        batches = Batches(len(part), settings.batch_size, order if settings.order == "shuffle" else None)
         torch.randint(0, 2**62, (), generator=order)  # so that batches and shifts are those of the other variants
         for step in range(setting.steps):
             index = next(batches).to(device)
