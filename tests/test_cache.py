@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,51 @@ def test_digest_does_not_depend_on_order(value: dict[str, object]) -> None:
     backwards = dict(reversed(list(value.items())))
     assert canonical_json(value) == canonical_json(backwards)
     assert digest_of(value) == digest_of(backwards)
+
+
+def test_two_that_meet_a_damaged_artefact_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one reads the damaged file, the other has set it aside and made it anew: that one stays."""
+    import safetensors
+
+    first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
+    first.get("votes", {}, make)
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(b"damaged")
+    opened, real = [], safetensors.safe_open
+
+    def slow(*given: object, **options: object) -> object:
+        if not opened:
+            opened.append(True)
+            try:
+                return real(*given, **options)
+            finally:
+                first.get("votes", {}, lambda: make(7.0))  # the other process, in between
+        return real(*given, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", slow)
+    found = second.get("votes", {}, lambda: make(99.0))
+    assert found["votes"][0, 0] == 7.0
+    assert len(second.made) == 0
+
+
+def test_waiting_for_another_process_is_counted(tmp_path: Path) -> None:
+    import threading
+    import time
+
+    from bench.locks import holding
+
+    cache = Cache(tmp_path, {})
+    (tmp_path / "locks").mkdir()
+    ready = threading.Event()
+
+    def other() -> None:
+        with holding(tmp_path / "locks" / cache._name("votes", {})):
+            ready.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait(10)
+    cache.get("votes", {}, make)
+    thread.join()
+    assert 0.2 < cache.waited < 30

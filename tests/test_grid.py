@@ -139,6 +139,51 @@ def test_a_cell_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
     assert "another takes its place" in said
 
 
+def test_two_launches_give_a_deadly_cell_up_and_run_the_rest(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    options = ["--eps", "1,2", "--launcher", "local", "--jobs", "1", "--set", "dies=true", "--retries", "1"]
+    both = [start(out, *options) for _ in range(2)]
+    for process in both:
+        finish(process, status=1)
+    records = {record.status: record for record in RunDir(out).read_records().found}
+    assert set(records) == {"done", "failed"}
+    assert 2 <= lines(out)["start 10-0"] <= 4  # each launch may lose two workers to it
+    assert lines(out)["end 5-0"] == 1
+
+
+def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states of cells are read after the signatures of their records, which a launch compares."""
+    from bench import cli_run, plan
+
+    order: list[str] = []
+    signature, to_run = RunDir.signature, plan.to_run
+    monkeypatch.setattr(RunDir, "signature", lambda self, key: (order.append("signature"), signature(self, key))[1])
+    monkeypatch.setattr(plan, "to_run", lambda *given: (order.append("states"), to_run(*given))[1])
+    cli_run.run(methods="nonprivate", datasets="digits", preset=cli_run.Preset.TINY, out=tmp_path / "runs", quiet=True)
+    assert order.index("signature") < order.index("states")
+
+
+def test_ctrl_c_lets_workers_close(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=60")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(RunDir(out).running()) == 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of its foreground group
+    said = finish(process, status=128 + signal.SIGINT)
+    assert "8 cells are left" in said
+    nothing_is_left_over(out)
+
+
+def test_a_launch_that_was_cancelled_elsewhere_ends(tmp_path: Path) -> None:
+    """A launcher on another machine gets no signal: a file tells it."""
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "1", "--set", "seconds=60")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(RunDir(out).running()) == 1)
+    (folder,) = RunDir(out).launches_path.iterdir()
+    (folder / "cancelled").touch()
+    finish(process, status=128 + signal.SIGTERM)
+    assert RunDir(out).running() == set()
+
+
 def test_reuse_none_runs_every_cell_again_once(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     finish(start(out, "--eps", "1,2", "--seeds", "0,1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import multiprocessing
@@ -195,6 +196,29 @@ def test_what_killed_runs_were_writing_goes_when_nobody_writes(tmp_path: Path) -
             assert torn.exists()  # the other one may be writing it
     with run_dir.joined():
         assert not torn.exists()
+
+
+def test_runs_wait_for_one_that_cleans_up(tmp_path: Path) -> None:
+    import threading
+
+    run_dir = RunDir(tmp_path).create()
+    with (tmp_path / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.8, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        with run_dir.joined():
+            pass
+
+
+def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = RunDir(tmp_path).create()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for way in (run_dir.joined, run_dir.locked):
+        with pytest.raises(BenchError, match="without locks"), way():
+            pass
 
 
 def test_claims_tell_who_runs_a_cell(tmp_path: Path) -> None:
