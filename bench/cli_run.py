@@ -153,11 +153,11 @@ def run(
             run_dir.create()
             calibrations.keep()
             stack.enter_context(run_dir.joined())
+        # Before the states: what another run finishes from now on counts as done.
+        before = {cell.key: run_dir.signature(cell.key) for cell in cells}
         earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
         for line in damaged:
             progress.say(f"warning: {line}")
-        # Before the states: what another run finishes from now on counts as done.
-        before = {cell.key: run_dir.signature(cell.key) for cell in cells}
         todo = to_run(cells, run_dir, reuse)
         keys = {cell.key for cell in todo}
         done = [cell for cell in cells if cell.key not in keys]
@@ -173,7 +173,8 @@ def run(
             execute = _Execution(device, workers, threads, settings, detach)
             outcome = execute(units, plugins, run_dir, source, progress)
         known = {record.key: record for record in earlier if record.key not in keys}
-        known |= {record.key: record for record in run_dir.read_records_of(keys)[0]}
+        late = [cell.key for cell in cells if cell.key not in known]
+        known |= {record.key: record for record in run_dir.read_records_of(late)[0]}
         records = [known[cell.key] for cell in cells if cell.key in known]
         audits = run_dir.read_audits()[0]
     print_board(records, audits, json_=json_)
@@ -201,7 +202,7 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
     """Say what is left, and leave with the signal's status where one stopped the run."""
     if not outcome.left:
         return
-    if settings.launcher == Launcher.SLURM.value and (detach or outcome.stopped is not None):
+    if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
         print(
             f"{outcome.left} cells are left to the jobs, which go on. `python -m bench status {out}` shows them, "
             f"`python -m bench cancel {out}` ends them; the same command again waits for them.",
@@ -265,7 +266,7 @@ class _Execution:
         settings = self._settings
         packs = jobs_of(units, self._run_dir, settings)
         check(settings.of(name) for name in {pack.resources for pack in packs})
-        launch = self._begin(units, settings.cpus)
+        launch = self._begin(units, 0)
         slurm.start(launch, packs, settings, self._run_dir, self._progress)
         if self._detach:
             return Outcome(left=len(units))

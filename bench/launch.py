@@ -55,7 +55,7 @@ class Watch:
     def __init__(self, launch: Launch, run_dir: RunDir, done: Done) -> None:
         self.left = {unit.key: unit for unit in launch.units if unit.shard is None}
         self.outcome = Outcome()
-        self._run_dir, self._done = run_dir, done
+        self._launch, self._run_dir, self._done = launch, run_dir, done
 
     def finish(self, unit: Unit, record: Record | None) -> bool:
         """Take `unit` as settled, by `record` or by what lies in the directory; return whether that was news."""
@@ -77,7 +77,7 @@ class Watch:
 
     def close(self) -> Outcome:
         """Return what came of the launch."""
-        self.outcome.left = len(self.left)
+        self.outcome.left, self.outcome.cancelled = len(self.left), self._launch.cancelled
         return self.outcome
 
 

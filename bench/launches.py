@@ -39,6 +39,7 @@ class Options:
 
     device: str = "auto"
     workers: int = 1
+    """Processes for the teachers of a cell; 0: the cores of its job of Slurm."""
     threads: int = 1
     retries: int = 3
     """Deaths of its process (killed, out of memory) that a cell survives; after one more it counts as failed."""

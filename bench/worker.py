@@ -25,7 +25,7 @@ from bench.errors import BenchError
 from bench.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.record import Record, Status
 from bench.schedule import Unit
-from bench.store import RunDir, write_atomic
+from bench.store import RunDir, available_cores, write_atomic
 
 if TYPE_CHECKING:
     from bench.launches import Launch
@@ -53,6 +53,8 @@ class Outcome:
     stopped: int | None = None
     left: int = 0
     """How many cells have no record yet."""
+    cancelled: bool = False
+    """Whether it was ended by ``bench cancel``."""
 
     @property
     def failed(self) -> list[Record]:
@@ -232,17 +234,18 @@ def _run(
         return record_failure(unit.cell, run_dir, error)
     telling = Telling(progress, held)
     devices = _devices(device, options.gpus)
+    workers = options.workers or int(os.environ.get("SLURM_CPUS_PER_TASK", available_cores()))
     if unit.shard is not None:
         with telling.stage(unit.title, 1):
             make_shard(
-                unit.cell, unit.shard, run_dir, source, telling, device=device, workers=options.workers,
+                unit.cell, unit.shard, run_dir, source, telling, device=device, workers=workers,
                 devices=devices,
             )  # fmt: skip
         write_atomic(_mark(launch, unit), b"")
         return None
     with telling.stage(unit.title, 1):
         return run_cell(
-            unit.cell, run_dir, source, telling, device=device, workers=options.workers, devices=devices,
+            unit.cell, run_dir, source, telling, device=device, workers=workers, devices=devices,
         )  # fmt: skip
 
 
