@@ -9,6 +9,7 @@ was at, and the next one goes on with it.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -89,6 +90,7 @@ class Telling(Progress):
     def __init__(self, inner: Progress, held: Held) -> None:
         self._inner, self._held = inner, held
         self._open: list[_Told] = []
+        self._shown = -math.inf
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
@@ -97,6 +99,9 @@ class Telling(Progress):
             told = _Told(self, inner, name, total)
             self._open.append(told)
             self.tell()
+            if time.monotonic() - self._shown > 1.0:  # people should not wait for the next sign of life to see it
+                self._held.beat()
+                self._shown = time.monotonic()
             try:
                 yield told
             finally:
