@@ -120,8 +120,8 @@ def _each_student(
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.console import open_progress
     from bench.run import DataSource, prepare_device
+    from bench.signals import Stopped, stopping_signals
     from bench.store import RunDir, available_cores
-    from bench.worker import Stopped, stopping_signals
 
     run_dir = RunDir(out)
     students = choose_students(run_dir, keys, methods)

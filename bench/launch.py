@@ -21,8 +21,9 @@ from bench.launches import Launch
 from bench.record import Record
 from bench.run import DataSource
 from bench.schedule import Unit
+from bench.signals import Stopped, stopping_signals
 from bench.store import RunDir
-from bench.worker import POLL_SECONDS, Outcome, Stopped, settled, stopping_signals, work_through
+from bench.worker import POLL_SECONDS, Outcome, settled, work_through
 
 Done = Callable[[Record], None]
 

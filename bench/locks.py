@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.errors import BenchError
+from bench.signals import unstopped
 
 BEAT_SECONDS = 10.0
 """Time between two signs of life."""
@@ -161,7 +162,8 @@ class Held:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.release()
+        with unstopped():
+            self.release()
 
 
 class _Heart:
@@ -256,13 +258,19 @@ def look(path: Path) -> Owner | None:
 def holding(path: Path, waiting: Any = lambda owner: None, **told: Any) -> Iterator[Held]:
     """Hold the lock at `path` inside, waiting for it; ``waiting(owner)`` is called once, with who holds it or None."""
     pause, said = 0.02, False
-    while (held := take(path, **told)) is None:
-        if pause > 0.5 and not said:
-            waiting(look(path))
-            said = True
-        time.sleep(pause)
-        pause = min(1.0, 2 * pause)
-    with held:
+    with contextlib.ExitStack() as taken:
+        while True:
+            with unstopped():  # or a signal could come between the lock and what gives it up
+                held = take(path, **told)
+                if held is not None:
+                    taken.enter_context(held)
+            if held is not None:
+                break
+            if pause > 0.5 and not said:
+                waiting(look(path))
+                said = True
+            time.sleep(pause)
+            pause = min(1.0, 2 * pause)
         yield held
 
 

@@ -26,9 +26,10 @@ from bench.launches import Launch, Outline, outlines
 from bench.registry import METHODS
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
+from bench.signals import Stopped, stopping_signals
 from bench.slurm_site import command, undisturbed
 from bench.store import RunDir
-from bench.worker import Outcome, Stopped, settled, stopping_signals
+from bench.worker import Outcome, settled
 
 POLL_SECONDS = 2.0
 LONGEST_PAUSE = 30.0

@@ -15,17 +15,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from bench.console import LineProgress, Progress, Stage
 from bench.errors import BenchError
 from bench.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.record import Record, Status
 from bench.schedule import Unit
+from bench.signals import Stopped, stopping_signals, unstopped
 from bench.store import RunDir, available_cores, write_atomic
 
 if TYPE_CHECKING:
@@ -36,14 +36,6 @@ ATTACK_SECONDS = 3600.0
 """How long a job waits for an attack or audit that has the directory for itself, before it gives up."""
 POLL_SECONDS = 0.5
 """Time between two looks at cells that other processes run."""
-
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM: not an error of a cell, so not an Exception. `number` is the signal's."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 @dataclass(slots=True)
@@ -61,27 +53,6 @@ class Outcome:
     def failed(self) -> list[Record]:
         """The records of cells that failed."""
         return [record for record in self.records if record.status is Status.FAILED]
-
-
-@contextmanager
-def stopping_signals(once: bool = False) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
-
-    Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
-    With `once` it is ignored: for senders that repeat themselves and have SIGKILL for the impatient.
-    """
-
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN if once else signal.SIG_DFL)
-        raise Stopped(number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Telling(Progress):
@@ -182,11 +153,12 @@ def work_through(
                 continue
             if wait and any(key in left for key in unit.after):
                 continue
-            held = run_dir.claim(unit.key, **_told(launch, unit))
-            if held is None:
-                continue
-            with held:
-                if _settled(launch, unit, run_dir):
+            with ExitStack() as claimed:
+                with unstopped():  # or a signal could come between the claim and what gives it up
+                    held = run_dir.claim(unit.key, **_told(launch, unit))
+                    if held is not None:
+                        claimed.enter_context(held)
+                if held is None or _settled(launch, unit, run_dir):
                     continue
                 record = _run(launch, unit, run_dir, source, progress, device, held)
             del left[unit.key]

@@ -25,10 +25,11 @@ from bench.interface import Facts
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
+from bench.signals import Stopped, stopping_signals
 from bench.slurm import in_hand
 from bench.slurm_site import Partition, check, partitions
 from bench.store import RunDir
-from bench.worker import Stopped, stopping_signals, work_through
+from bench.worker import work_through
 
 METHOD = str(Path(__file__).with_name("grid_method.py"))
 FACTS = Facts("digits", 1000, 400, 397, 10, (1, 8, 8))

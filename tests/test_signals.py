@@ -1,0 +1,72 @@
+"""Ctrl-C and SIGTERM: an exception, once, and not between taking a thing and being able to give it back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bench import locks
+from bench.locks import holding
+from bench.signals import Stopped, stopping_signals, unstopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_an_exception_that_knows_its_number(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as stopped, stopping_signals():
+        os.kill(os.getpid(), number)
+    assert stopped.value.number == number
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_waits_until_the_moment_is_over() -> None:
+    done = []
+
+    def moments() -> None:
+        with unstopped():
+            with unstopped():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("after")
+
+    with pytest.raises(Stopped), stopping_signals():
+        moments()
+    assert done == ["inner", "outer"]
+
+
+def test_a_moment_without_a_signal_is_nothing() -> None:
+    with stopping_signals(), unstopped():
+        pass
+    with pytest.raises(ValueError, match="its own"), unstopped():
+        raise ValueError("its own error passes")
+
+
+@pytest.mark.parametrize("when", ["taking", "taken", "giving up"])
+def test_a_signal_at_a_bad_moment_leaves_no_lock_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    path, take, release = tmp_path / "lock", locks.take, locks.Held.release
+
+    def taking(*given: object, **told: object) -> object:
+        held = take(*given, **told)  # type: ignore[arg-type]
+        if when == "taking":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return held
+
+    def giving_up(self: locks.Held) -> None:
+        if when == "giving up":
+            os.kill(os.getpid(), signal.SIGTERM)
+        release(self)
+
+    monkeypatch.setattr(locks, "take", taking)
+    monkeypatch.setattr(locks.Held, "release", giving_up)
+    with pytest.raises(Stopped), stopping_signals(), holding(path):
+        os.kill(os.getpid(), signal.SIGTERM if when == "taken" else 0)
+    assert not path.exists()
+    held = take(path)
+    assert held is not None
+    release(held)
