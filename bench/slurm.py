@@ -227,7 +227,8 @@ def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunD
     ids = submit(launch, _rest(packs, mine), cluster) if mine else []
     if ids:
         count = sum(unit.key in mine and unit.shard is None for unit in launch.units)
-        progress.say(f"{count} cells in {len(ids)} jobs of Slurm, named {job_name(launch.id)}")
+        jobs = "job" if len(ids) == 1 else "jobs"
+        progress.say(f"{count} cells in {len(ids)} {jobs} of Slurm, named {job_name(launch.id)}")
 
 
 def wait_for(

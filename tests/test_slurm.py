@@ -26,7 +26,8 @@ from bench.store import RunDir
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 TWENTY_FOUR = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3"]
 FOUR = ["--eps", "1,2", "--seeds", "0,1"]
-SLURM = ["--launcher", "slurm"]
+# A job for each cell: packed, these would all be in a few.
+SLURM = ["--launcher", "slurm", "--pack", "0"]
 
 
 def start(out: Path, *options: str, environment: dict[str, str] | None = None, **lengths: float) -> Process:
@@ -190,6 +191,15 @@ def test_the_same_records_with_two_jobs_at_a_time(node: SlurmNode, inline: dict[
     makers_came_first(out)
     assert "24 cells in 24 jobs of Slurm" in said
     assert node.queue() == {}  # none is still about to leave: an attack on the directory can begin
+
+
+def test_small_cells_share_a_job(node: SlurmNode, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    said = finish(start(out, "--eps", "1,2,3,4", "--launcher", "slurm"))
+    assert "4 cells in 2 jobs of Slurm" in said  # who makes what the others share has a job alone
+    assert all(json.loads(text)["status"] == "done" for text in outcome(out).values())
+    assert len(outcome(out)) == 4
+    makers_came_first(out)
 
 
 def test_without_a_cap_a_follower_waits_for_its_maker_alone(
