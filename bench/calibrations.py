@@ -23,7 +23,7 @@ from bench.interface import Budget, Facts, Method
 from bench.store import write_atomic
 
 SLOW = 0.3
-"""Seconds from which a calibration is worth a file."""
+"""Seconds from which a calibration is worth a file, with all others of its method: the first pays for imports."""
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
@@ -32,7 +32,8 @@ class Calibrations:
 
     def __init__(self, root: Path | None = None) -> None:
         self._folder = None if root is None else root / "calibrations"
-        self._new: dict[str, dict[str, Any]] = {}
+        self._new: dict[str, dict[str, dict[str, Any]]] = {}
+        self._slow: set[str] = set()
 
     def calibrate(self, method: type[Method], config: Any, budget: Budget, facts: Facts) -> Any:
         """Return ``method.calibrate(config, budget, facts)``; a refusal is never kept."""
@@ -46,15 +47,17 @@ class Calibrations:
         begin = time.monotonic()
         made = method.calibrate(config, budget, facts)
         if time.monotonic() - begin >= SLOW:
-            self._new[name] = as_dict(made)
+            self._slow.add(method.name)
+        self._new.setdefault(method.name, {})[name] = as_dict(made)
         return made
 
     def keep(self) -> None:
         """Write down what was slow; the folder of artefacts must be there by now."""
         if self._folder is None:
             return
-        for name, values in self._new.items():
-            write_atomic(self._folder / f"{name}.json", json.dumps(values).encode(), mode=0o600)
+        for method in self._slow:
+            for name, values in self._new[method].items():
+                write_atomic(self._folder / f"{name}.json", json.dumps(values).encode(), mode=0o600)
         self._new.clear()
 
     def _read(self, method: type[Method], name: str) -> Any | None:

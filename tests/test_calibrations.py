@@ -127,3 +127,20 @@ def test_quick_ones_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     calibrated(tmp_path)
     calibrated(None)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_methods_quick_ones_are_kept_with_its_slow_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pays for what is imported; the others would, where it is found the next time."""
+    monkeypatch.setattr(calibrations, "SLOW", 0.3)
+    memo = Calibrations(tmp_path)
+    for epsilon, seconds in ((1.0, 0.35), (2.0, 0.0)):
+        monkeypatch.setattr(time, "sleep", lambda given, seconds=seconds: wait(seconds))
+        memo.calibrate(Slow, SlowConfig(), dataclasses.replace(BUDGET, epsilon=epsilon), FACTS)  # type: ignore[type-var]
+    memo.keep()
+    assert len(list(tmp_path.glob("calibrations/*.json"))) == 2
+
+
+def wait(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
