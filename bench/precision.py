@@ -1,6 +1,11 @@
-"""In which numbers nets are trained and asked: float32, TensorFloat-32 or bfloat16, and where the shorter ones pay.
+"""In which numbers nets are trained and asked: float32, TensorFloat-32 or bfloat16.
 
 float32 is the default and, on a GPU, really is: torch lets cuDNN round to TensorFloat-32 unless it is told not to.
+
+On a CPU with instructions for bfloat16 nets of wide convolutions gain about twofold, small ones next to nothing. Six
+teachers of PATE's MNIST net, 300 steps of 32 with momentum and shifts, had 93.1% in bfloat16 and 92.5% in float32, a
+difference of 0.6 with a standard error of 0.6. Of the published recipe nothing can be told yet: its first hundreds of
+steps begin on a plateau, and single teachers end tens of percent apart either way.
 """
 
 from __future__ import annotations
@@ -10,15 +15,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from torch import nn
 
 from bench.errors import BenchError
 
 Precision = Literal["float32", "tf32", "bf16"]
 """``tf32`` keeps ten bits of the factors of each product, on a GPU; ``bf16`` runs forward passes under autocast."""
-
-WIDE = 64
-"""Filters from which bfloat16 pays on a CPU: below, converting costs as much as the shorter products save."""
 
 
 def check_precision(precision: Precision, device: torch.device | str) -> None:
@@ -44,26 +45,3 @@ def arithmetic(precision: Precision, device: torch.device | str) -> Iterator[Non
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def paying_precision(model: nn.Module, device: torch.device | str) -> Precision:
-    """Return the precision that makes training `model` fast on `device` and is not known to cost accuracy.
-
-    A GPU of compute capability 8 or more has TensorFloat-32. On a CPU with instructions for bfloat16 nets of wide
-    convolutions gain twofold or more, small ones next to nothing. Accuracy: six teachers of PATE's MNIST net, 300 steps
-    of 32 with momentum and shifts, had 93.1% in bfloat16 and 92.5% in float32, a difference of 0.6 with a standard
-    error of 0.6. (In the first hundreds of steps of the published recipe, which begin on a plateau, single teachers end
-    tens of percent apart either way; nothing can be told there.) The answer hangs on the machine: for a choice that
-    others can repeat, name the precision.
-    """
-    device = torch.device(device)
-    if device.type == "cuda":
-        return "tf32" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
-    wide = any(isinstance(layer, nn.Conv2d) and layer.out_channels >= WIDE for layer in model.modules())
-    return "bf16" if wide and _has_bf16() else "float32"
-
-
-def _has_bf16() -> bool:
-    """Whether the processor multiplies in bfloat16; torch keeps the question among its private functions."""
-    asked = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
-    return any(bool(ask()) for ask in asked if ask is not None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.errors import BenchError
 from bench.plan import Cell
@@ -148,16 +148,6 @@ def waves_of(packs: Sequence[Pack]) -> list[list[Pack]]:
         wave_of.update(dict.fromkeys((unit.key for unit in pack.units), wave))
         waves[wave].append(pack)
     return [waves[number] for number in sorted(waves)]
-
-
-def without_settled(units: Sequence[Unit], settled: Callable[[Unit], bool]) -> list[Unit]:
-    """Return the units that are not settled; nobody waits for those that are."""
-    gone = {unit.key for unit in units if settled(unit)}
-    return [
-        replace(unit, after=tuple(key for key in unit.after if key not in gone))
-        for unit in units
-        if unit.key not in gone
-    ]
 
 
 def shard_range(total: int, shard: int, shards: int, step: int) -> range:

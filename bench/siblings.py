@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.cache import Arrays
 from bench.canaries import Canaries, place
-from bench.config import NoiseKind, as_dict
+from bench.config import NoiseKind, PrecisionKind, as_dict
 from bench.interface import Context, Family, PrivacyUnit, Released
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
@@ -117,6 +117,8 @@ def _depends(
     }
     if cell.noise is NoiseKind.SECURE:
         depends["noise"] = cell.noise.value
+    if cell.precision is not PrecisionKind.FLOAT32:
+        depends["precision"] = cell.precision.value
     return which, depends
 
 

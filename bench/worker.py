@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from bench.console import LineProgress, Progress, Stage
 from bench.errors import BenchError
 from bench.locks import PATIENCE_SECONDS, Held, alive, look
-from bench.record import Record, Status
+from bench.record import Record
 from bench.schedule import Unit
 from bench.signals import Stopped, stopping_signals, unstopped
 from bench.store import RunDir, available_cores, write_atomic
@@ -48,11 +48,6 @@ class Outcome:
     """How many cells have no record yet."""
     cancelled: bool = False
     """Whether it was ended by ``bench cancel``."""
-
-    @property
-    def failed(self) -> list[Record]:
-        """The records of cells that failed."""
-        return [record for record in self.records if record.status is Status.FAILED]
 
 
 class Telling(Progress):

@@ -115,7 +115,7 @@ def row_key(record: Record) -> str:
     return digest_of(
         [
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
-            record.epsilon, record.basis.value, record.delta, record.noise, record.config,
+            record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
         ]
     )  # fmt: skip
 
@@ -201,6 +201,8 @@ def _remarks(group: Sequence[Record], claimed: float, proven: float, audits: Seq
         remarks.append(f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's")
     if first.noise == "secure":
         remarks.append("secure noise, not reproducible")
+    if first.precision != "float32":
+        remarks.append(f"teachers in {first.precision}")
     return tuple(remarks)
 
 

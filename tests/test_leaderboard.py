@@ -32,6 +32,14 @@ def test_configs_budgets_and_presets_are_rows_of_their_own() -> None:
     assert len(rows) == 6
 
 
+def test_another_precision_is_another_row_that_says_so() -> None:
+    """It is not another seed: means over the two would be of neither."""
+    rows = build_board([record(accuracy=0.9), record(accuracy=0.8, precision="bf16")]).rows
+    assert sorted(row.accuracy for row in rows) == [80.0, 90.0]
+    assert [len(row.seeds) for row in rows] == [1, 1]
+    assert sorted("teachers in bf16" in row.remarks for row in rows) == [False, True]
+
+
 def test_units_and_data_sets_never_share_a_table() -> None:
     board = build_board([record(), record(unit=PrivacyUnit.LABEL, method="b"), record(dataset="fmnist")])
     assert set(board.tables()) == {("mnist", "record"), ("mnist", "label"), ("fmnist", "record")}
