@@ -120,10 +120,9 @@ def _write_table(
 
 
 def _write_figure(
-    spec: FigureSpec, parts: Sequence[object], material: Material, stem: Path
+    spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
 ) -> tuple[tuple[Path, ...], str]:
-    panels = [part for part in parts if not isinstance(part, TableRow)]
-    drawn = draw_figure(spec, panels, material, stem)  # type: ignore[arg-type]
+    drawn = draw_figure(spec, panels, material, stem)
     path = stem.with_name(f"{stem.name}.csv")
     write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())  # type: ignore[arg-type]
     return (*drawn, path), f"![{md(spec.title)}]({stem.parent.name}/{stem.name}.png)\n"

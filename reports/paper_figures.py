@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reports.evidence import Value
 from reports.papers import FigureSpec, Material, Ours, Panel, PicturePanel, Point, Series, Theirs
 from reports.style import (
     COLOURS,
@@ -46,6 +47,10 @@ def draw_figure(
         return save_figure(figure, stem)
 
 
+def _values(panel: Panel, material: Material) -> list[Value | None]:
+    return [material.value(point.y) for series in panel.series for point in series.points]
+
+
 def _x_of(point: Point, material: Material) -> float | str | None:
     if isinstance(point.x, Ours):
         value = material.value(point.x)
@@ -62,6 +67,9 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
     if panel.y_limits is not None:
         axes.set_ylim(*panel.y_limits)
+    elif not any(value is not None and math.isfinite(value.mean) for value in _values(panel, material)):
+        axes.set_ylim(0, 1)  # nothing to read off: no numbers at the axis
+        axes.set_yticks([])
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()
@@ -84,15 +92,22 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> None:
                 continue
             points.append((x, value.mean, _errors(value)))
         _draw_series(axes, series, points)
-    across = axes.get_xaxis_transform()
+    _mark_absent(axes, absent)
+
+
+def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
+    """Mark at the axis what was not run; marks of several series at one place stand above each other."""
+    heights: dict[float | str, int] = {}
     for x, slot in absent:
-        axes.plot([x], [0.0], marker="x", color=COLOURS[slot % len(COLOURS)], transform=across, clip_on=False,
-                  markersize=4.5, linestyle="none", zorder=5)  # fmt: skip
+        height = heights.get(x, 0)
+        heights[x] = height + 1
+        axes.plot([x], [0.035 * height], marker="x", color=COLOURS[slot % len(COLOURS)], clip_on=False, markersize=3.8,
+                  transform=axes.get_xaxis_transform(), linestyle="none", zorder=5)  # fmt: skip
     if absent:
         axes.plot([], [], marker="x", color=GREY, linestyle="none", label="not run")
 
 
-def _errors(value: Any) -> tuple[float, float]:
+def _errors(value: Value) -> tuple[float, float]:
     if value.spread is not None:
         return value.spread, value.spread
     if value.low is not None and value.high is not None:
@@ -101,8 +116,6 @@ def _errors(value: Any) -> tuple[float, float]:
 
 
 def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, float, tuple[float, float]]]) -> None:
-    if not points:
-        return
     colour, marker = COLOURS[series.slot % len(COLOURS)], MARKERS[series.slot % len(MARKERS)]
     x, y = [point[0] for point in points], [point[1] for point in points]
     if series.whose == "formula":
@@ -128,7 +141,7 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> None:
             if x is not None and str(x) not in names:
                 names.append(str(x))
     width = 0.8 / max(len(panel.series), 1)
-    absent = False
+    absent: list[tuple[float | str, int]] = []
     for number, series in enumerate(panel.series):
         colour = COLOURS[series.slot % len(COLOURS)]
         labelled = False
@@ -136,9 +149,7 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> None:
             value = material.value(point.y)
             x = names.index(str(_x_of(point, material))) - 0.4 + width * (number + 0.5)
             if value is None or not math.isfinite(value.mean):
-                axes.plot([x], [0.0], marker="x", color=colour, transform=axes.get_xaxis_transform(), clip_on=False,
-                          markersize=4.5, linestyle="none", zorder=5)  # fmt: skip
-                absent = True
+                absent.append((x, series.slot))
                 continue
             theirs = series.whose == "theirs"
             low, high = _errors(value)
@@ -152,8 +163,7 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> None:
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.6, max(len(names), 1) - 0.4)
     axes.grid(visible=False, axis="x")
-    if absent:
-        axes.plot([], [], marker="x", color=GREY, linestyle="none", label="not run")
+    _mark_absent(axes, absent)
 
 
 def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Material) -> None:
