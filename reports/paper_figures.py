@@ -83,6 +83,8 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
         axes.set_ylim(0.5, 1)
         axes.set_yticks([])
         axes.minorticks_off()
+        if not absent:
+            axes.set_xticks([])
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""The accounting panels of DGD's figures 3 and 8: its formula and sound accountants, for its label queries alone."""
+"""Panels of accounting without records: what answers of a noisy vote cost, by several accountants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from reports.papers import Panel, Point, Series
 DELTA = 1e-5
 
 
-def claimed(queries: int, scale: float) -> float:
-    """Return what DGD's privacy analysis says `queries` answers with Lap(`scale`) cost, without its VAE's share."""
+def advanced(queries: int, scale: float) -> float:
+    """Return what advanced composition says `queries` answers with Lap(`scale`) noise on each count cost.
+
+    It is PATE's closed form, TrPATE's Theorem 1 and DGD's analysis without the share of its VAE.
+    """
     from bench.privacy.claims import dgd
 
     return dgd(2 / scale, queries, DELTA).epsilon
@@ -32,7 +35,7 @@ def exact(queries: int, scale: float) -> float:
 
 
 _CURVES: tuple[tuple[str, Callable[[int, float], float]], ...] = (
-    ("advanced composition (the paper's)", claimed),
+    ("advanced composition (the papers')", advanced),
     ("moments accountant (PATE 2017)", moments),
     ("best sound accountant", exact),
 )
