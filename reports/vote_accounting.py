@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 from reports.papers import Panel, Point, Series
@@ -26,6 +27,7 @@ def moments(queries: int, scale: float) -> float:
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
 
 
+@functools.cache
 def exact(queries: int, scale: float) -> float:
     """Return what the best sound accountant says of the same."""
     from bench.privacy.accountants import proven
