@@ -255,7 +255,9 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual]) 
     if wanted.delta is not None and not math.isclose(record.delta, wanted.delta, rel_tol=1e-6):
         return False
     asked = dict(wanted.settings)
-    if any(name not in record.config or not _same(record.config[name], value) for name, value in asked.items()):
+    # A record leaves out a field that its method got later, where it has its usual value.
+    held = {name: value for name, value in plain.items() if isinstance(value, Setting)} | record.config
+    if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
         return False
     # An older record without the field cannot be of the ablation that the field is for.
     return all(
