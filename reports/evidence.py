@@ -21,8 +21,10 @@ from bench.store import RunDir
 from reports.leaderboard import BoardRow, build_board
 
 Setting = str | int | float | bool
-Plain = Mapping[str, Mapping[str, Setting]]
-"""Method to the settings that its ablations change, each with the value that it has where none is asked for."""
+Usual = Setting | None | Callable[[Record], bool]
+"""The value that a setting has where none is asked for, or a function that says whether a record has it."""
+Plain = Mapping[str, Mapping[str, Usual]]
+"""Method to the settings that its ablations change, each with its usual value."""
 
 _PRESETS = ("tiny", "quick", "paper")
 
@@ -104,8 +106,13 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "queries": lambda record: None if record.queries is None else float(record.queries.asked),
     "answered": lambda record: None if record.queries is None else float(record.queries.answered),
     "seconds": lambda record: record.provenance.wall_seconds,
+    "private": lambda record: float(record.private_records),
+    "public": lambda record: float(record.public_records),
+    "test": lambda record: None if record.utility is None else float(record.utility.test_records),
 }
-"""What a record tells of itself: accuracy and right labels in %, numbers of queries, seconds."""
+"""What a record tells of itself: accuracy and right labels in %, numbers of queries and of records, seconds."""
+COUNTS = ("queries", "answered", "private", "public", "test")
+"""Measures that count: of them a spread over seeds is shown only where there is one."""
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
@@ -137,7 +144,8 @@ class Found:
         each = [value for value in map(read, self.records) if value is not None]
         if not each:
             return None
-        return Value(statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else None, len(each))
+        alone = len(each) < 2 or (measure in COUNTS and len(set(each)) == 1)
+        return Value(statistics.fmean(each), None if alone else statistics.stdev(each), len(each))
 
 
 @dataclass(slots=True)
@@ -215,7 +223,18 @@ class Evidence:
         return sorted((a for a in mine if presets and a.preset == presets[0]), key=lambda a: a.key)
 
 
-def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting]) -> bool:
+def as_preset(name: str, **values: Setting) -> Callable[[Record], bool]:
+    """Return whether a record's setting `name` is that of its preset: one of `values`, by preset, else the paper's."""
+
+    def usual(record: Record) -> bool:
+        if record.preset in values:
+            return name in record.config and _same(record.config[name], values[record.preset])
+        return not any(change.startswith(f"{name}: ") for change in record.reduced)
+
+    return usual
+
+
+def answers(record: Record, wanted: Cell, plain: Mapping[str, Usual]) -> bool:
     """Return whether `record` is one of the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
@@ -233,14 +252,16 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting]) -> bool:
     if any(name not in record.config or not _same(record.config[name], value) for name, value in asked.items()):
         return False
     # An older record without the field cannot be of the ablation that the field is for.
-    return all(
-        _same(record.config[name], value)
-        for name, value in plain.items()
-        if name not in asked and name in record.config
-    )
+    return all(_is_usual(record, name, value) for name, value in plain.items() if name not in asked)
 
 
-def _same(one: object, other: Setting) -> bool:
+def _is_usual(record: Record, name: str, value: Usual) -> bool:
+    if callable(value):
+        return value(record)
+    return name not in record.config or _same(record.config[name], value)
+
+
+def _same(one: object, other: Setting | None) -> bool:
     if isinstance(one, bool) or isinstance(other, bool) or not isinstance(one, (int, float)):
         return one == other
     return isinstance(other, (int, float)) and math.isclose(one, other, rel_tol=1e-6)

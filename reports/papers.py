@@ -356,7 +356,9 @@ def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Ent
                     yield point.y
 
 
-PAPERS = {"dgd": "reports.dgd", "pate": "reports.pate"}
+PAPERS = {
+    "dgd": "reports.dgd", "dpsd": "reports.dpsd", "trpate": "reports.trpate_report", "pate": "reports.pate",
+}  # fmt: skip
 """Paper to the module that has it as ``PAPER``, in the order of the index."""
 
 
