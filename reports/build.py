@@ -124,7 +124,7 @@ def _write_figure(
 ) -> tuple[tuple[Path, ...], str]:
     drawn = draw_figure(spec, panels, material, stem)
     path = stem.with_name(f"{stem.name}.csv")
-    write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())  # type: ignore[arg-type]
+    write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())
     return (*drawn, path), f"![{md(spec.title)}]({stem.parent.name}/{stem.name}.png)\n"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from bench.interface import Basis
 from bench.record import Record
 from reports.dpsd_figures import FIGURES, NAMES, TERMS, why_not
-from reports.evidence import Cell, Plain, Usual, as_preset, cell, proven_cell
+from reports.evidence import Cell, Check, Plain, as_preset, cell, proven_cell
 from reports.leaderboard import epsilon_text
 from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
 from reports.reported import Reported
@@ -281,7 +281,7 @@ _ABLATED = (
 _DATA_SENSITIVE = ("beta", "sigma", "calibrate", "distillation", "non_target_weight", "bounding", "stability", "eq3")
 
 
-def _usual(fields: Iterable[str], quick: dict[str, Any]) -> dict[str, Usual]:
+def _usual(fields: Iterable[str], quick: dict[str, Any]) -> dict[str, Check]:
     """Return that each field must be as the preset has it; `tiny` is never drawn from beside others."""
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
@@ -301,7 +301,7 @@ PLAIN: Plain = {
     ),
     "dpsd-label": {**_usual((*_ABLATED, "outside"), _QUICK), "k": _all_classes},
     "dpsd-sound": _usual(("answer", "rounds", "random_share", "distillation", "k", "teacher", "student"), {}),
-    "nonprivate": {"records": None},
+    "nonprivate": {"records": as_preset("records")},
 }  # fmt: skip
 
 TABLES = (

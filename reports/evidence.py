@@ -9,7 +9,7 @@ import math
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +21,28 @@ from bench.store import RunDir
 from reports.leaderboard import BoardRow, build_board
 
 Setting = str | int | float | bool
-Usual = Setting | None | Callable[[Record], bool]
-"""The value that a setting has where none is asked for, or a function that says whether a record has it."""
-Plain = Mapping[str, Mapping[str, Usual]]
-"""Method to the settings that its ablations change, each with its usual value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The value of a setting where none is asked for, by preset.
+
+    Where calibration may change it, the value is no condition: a record that has it comes before one that has not.
+    """
+
+    paper: Setting
+    quick: Setting
+    calibrated: bool = False
+
+    def of(self, preset: str) -> Setting | None:
+        """Return the value in `preset`; None where it is not known."""
+        return {"paper": self.paper, "quick": self.quick}.get(preset)
+
+
+Check = Callable[[Record], bool]
+"""Says whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
+Plain = Mapping[str, Mapping[str, Setting | Usual | Check]]
+"""Method to the settings that a paper's ablations change, each with the value that it has where none is asked for."""
 
 _PRESETS = ("tiny", "quick", "paper")
 
@@ -185,7 +203,7 @@ class Evidence:
     def find(self, wanted: Cell, plain: Plain | None = None) -> Found | None:
         """Return the row that answers `wanted`; None where there is none.
 
-        Of several: the paper's preset first, then the one with most seeds, then the one that changes least.
+        Of several: the paper's preset first, then usual settings, most seeds, and the fewest changes.
         """
         usual = (plain or {}).get(wanted.method, {})
         fitting = [
@@ -199,6 +217,7 @@ class Evidence:
             fitting,
             key=lambda f: (
                 _PRESETS.index(f.preset) if f.preset in _PRESETS else -1,
+                _as_usual(f.records[0], wanted, usual),
                 f.row.noise == "seeded" and f.records[0].precision == "float32",
                 len(f.records),
                 -len(f.row.reduced),
@@ -223,7 +242,7 @@ class Evidence:
         return sorted((a for a in mine if presets and a.preset == presets[0]), key=lambda a: a.key)
 
 
-def as_preset(name: str, **values: Setting) -> Callable[[Record], bool]:
+def as_preset(name: str, **values: Setting) -> Check:
     """Return whether a record's setting `name` is that of its preset: one of `values`, by preset, else the paper's."""
 
     def usual(record: Record) -> bool:
@@ -234,7 +253,7 @@ def as_preset(name: str, **values: Setting) -> Callable[[Record], bool]:
     return usual
 
 
-def answers(record: Record, wanted: Cell, plain: Mapping[str, Usual]) -> bool:
+def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
     """Return whether `record` is one of the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
@@ -251,17 +270,35 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Usual]) -> bool:
     asked = dict(wanted.settings)
     if any(name not in record.config or not _same(record.config[name], value) for name, value in asked.items()):
         return False
+    if any(not check(record) for name, check in plain.items() if callable(check) and name not in asked):
+        return False
     # An older record without the field cannot be of the ablation that the field is for.
-    return all(_is_usual(record, name, value) for name, value in plain.items() if name not in asked)
+    return all(
+        _same(record.config[name], value)
+        for name, value in _usual(record, wanted, plain, calibrated=False)
+        if name in record.config
+    )
 
 
-def _is_usual(record: Record, name: str, value: Usual) -> bool:
-    if callable(value):
-        return value(record)
-    return name not in record.config or _same(record.config[name], value)
+def _usual(
+    record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
+) -> Iterator[tuple[str, Setting]]:
+    """Return the settings that `wanted` leaves open with the values that they should have in the record's preset."""
+    asked = dict(wanted.settings)
+    for name, usual in plain.items():
+        if name in asked or callable(usual) or (isinstance(usual, Usual) and usual.calibrated) is not calibrated:
+            continue
+        value = usual.of(record.preset) if isinstance(usual, Usual) else usual
+        if value is not None:
+            yield name, value
 
 
-def _same(one: object, other: Setting | None) -> bool:
+def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> int:
+    """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
+    return sum(_same(record.config.get(name), value) for name, value in _usual(record, wanted, plain, calibrated=True))
+
+
+def _same(one: object, other: Setting) -> bool:
     if isinstance(one, bool) or isinstance(other, bool) or not isinstance(one, (int, float)):
         return one == other
     return isinstance(other, (int, float)) and math.isclose(one, other, rel_tol=1e-6)

@@ -34,21 +34,33 @@ def draw_figure(
     """Draw the panels and write `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
     wide = spec.wide if spec.wide is not None else len(panels) > 1
     across = min(spec.columns or len(panels), len(panels))
-    down = math.ceil(len(panels) / across)
+    rows = [panels[first : first + across] for first in range(0, len(panels), across)]
+    heights = [spec.height + _LEGEND_LINE * max(map(_legend_lines, row)) for row in rows]
     with paper_style():
-        figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, spec.height * down)
-        grid = figure.add_gridspec(down, across)
+        figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, sum(heights))
+        grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
+            where = grid[place // across, place % across]
             if isinstance(panel, PicturePanel):
-                _draw_pictures(figure, grid[place // across, place % across], panel, material)
+                _draw_pictures(figure, where, panel, material)
             else:
-                axes = figure.add_subplot(grid[place // across, place % across])
-                _draw_panel(axes, panel, material)
+                _draw_panel(figure.add_subplot(where), panel, material)
         return save_figure(figure, stem)
 
 
-def _values(panel: Panel, material: Material) -> list[Value | None]:
-    return [material.value(point.y) for series in panel.series for point in series.points]
+_LEGEND_LINE = 0.15
+"""Inches of a line of a legend."""
+
+
+def _legend_columns(panel: Panel) -> int:
+    """Return how many columns the legend below a panel has: long names stand alone."""
+    return 1 if any(len(series.label) > 24 for series in panel.series) else 2
+
+
+def _legend_lines(panel: Panel | PicturePanel) -> int:
+    if isinstance(panel, PicturePanel):
+        return 0
+    return math.ceil((len(panel.series) + 1) / _legend_columns(panel))
 
 
 def _x_of(point: Point, material: Material) -> float | str | None:
@@ -64,23 +76,31 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     axes.set_ylabel(panel.y_label)
     axes.set_xscale(panel.x_scale)
     axes.set_yscale(panel.y_scale)
-    (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
+    absent, anything = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
     if panel.y_limits is not None:
         axes.set_ylim(*panel.y_limits)
-    elif not any(value is not None and math.isfinite(value.mean) for value in _values(panel, material)):
-        axes.set_ylim(0, 1)  # nothing to read off: no numbers at the axis
+    elif not anything:  # nothing to read off: no numbers at the axis
+        axes.set_ylim(0.5, 1)
         axes.set_yticks([])
+        axes.minorticks_off()
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()
     if panel.gap:
         axes.text(0.5, 0.5, panel.gap, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=7)
-    if any(series.points for series in panel.series):
-        axes.legend()
+    handles = [_handle(series, panel.form) for series in panel.series if series.points]
+    if absent:
+        handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
+    if handles:
+        # Below the axes: inside it would hide what a reader looks for.
+        place = (0.5, -0.24 if panel.x_label else -0.1)
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=place, ncols=_legend_columns(panel))
 
 
-def _draw_lines(axes: Any, panel: Panel, material: Material) -> None:
+def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
+    """Draw the series as lines; return whether a point is missing, and whether there is one."""
     absent: list[tuple[float | str, int]] = []
+    anything = False
     for series in panel.series:
         points: list[tuple[float | str, float, tuple[float, float]]] = []
         for point in series.points:
@@ -92,7 +112,9 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> None:
                 continue
             points.append((x, value.mean, _errors(value)))
         _draw_series(axes, series, points)
+        anything = anything or bool(points)
     _mark_absent(axes, absent)
+    return bool(absent), anything
 
 
 def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
@@ -101,10 +123,8 @@ def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
     for x, slot in absent:
         height = heights.get(x, 0)
         heights[x] = height + 1
-        axes.plot([x], [0.035 * height], marker="x", color=COLOURS[slot % len(COLOURS)], clip_on=False, markersize=3.8,
+        axes.plot([x], [0.04 * height], marker="x", color=COLOURS[slot % len(COLOURS)], clip_on=False, markersize=3.8,
                   transform=axes.get_xaxis_transform(), linestyle="none", zorder=5)  # fmt: skip
-    if absent:
-        axes.plot([], [], marker="x", color=GREY, linestyle="none", label="not run")
 
 
 def _errors(value: Value) -> tuple[float, float]:
@@ -115,55 +135,84 @@ def _errors(value: Value) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, float, tuple[float, float]]]) -> None:
-    colour, marker = COLOURS[series.slot % len(COLOURS)], MARKERS[series.slot % len(MARKERS)]
-    x, y = [point[0] for point in points], [point[1] for point in points]
+def _line_look(series: Series) -> dict[str, Any]:
+    """Return how a series of a line panel looks: ours filled and solid, theirs hollow and dashed."""
+    colour = COLOURS[series.slot % len(COLOURS)]
     if series.whose == "formula":
-        line = LINES[series.slot % len(LINES)]
-        axes.plot(x, y, color=colour, linestyle=LINES[1] if series.dashed else line, label=series.label)
-        return
+        return {"color": colour, "linestyle": LINES[1] if series.dashed else LINES[series.slot % len(LINES)]}
     hollow = series.whose == "theirs"
-    axes.plot(
-        x, y, color=colour, marker=marker, markerfacecolor="white" if hollow else colour, markeredgecolor=colour,
-        linestyle=LINES[1] if hollow or series.dashed else "-", label=series.label, zorder=3 if hollow else 4,
-        markeredgewidth=0.9, linewidth=0.9 if hollow else 1.1,
-    )  # fmt: skip
+    return {
+        "color": colour,
+        "marker": MARKERS[series.slot % len(MARKERS)],
+        "markerfacecolor": "white" if hollow else colour,
+        "markeredgecolor": colour,
+        "markeredgewidth": 0.9,
+        "linestyle": LINES[1] if hollow or series.dashed else "-",
+        "linewidth": 0.9 if hollow else 1.1,
+    }
+
+
+def _bar_look(series: Series) -> dict[str, Any]:
+    colour = COLOURS[series.slot % len(COLOURS)]
+    if series.whose == "theirs":
+        return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9}
+    # A lighter face, so that the pattern is seen in print without colour.
+    light = tuple(1 - 0.55 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
+    hatch = HATCHES[series.slot % len(HATCHES)]
+    return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
+
+
+def _proxy(**look: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **look)
+
+
+def _handle(series: Series, form: str) -> Any:
+    """Return the legend's sign of a series, also of one that has no point yet."""
+    if form == "lines":
+        return _proxy(label=series.label, **_line_look(series))
+    from matplotlib.patches import Patch
+
+    return Patch(label=series.label, **_bar_look(series))
+
+
+def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, float, tuple[float, float]]]) -> None:
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    axes.plot(x, y, zorder=3 if series.whose == "theirs" else 4, **_line_look(series))
     low, high = [point[2][0] for point in points], [point[2][1] for point in points]
     if any(low) or any(high):
+        colour = COLOURS[series.slot % len(COLOURS)]
         axes.errorbar(x, y, yerr=[low, high], fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.8, zorder=3)
 
 
-def _draw_bars(axes: Any, panel: Panel, material: Material) -> None:
-    names: list[str] = []
+def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
+    """Draw the series as bars, grouped by category; return whether one is missing, and whether there is one."""
+    groups: dict[str, list[tuple[Series, Value | None]]] = {}
     for series in panel.series:
         for point in series.points:
             x = _x_of(point, material)
-            if x is not None and str(x) not in names:
-                names.append(str(x))
-    width = 0.8 / max(len(panel.series), 1)
+            if x is not None:
+                groups.setdefault(str(x), []).append((series, material.value(point.y)))
+    width = 0.8 / max(map(len, groups.values()), default=1)
     absent: list[tuple[float | str, int]] = []
-    for number, series in enumerate(panel.series):
-        colour = COLOURS[series.slot % len(COLOURS)]
-        labelled = False
-        for point in series.points:
-            value = material.value(point.y)
-            x = names.index(str(_x_of(point, material))) - 0.4 + width * (number + 0.5)
+    anything = False
+    for middle, group in enumerate(groups.values()):
+        for place, (series, value) in enumerate(group):
+            x = middle + width * (place - (len(group) - 1) / 2)
             if value is None or not math.isfinite(value.mean):
                 absent.append((x, series.slot))
                 continue
-            theirs = series.whose == "theirs"
+            anything = True
             low, high = _errors(value)
-            axes.bar(
-                x, value.mean, width * 0.92, facecolor="white" if theirs else colour, edgecolor=colour,
-                linestyle="--" if theirs else "-", linewidth=0.9, hatch=None if theirs else HATCHES[series.slot % 8],
-                label=None if labelled else series.label, yerr=[[low], [high]] if low or high else None,
-                error_kw={"elinewidth": 0.8, "capsize": 1.8}, alpha=None if theirs else 0.9,
-            )  # fmt: skip
-            labelled = True
-    axes.set_xticks(range(len(names)), names)
-    axes.set_xlim(-0.6, max(len(names), 1) - 0.4)
+            error = [[low], [high]] if low or high else None
+            axes.bar(x, value.mean, width * 0.9, yerr=error, error_kw={"elinewidth": 0.8, "capsize": 1.8},
+                     **_bar_look(series))  # fmt: skip
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_xlim(-0.6, max(len(groups), 1) - 0.4)
     axes.grid(visible=False, axis="x")
     _mark_absent(axes, absent)
+    return bool(absent), anything
 
 
 def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Material) -> None:
@@ -176,7 +225,7 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
         axes.set_yticks([])
         axes.grid(visible=False)
         title = picture.title if number or not panel.title else f"{panel.title}: {picture.title}"
-        axes.set_title(title, fontsize=7)
+        axes.set_title(title)
         for spine in axes.spines.values():
             spine.set_visible(True)
             spine.set_color("0.8")
