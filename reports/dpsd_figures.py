@@ -60,31 +60,33 @@ def _share(dataset: str, slot: int, cells: Sequence[tuple[float | str, Cell]], *
 # --- Figure 3: a drawing ----------------------------------------------------------------------------------------------
 
 LEARNT_FROM = (
-    ("private", Cell("nonprivate", "mnist")),
-    ("public", cell("pate-gnmax", "mnist", 10.0)),
-    ("synthetic,\nclaimed ε 10", cell("dpsd", "mnist", 10.0)),
-    ("synthetic,\nproven ε 10", proven_cell("dpsd-sound", "mnist", 10.0)),
+    ("private data, no noise", Cell("nonprivate", "mnist")),
+    ("public data (PATE, GNMax)", cell("pate-gnmax", "mnist", 10.0)),
+    ("synthetic data (DPSD), claimed ε 10", cell("dpsd", "mnist", 10.0)),
+    ("synthetic data (DPSD-sound), proven ε 10", proven_cell("dpsd-sound", "mnist", 10.0)),
 )
+FAR = (1.0, 1e9)
+"""The proven epsilons that are shown."""
 
 
 def _figure_3(material: Material) -> Sequence[Panel]:
-    accuracy = tuple(Point(name, Ours(one)) for name, one in LEARNT_FROM)
-    proven = tuple(Point(name, Ours(one, "proven")) for name, one in LEARNT_FROM)
+    (name, whole), *others = LEARNT_FROM
+    # What a student without noise costs is infinite: its accuracy is a line across.
+    series = [Series(f"{name} (ε ∞)", tuple(Point(x, Ours(whole)) for x in FAR), 6, "formula", dashed=True)]
+    series += [
+        Series(label, (Point(Ours(one, "proven"), Ours(one)),), slot) for slot, (label, one) in enumerate(others)
+    ]
     return [
-        Panel("", "data that the student learns from", "accuracy (%)", (Series("MNIST", accuracy, 0),), form="bars",
-              y_limits=(90.0, 100.0)),
-        Panel("", "data that the student learns from", "proven ε", (Series("MNIST", proven, 0),), form="bars",
-              y_scale="log"),
-    ]  # fmt: skip
+        Panel("MNIST", "proven ε", "accuracy (%)", tuple(series), x_scale="log", y_limits=(93.0, 100.0), x_limits=FAR)
+    ]
 
 
 def _shows_3(material: Material) -> Sequence[str]:
-    drawn = [f"{name.replace(chr(10), ' ')} {_shown(material, one)}" for name, one in LEARNT_FROM]
+    drawn = [f"{name}: {_shown(material, one)}" for name, one in LEARNT_FROM]
     return [
-        "The paper's figure is a drawing, not a measurement: arrows from a student to a teacher above, four pictures of "
-        "t-SNE below, for which no numbers are given. Records hold neither gradients nor features, so neither can be "
-        "redrawn. What they can say of its claim is where the student ends and what that costs: " + ", ".join(drawn) + ".",
-        "The bar of ∞ (a student trained on private data without noise) has no height: it is not drawn.",
+        "The paper's figure is a drawing, not a measurement: arrows from a student to a teacher above, pictures of "
+        "t-SNE below, without numbers. Records hold neither gradients nor features: it cannot be redrawn. What they "
+        "can say of its claim is where a student ends, and what that is proven to cost. " + "; ".join(drawn) + ".",
         why_not(),
     ]
 
@@ -117,14 +119,16 @@ def _figure_4(material: Material) -> Sequence[Panel]:
                 settings = (("teacher", teacher or name.lower()), ("student", "resnet34"))
                 cannot = "" if teacher else f"timm has no {name}, and --teacher takes timm's models"
                 points.append(
-                    Point(name, Ours(Cell(method, "imagenet", epsilon, settings=settings, preset="paper", cannot=cannot)))
+                    Point(
+                        name, Ours(Cell(method, "imagenet", epsilon, settings=settings, preset="paper", cannot=cannot))
+                    )
                 )
             series.append(Series(f"ε {epsilon:g}", tuple(points), slot))
         theirs = material.one(table="fig 4", column="eps 1") if method == "dpsd" else None
         if theirs is not None:
             series.append(Series("ε 1, printed", (Point(theirs.row, Theirs(theirs)),), 0, "theirs"))
         panels.append(
-            Panel(title, "teacher", "accuracy (%)", tuple(series), form="bars", y_limits=(0.0, 100.0),
+            Panel(title, "teacher", "accuracy (%)", tuple(series), form="bars", y_limits=WHOLE,
                   gap="ImageNet was not at hand:\nnothing was run")
         )  # fmt: skip
     return panels
@@ -134,8 +138,8 @@ def _shows_4(material: Material) -> Sequence[str]:
     return [
         "Nothing of ours is here: ImageNet needs its owner's leave and an accelerator. The commands below run where it "
         "lies in the folder that `bench data list` names.",
-        "The paper takes teachers that were pretrained on ImageNet; ours are trained here on the same private records, so "
-        "that what they hold of them is known. The paper prints one number of this figure, in its text.",
+        "The paper takes teachers that were pretrained on ImageNet; ours are trained here on the same private "
+        "records, so that what they hold of them is known. The paper prints one number of this figure, in its text.",
         why_not(),
     ]
 
@@ -148,6 +152,7 @@ ITERATIONS = (40, 80, 160, 320)
 TOP = (2, 3, 5, 7, 10)
 SHARES = (0.1, 0.3, 1.0)
 """Parts of the amount of synthetic images from which the paper says that accuracy no longer rises."""
+WHOLE = (0.0, 102.0)
 FOUR = ("mnist", "fmnist", "cifar10", "cifar100")
 
 
@@ -175,14 +180,15 @@ def _figure_5(material: Material) -> Sequence[Panel]:
     ]  # fmt: skip
     ticks = tuple(float(n) for n in ITERATIONS)
     return [
-        Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", tuple(bounding), x_scale="log"),
+        Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", tuple(bounding), x_scale="log", y_limits=WHOLE),
         Panel("(b) what beta proves, D, MNIST", "β", "ε", (Series("proven", proven, 0), Series("claimed", claimed, 1)),
               x_scale="log", y_scale="log"),
-        Panel("(c) noise scale, D", "σ", "accuracy (%)", tuple(sigmas)),
-        Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", tuple(rounds), x_scale="log", x_ticks=ticks),
-        Panel("(e) top k, ε 10", "k", "accuracy (%)", tuple(tops), x_ticks=tuple(map(float, TOP))),
+        Panel("(c) noise scale, D", "σ", "accuracy (%)", tuple(sigmas), y_limits=WHOLE),
+        Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", tuple(rounds), x_scale="log", x_ticks=ticks,
+              y_limits=WHOLE),
+        Panel("(e) top k, ε 10", "k", "accuracy (%)", tuple(tops), x_ticks=tuple(map(float, TOP)), y_limits=WHOLE),
         Panel("(f) synthetic images, L, ε 10", "images (thousands)", "accuracy (%)", tuple(_amounts(material)),
-              x_scale="log"),
+              x_scale="log", y_limits=WHOLE),
     ]  # fmt: skip
 
 
@@ -204,9 +210,9 @@ def _amounts(material: Material) -> list[Series]:
 def _shows_5(material: Material) -> Sequence[str]:
     return [
         *_betas(material),
-        "The paper says that it trains these under label-sensitive protection; β and σ belong to the data-sensitive one "
-        "alone (D), so panels (a) to (c) are of that. (b) is ours: at an equal claim, what the same runs prove. In (c) σ "
-        "stays as printed (`calibrate=printed`), so each point claims less than 10.",
+        "The paper says that it trains these under label-sensitive protection; β and σ belong to the data-sensitive "
+        "one alone (D), so panels (a) to (c) are of that. (b) is ours: at an equal claim, what the same runs prove. "
+        "In (c) σ stays as printed (`calibrate=printed`), so each point claims less than 10.",
         "The paper prints no number of this figure but the amounts of synthetic images from which accuracy no longer "
         "rises; (f) goes up to them. CIFAR100 was out of reach where this was made.",
         why_not(),
@@ -218,9 +224,7 @@ def _betas(material: Material) -> list[str]:
     for beta in BETAS:
         found = material.find(cell("dpsd", "mnist", 10.0, beta=beta))
         if found is not None:
-            told.append(
-                f"{beta:g}: {number_text(found.row.accuracy)}, proven {epsilon_text(found.row.proven, 'up')}"
-            )
+            told.append(f"{beta:g}: {number_text(found.row.accuracy)}, proven {epsilon_text(found.row.proven, 'up')}")
     if not told:
         return []
     return ["What ours shows. On MNIST at a claimed 10, accuracy by beta is " + "; ".join(told) + "."]
@@ -236,7 +240,7 @@ def _figure_6(material: Material) -> Sequence[Panel]:
         Series(name, tuple(Point(NAMES[d], Ours(cell("dpsd", d, 10.0, distillation=kind))) for d in TWO), slot)
         for slot, (name, kind) in enumerate(KINDS)
     )
-    return [Panel("claimed ε 10", "", "accuracy (%)", series, form="bars", y_limits=(0.0, 115.0))]
+    return [Panel("claimed ε 10", "", "accuracy (%)", series, form="bars", y_limits=WHOLE)]
 
 
 def _shows_6(material: Material) -> Sequence[str]:
@@ -250,8 +254,9 @@ def _shows_6(material: Material) -> Sequence[str]:
     found = ["What ours shows. DKD as printed against KD: " + ", ".join(told) + "."] if told else []
     return [
         *found,
-        "Eq. 2 divides each non-target probability by one minus itself, where the work that it cites divides by one minus "
-        "the target's; both are run. The paper prints no number of this figure, and not its epsilon: ours is 10.",
+        "Eq. 2 divides each non-target probability by one minus itself, where the work that it cites divides by one "
+        "minus the target's; both are run. The paper prints no number of this figure, and not its epsilon: ours is "
+        "10.",
         why_not(),
     ]
 
@@ -259,7 +264,7 @@ def _shows_6(material: Material) -> Sequence[str]:
 # --- Figure 7: synthetic images ---------------------------------------------------------------------------------------
 
 CORNER = (0.0, 0.0, 0.5, 0.5)
-"""The part of a sheet of a hundred images that is shown: five rows of five."""
+"""The part of a sheet, ten images wide, that is shown: five rows of five."""
 
 
 def _figure_7(material: Material) -> Sequence[PicturePanel]:
@@ -271,16 +276,19 @@ def _figure_7(material: Material) -> Sequence[PicturePanel]:
             ("L, ε 1", cell("dpsd-label", dataset, 1.0)),
             ("repaired, ε 10", proven_cell("dpsd-sound", dataset, 10.0)),
         )
-        panels.append(PicturePanel(NAMES[dataset], tuple(Picture(name, one, crop=CORNER) for name, one in cells)))
+        panels.append(
+            PicturePanel(NAMES[dataset], tuple(Picture(name, one, crop=CORNER, square=True) for name, one in cells))
+        )
     return panels
 
 
 def _shows_7(material: Material) -> Sequence[str]:
     return [
-        "Each picture is a corner of the sheet beside a record: images that left with the student, in the order that they "
-        "were drawn. D and L are the claimed epsilons of a record and of a query's label; repaired is a proven one.",
-        "Ours do not look like the data at any epsilon. The generator is driven by the student alone, and without images "
-        "of random processes in each batch our student learns nothing from it; how it looks says nothing of privacy.",
+        "Each picture is a corner of the sheet beside a record: images that left with the student, in the order that "
+        "they were drawn. D and L are the claimed epsilons of a record and of a query's label; repaired is a proven "
+        "one.",
+        "Those of the quick preset do not look like the data at any epsilon: the student alone drives the generator, "
+        "and three quarters of each batch come from random processes. How an image looks says nothing of privacy.",
         why_not(),
     ]
 
@@ -288,13 +296,16 @@ def _shows_7(material: Material) -> Sequence[str]:
 # --- Figure 8: inversion attacks --------------------------------------------------------------------------------------
 
 TARGETS = (
-    ("none", Cell("nonprivate", "mnist")),
+    ("no privacy", Cell("nonprivate", "mnist")),
     ("DPSD(D)", cell("dpsd", "mnist", 1.0)),
     ("DPSD(L)", cell("dpsd-label", "mnist", 1.0)),
     ("PATE", cell("pate", "mnist", 1.0)),
     ("DGD", cell("dgd", "mnist", 1.0)),
 )
-ROLES = (("student", "student"), ("counterfactual", "saw other records"), ("prior", "no target"))
+ROLES = (("student", "the student"), ("counterfactual", "a target that saw other records"), ("prior", "no target"))
+TRIES = (0.0, 0.045, 0.33, 0.53)
+CONTROLS = (0.355, 0.045, 0.76, 0.53)
+"""Parts of an attack's sheet: the tries on the student, and its controls; the first five classes."""
 
 
 def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:
@@ -304,13 +315,15 @@ def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:
             for slot, (role, label) in enumerate(ROLES)
         )
 
-    pictures = tuple(Picture(name, one, attack="gmi") for name, one in TARGETS[:3])
+    tries = tuple(Picture(name, one, attack="gmi", crop=TRIES) for name, one in TARGETS[:3])
+    controls = Picture("controls of DPSD(D)", TARGETS[1][1], attack="gmi", crop=CONTROLS)
     return [
-        Panel("GMI: Inception score", "student, ε 1", "[IS] (millions)", bars("[IS]", 1e-6), form="bars",
-              y_limits=(0.0, 14.0)),
-        Panel("GMI: named by the committee", "student, ε 1", "images (%)", bars("committee top-1", 100.0), form="bars",
-              y_limits=(0.0, 150.0)),
-        *(PicturePanel("", (picture,)) for picture in pictures),
+        Panel("Inception score", "student at ε 1", "[IS] (millions)", bars("[IS]", 1e-6), form="bars",
+              y_limits=(0.0, 10.0)),
+        Panel("Named by three evaluators", "student at ε 1", "images (%)", bars("committee top-1", 100.0), form="bars",
+              y_limits=WHOLE),
+        PicturePanel("", tries[:2]),
+        PicturePanel("", (tries[2], controls)),
     ]  # fmt: skip
 
 
@@ -320,17 +333,17 @@ def _shows_8(material: Material) -> Sequence[str]:
         score = material.value(Attacked(one, "gmi", "[IS]", "student", 1e-6))
         gap = material.value(Attacked(one, "gmi", "committee top-1 above counterfactual"))
         if score is not None:
-            above = "" if gap is None else f", {gap.mean:+.1f} points above a target that saw other records"
-            told.append(f"{name}: {score.mean:.2f} million{above}")
-    found = ["What ours shows. [IS] = (IS - 1) * 10^6 by student: " + "; ".join(told) + "."] if told else []
+            above = "" if gap is None else f", named {gap.mean:+.1f} points above the control"
+            told.append(f"{name} {score.mean:.2f} million{above}")
+    found = ["What ours shows. [IS] = (IS - 1) * 10^6: " + "; ".join(told) + "."] if told else []
     return [
         *found,
-        "The paper compares Inception scores alone: lower is called more private. But the score asks whether pictures "
-        "look like some digit, which any good classifier and the attacker's own images bring about. A target that was "
-        "trained on other records is the control: what is above it is what the student gives away of its own. The paper's "
-        "scores lie near 0 and ours near 8 million, since ours come from an attacker with 4,500 unlabelled digits.",
-        "The paper's other two models, DataLens and ALIBI, are no methods here; it prints no number of this figure that "
-        "its text holds. A student at a claimed ε 1 of DPSD is proven at hundreds of thousands.",
+        "The paper compares Inception scores alone and calls a lower one more private. But the score asks whether "
+        "pictures look like some digit, and any good classifier brings that about, with the attacker's own public "
+        "images. The control is a target that was trained on other records: only what is above it can come from the "
+        "private ones.",
+        "The paper's other two models, DataLens and ALIBI, are no methods here, and its text holds no number of this "
+        "figure. The private students are at a claimed ε 1; the table of records says what is proven of them.",
     ]
 
 
@@ -367,7 +380,7 @@ def _figure_9(material: Material) -> Sequence[Panel]:
                 series.insert(0, Series("DPSD, printed", theirs, 0, "theirs"))
             panels.append(
                 Panel(f"{NAMES[dataset]}, {title}", f"{axis} ε", "accuracy (%)", tuple(series), x_scale="log",
-                      y_limits=(0.0, 102.0))
+                      y_limits=WHOLE, x_limits=(0.07, 14.0) if axis == "claimed" else (0.05, 1e8))
             )  # fmt: skip
     return panels
 
@@ -392,8 +405,9 @@ def _shows_9(material: Material) -> Sequence[str]:
     found_text = ["What ours shows. DPSD on " + "; on ".join(told) + "."] if told else []
     return [
         *found_text,
-        "The curve has the paper's shape by the claimed axis. By the proven one, on the right, the same students lie at "
-        "thousands to tens of millions, where nothing is promised; what can be proven is DPSD-sound's curve and DP-SGD's.",
+        "On the left the students stand where their papers claim to be. On the right the same students stand at what "
+        "is proven of them: DPSD's fall comes at an ε of thousands and more, where nothing is promised, so it is no "
+        "price of privacy. DPSD-sound (calibrated to proven ε) and DP-SGD show what that price is.",
         why_not(),
     ]
 
@@ -419,8 +433,8 @@ FIGURES = (
     FigureSpec(
         "5",
         "Operations and settings of the annotation.",
-        "Normalising beats clipping for small bounds; σ is best near 100; more iterations and more synthetic images help "
-        "up to a point; k has two good regions.",
+        "Normalising beats clipping for small bounds; σ is best near 100; more iterations and more synthetic images "
+        "help up to a point; k has two good regions.",
         _figure_5,
         _shows_5,
         columns=3,
@@ -448,6 +462,7 @@ FIGURES = (
         _figure_8,
         _shows_8,
         columns=2,
+        height=2.5,
     ),
     FigureSpec(
         "9",
