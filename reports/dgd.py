@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.interface import Basis
-from reports.dgd_accounting import noise_panel, queries_panel
 from reports.evidence import Cell, Usual, cell, proven_cell
 from reports.papers import (
     Attacked,
@@ -24,6 +23,7 @@ from reports.papers import (
     Theirs,
 )
 from reports.reported import Reported
+from reports.vote_accounting import noise_panel, queries_panel
 
 BUDGETS = (10.0, 1.0)
 QUERIES = (27, 750, 1000, 3000)

@@ -65,6 +65,8 @@ class Cell:
     """Empty: the paper's where there is one, else what there is."""
     seeds: tuple[int, ...] = (0, 1, 2)
     cannot: str = ""
+    delta: float | None = None
+    """None: the default of the command line, and any in a record."""
 
     @property
     def label(self) -> str:
@@ -84,6 +86,8 @@ class Cell:
         words += ["--seeds", ",".join(map(str, self.seeds))]
         if self.basis is not Basis.CLAIMED:
             words += ["--basis", self.basis.value]
+        if self.delta is not None:
+            words += ["--delta", f"{self.delta:g}"]
         if self.preset:
             words += ["--preset", self.preset]
         for name, value in self.settings:
@@ -267,8 +271,12 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | 
         return False
     if wanted.preset and record.preset != wanted.preset:
         return False
+    if wanted.delta is not None and not math.isclose(record.delta, wanted.delta, rel_tol=1e-6):
+        return False
     asked = dict(wanted.settings)
-    if any(name not in record.config or not _same(record.config[name], value) for name, value in asked.items()):
+    # A record leaves out a field that its method got later, where it has its usual value.
+    held = {name: value for name, value in plain.items() if isinstance(value, Setting)} | record.config
+    if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
         return False
     if any(not check(record) for name, check in plain.items() if callable(check) and name not in asked):
         return False

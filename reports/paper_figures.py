@@ -83,6 +83,8 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
         axes.set_ylim(0.5, 1)
         axes.set_yticks([])
         axes.minorticks_off()
+        if not absent:
+            axes.set_xticks([])
     if panel.x_limits is not None:
         axes.set_xlim(*panel.x_limits)
     if panel.x_ticks:

@@ -85,6 +85,9 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
     The files hold no date and no program's version.
     """
+    # The layout is found once: left to itself, each format would find it again.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     written = []
     plain: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
