@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from records_for_tests import record
 
-from bench.config import Grid, Preset, as_dict
+from bench.config import Grid, Preset, as_dict, build_config, check_overrides
 from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.errors import BenchError
@@ -15,15 +15,15 @@ from bench.interface import Basis, Facts
 from bench.plan import Cell as Planned
 from bench.plan import Dataset, expand
 from bench.record import Record
-from reports.evidence import Cell, Evidence
+from bench.registry import METHODS
+from reports.evidence import Cell, Evidence, answers
 from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from reports.reported import read_reported
 
 
 def cells_of(paper: Paper) -> Iterator[tuple[Spec, Cell]]:
     """Return all cells that the specs of `paper` ask for where there is no record, each once for each spec."""
-    printed = [number for number in read_reported() if number.paper == paper.name]
-    material = Material(Evidence(), printed, paper.plain)
+    material = material_of(paper)
     for spec in (*paper.tables, *paper.figures):
         entries = entries_of(spec.rows(material) if isinstance(spec, TableSpec) else spec.panels(material))
         wanted = {entry.cell: None for entry in entries if isinstance(entry, Ours | Attacked | Picture)}
@@ -44,9 +44,7 @@ def grid_of(command: str) -> Grid:
     if given:
         raise ValueError(f"unknown options: {given}")
     sets = tuple(value for name, value in flags if name == "--set")
-    return Grid(
-        tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, overrides=sets
-    )
+    return Grid(tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, overrides=sets)
 
 
 def describe(name: str) -> Dataset:
@@ -74,3 +72,38 @@ def record_of(cell: Cell, accuracy: float = 0.5) -> Record:
         method=plan.method, dataset=plan.dataset, epsilon=plan.epsilon, basis=plan.basis, seed=plan.seed, key=plan.key,
         preset=plan.preset.value, config=as_dict(plan.config), reduced=list(plan.reduced), accuracy=accuracy,
     )  # fmt: skip
+
+
+def material_of(paper: Paper, *records: Record) -> Material:
+    """Return what the specs of `paper` are filled from, with these records alone."""
+    printed = [number for number in read_reported() if number.paper == paper.name]
+    return Material(Evidence(list(records)), printed, paper.plain)
+
+
+def check_settings(paper: Paper) -> int:
+    """Raise :class:`BenchError` where a printed command names a method, data set, preset or setting that is not there.
+
+    Returns how many commands were looked at.
+    """
+    commands = {cell.command for _, cell in cells_of(paper)} - {""}
+    for command in commands:
+        grid = grid_of(command)
+        methods = [METHODS.get(name) for name in grid.methods]
+        check_overrides(methods, grid.overrides)
+        for dataset in grid.datasets:
+            for method in methods:
+                build_config(method, grid.preset, describe(dataset).facts, grid.overrides)
+    return len(commands)
+
+
+def check_records(paper: Paper) -> None:
+    """Check that what each printed command makes answers its cell, and no cell that asks for something else."""
+    made = {cell: record_of(cell) for cell in {cell for _, cell in cells_of(paper)} if not cell.cannot}
+    for cell in made:
+        assert not planned(cell).refused, cell
+        plain = paper.plain.get(cell.method, {})
+        for other, row in made.items():
+            if answers(row, cell, plain):
+                assert row.key == made[cell].key, f"{other.label} answers {cell.label}"
+            else:
+                assert other is not cell, f"nothing answers {cell.label}"
