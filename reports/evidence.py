@@ -39,7 +39,9 @@ class Usual:
         return {"paper": self.paper, "quick": self.quick}.get(preset)
 
 
-Plain = Mapping[str, Mapping[str, Setting | Usual]]
+Check = Callable[[Record], bool]
+"""Says whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
+Plain = Mapping[str, Mapping[str, Setting | Usual | Check]]
 """Method to the settings that a paper's ablations change, each with the value that it has where none is asked for."""
 
 _PRESETS = ("tiny", "quick", "paper")
@@ -126,8 +128,13 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "queries": lambda record: None if record.queries is None else float(record.queries.asked),
     "answered": lambda record: None if record.queries is None else float(record.queries.answered),
     "seconds": lambda record: record.provenance.wall_seconds,
+    "private": lambda record: float(record.private_records),
+    "public": lambda record: float(record.public_records),
+    "test": lambda record: None if record.utility is None else float(record.utility.test_records),
 }
-"""What a record tells of itself: accuracy and right labels in %, numbers of queries, seconds."""
+"""What a record tells of itself: accuracy and right labels in %, numbers of queries and of records, seconds."""
+COUNTS = ("queries", "answered", "private", "public", "test")
+"""Measures that count: of them a spread over seeds is shown only where there is one."""
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
@@ -159,7 +166,8 @@ class Found:
         each = [value for value in map(read, self.records) if value is not None]
         if not each:
             return None
-        return Value(statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else None, len(each))
+        alone = len(each) < 2 or (measure in COUNTS and len(set(each)) == 1)
+        return Value(statistics.fmean(each), None if alone else statistics.stdev(each), len(each))
 
 
 @dataclass(slots=True)
@@ -238,7 +246,18 @@ class Evidence:
         return sorted((a for a in mine if presets and a.preset == presets[0]), key=lambda a: a.key)
 
 
-def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual]) -> bool:
+def as_preset(name: str, **values: Setting) -> Check:
+    """Return whether a record's setting `name` is that of its preset: one of `values`, by preset, else the paper's."""
+
+    def usual(record: Record) -> bool:
+        if record.preset in values:
+            return name in record.config and _same(record.config[name], values[record.preset])
+        return not any(change.startswith(f"{name}: ") for change in record.reduced)
+
+    return usual
+
+
+def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
     """Return whether `record` is one of the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
@@ -259,6 +278,8 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual]) 
     held = {name: value for name, value in plain.items() if isinstance(value, Setting)} | record.config
     if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
         return False
+    if any(not check(record) for name, check in plain.items() if callable(check) and name not in asked):
+        return False
     # An older record without the field cannot be of the ablation that the field is for.
     return all(
         _same(record.config[name], value)
@@ -268,19 +289,19 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual]) 
 
 
 def _usual(
-    record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual], *, calibrated: bool
+    record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
 ) -> Iterator[tuple[str, Setting]]:
     """Return the settings that `wanted` leaves open with the values that they should have in the record's preset."""
     asked = dict(wanted.settings)
     for name, usual in plain.items():
-        if name in asked or (isinstance(usual, Usual) and usual.calibrated) is not calibrated:
+        if name in asked or callable(usual) or (isinstance(usual, Usual) and usual.calibrated) is not calibrated:
             continue
         value = usual.of(record.preset) if isinstance(usual, Usual) else usual
         if value is not None:
             yield name, value
 
 
-def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual]) -> int:
+def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> int:
     """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
     return sum(_same(record.config.get(name), value) for name, value in _usual(record, wanted, plain, calibrated=True))
 

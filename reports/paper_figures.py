@@ -85,6 +85,8 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
         axes.minorticks_off()
         if not absent:
             axes.set_xticks([])
+    if panel.x_limits is not None:
+        axes.set_xlim(*panel.x_limits)
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()
@@ -239,7 +241,9 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
         if picture.crop is not None:
             high, wide = pixels.shape[:2]
             left, top, right, bottom = picture.crop
-            pixels = pixels[int(top * high) : int(bottom * high), int(left * wide) : int(right * wide)]
+            begin, across = int(top * high), (int(left * wide), int(right * wide))
+            end = begin + across[1] - across[0] if picture.square else int(bottom * high)
+            pixels = pixels[begin:end, across[0] : across[1]]
         axes.imshow(pixels, cmap="gray", interpolation="nearest")
 
 

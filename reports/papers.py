@@ -112,6 +112,7 @@ class Panel:
     x_scale: Literal["linear", "log"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
     y_limits: tuple[float, float] | None = None
+    x_limits: tuple[float, float] | None = None
     x_ticks: tuple[float, ...] = ()
     gap: str = ""
     """Said inside the axes, where records do not hold what the paper's panel shows."""
@@ -121,13 +122,15 @@ class Panel:
 class Picture:
     """A picture that lies beside a record of `cell`: the sheet of released images, or that of `attack`.
 
-    `crop` is the part that is shown: left, top, right, bottom, as shares of the picture.
+    `crop` is the part that is shown: left, top, right, bottom, as shares of the picture. A `square` part is as many
+    pixels high as it is wide.
     """
 
     title: str
     cell: Cell
     attack: str = ""
     crop: tuple[float, float, float, float] | None = None
+    square: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +359,9 @@ def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Ent
                     yield point.y
 
 
-PAPERS = {"dgd": "reports.dgd", "pate": "reports.pate"}
+PAPERS = {
+    "dgd": "reports.dgd", "dpsd": "reports.dpsd", "trpate": "reports.trpate_report", "pate": "reports.pate",
+}  # fmt: skip
 """Paper to the module that has it as ``PAPER``, in the order of the index."""
 
 
