@@ -40,7 +40,10 @@ def draw_figure(
         figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, sum(heights))
         grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
-            where = grid[place // across, place % across]
+            row = place // across
+            # Pictures that are alone in the last row have all of it.
+            alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
+            where = grid[row, :] if alone else grid[row, place % across]
             if isinstance(panel, PicturePanel):
                 _draw_pictures(figure, where, panel, material)
             else:
