@@ -78,6 +78,7 @@ def report(
             for a in artefacts
         ],
     )  # fmt: skip
+    print(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} numbers of ours are there")
     commands = commands_of(missing)
     if commands:
         print(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")

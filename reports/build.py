@@ -81,9 +81,13 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
     aside = folder / f"{stem.name}.caption.md"
     write_atomic(aside, caption.encode())
     return Artefact(
-        paper.name, kind, spec.number, spec.title, (*files, aside), wanted - absent, wanted, tuple(missing), caption,
+        paper.name, kind, spec.number, _title(spec), (*files, aside), wanted - absent, wanted, tuple(missing), caption,
         body,
     )  # fmt: skip
+
+
+def _title(spec: Spec) -> str:
+    return spec.title.rstrip(".")
 
 
 def _identity(entry: Entry | Picture) -> object:
@@ -106,7 +110,7 @@ def _write_table(
             )
     texts = texts_of(spec, rows, material)
     body = markdown_table(spec.columns, texts)
-    title = f"{paper.title}: Table {spec.number}. {spec.title}"
+    title = f"{paper.title}: Table {spec.number}. {_title(spec)}"
     written = {
         "md": f"# {md(title)}\n\n{body}",
         "csv": csv_text(spec.columns, texts),
@@ -126,7 +130,7 @@ def _write_figure(
     drawn = draw_figure(spec, panels, material, stem)
     path = stem.with_name(f"{stem.name}.csv")
     write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())
-    return (*drawn, path), f"![{md(spec.title)}]({stem.parent.name}/{stem.name}.png)\n"
+    return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n"
 
 
 def _caption(
@@ -134,7 +138,7 @@ def _caption(
     count: tuple[int, int], material: Material,
 ) -> str:  # fmt: skip
     parts = [
-        f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {spec.title}\n",
+        f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
         f"What the paper says: {spec.says}\n",
     ]
     parts += [f"{sentence}\n" for sentence in spec.shows(material)]
@@ -170,9 +174,22 @@ def missing_text(missing: Sequence[Missing]) -> str:
 
 
 def commands_of(missing: Iterable[Missing]) -> list[str]:
-    """Return the commands that fill what is missing, each once, runs before attacks and audits on their students."""
-    every = dict.fromkeys(command for one in missing for command in one.commands)
-    return sorted(every, key=lambda command: not command.startswith("python -m bench run"))
+    """Return the commands that fill what is missing, each once, runs before attacks and audits on their students.
+
+    Runs that differ in their epsilon alone are one command: what they share is then made once.
+    """
+    epsilons: dict[tuple[str, str], set[float]] = {}
+    for command in dict.fromkeys(command for one in missing for command in one.commands):
+        before, given, after = command.partition(" --eps ")
+        epsilon, _, rest = after.partition(" ")
+        mine = epsilons.setdefault((before, f" {rest}" if given and rest else ""), set())
+        if given:
+            mine.add(float(epsilon))
+    commands = [
+        before + (f" --eps {','.join(f'{e:g}' for e in sorted(mine))}" if mine else "") + rest
+        for (before, rest), mine in epsilons.items()
+    ]
+    return sorted(commands, key=lambda command: not command.startswith("python -m bench run"))
 
 
 def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[str]:

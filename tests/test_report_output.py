@@ -172,6 +172,16 @@ def test_runs_come_before_audits_and_each_command_once(tmp_path: Path) -> None:
     assert [command.split()[3] for command in commands] == ["run", "run", "audit"]
 
 
+def test_runs_that_differ_in_epsilon_are_one_command() -> None:
+    run = "python -m bench run --methods dgd"
+    told = [f"{run} --eps 10 --seeds 0", f"{run} --seeds 0", f"{run} --eps 2.5 --seeds 0", f"{run} --eps 1 --seeds 1"]
+    assert build.commands_of([papers.Missing("a", "not run", (command,)) for command in told]) == [
+        f"{run} --eps 2.5,10 --seeds 0",
+        f"{run} --seeds 0",
+        f"{run} --eps 1 --seeds 1",
+    ]
+
+
 def test_a_figure_and_its_points(tmp_path: Path) -> None:
     artefact = made(tmp_path, FIGURE)
     pdf, png, points = artefact.files[:3]
