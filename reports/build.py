@@ -145,6 +145,11 @@ def _caption(
     compared = _compared(entries, material)
     if compared:
         parts.append("Beside what is printed:\n\n" + "\n".join(f"- {line}" for line in compared) + "\n")
+    attacked = _attacked(entries, material)
+    if attacked:
+        parts.append(
+            "Attacks (95% intervals, or ± over seeds):\n\n" + "\n".join(f"- {line}" for line in attacked) + "\n"
+        )
     verdicts = _verdicts(entries)
     if verdicts:
         parts.append("Of the printed epsilons:\n\n" + "\n".join(f"- {line}" for line in verdicts) + "\n")
@@ -206,6 +211,19 @@ def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[st
             f"printed {number_text(entry.beside.value, entry.digits)} ({difference:+.{entry.digits}f})"
         )
     return list(dict.fromkeys(lines))
+
+
+def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
+    """Return a line for each attack on a cell: its metric on the student and on each control."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        if isinstance(entry, Attacked) and material.value(entry) is not None:
+            line = lines.setdefault((entry.attack, entry.cell.label, entry.metric), [])
+            line.append(f"{md(entry.role)} {md(entry_text(entry, material))}")
+    return [
+        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}"
+        for (attack, target, metric), line in lines.items()
+    ]
 
 
 def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:

@@ -118,6 +118,8 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool
                 absent.append((x, series.slot))
                 continue
             points.append((x, value.mean, _errors(value)))
+        if any(isinstance(point.x, Ours) for point in series.points):
+            points.sort(key=lambda point: float(point[0]))  # where they lie is known only now
         _draw_series(axes, series, points)
         anything = anything or bool(points)
     _mark_absent(axes, absent)
