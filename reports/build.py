@@ -26,6 +26,7 @@ from reports.papers import (
     Spec,
     TableRow,
     TableSpec,
+    Theirs,
     entries_of,
     number_text,
 )
@@ -140,6 +141,9 @@ def _caption(
     compared = _compared(entries, material)
     if compared:
         parts.append("Beside what is printed:\n\n" + "\n".join(f"- {line}" for line in compared) + "\n")
+    verdicts = _verdicts(entries)
+    if verdicts:
+        parts.append("Of the printed epsilons:\n\n" + "\n".join(f"- {line}" for line in verdicts) + "\n")
     used = _used(entries, material)
     if used:
         parts.append("Records:\n\n" + markdown_table(_USED_COLUMNS, [_used_row(found) for found in used]))
@@ -184,6 +188,13 @@ def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[st
             f"{md(entry.cell.label)}: here {md(entry_text(entry, material))}, "
             f"printed {number_text(entry.beside.value, entry.digits)} ({difference:+.{entry.digits}f})"
         )
+    return list(dict.fromkeys(lines))
+
+
+def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:
+    """Return why the printed epsilons hold or do not, a line for each system whose verdict is shown."""
+    shown = (e.number for e in entries if isinstance(e, Theirs) and e.show == "verdict" and e.number is not None)
+    lines = (f"{md(n.system)}: {n.verdict.value}. {md(n.reason)} ({md(n.source)})" for n in shown)
     return list(dict.fromkeys(lines))
 
 

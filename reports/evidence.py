@@ -307,9 +307,11 @@ def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual 
 
 
 def _same(one: object, other: Setting) -> bool:
-    if isinstance(one, bool) or isinstance(other, bool) or not isinstance(one, (int, float)):
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if not isinstance(one, int | float):
         return one == other
-    return isinstance(other, (int, float)) and math.isclose(one, other, rel_tol=1e-6)
+    return isinstance(other, int | float) and math.isclose(one, other, rel_tol=1e-6)
 
 
 def _refused(record: Record) -> str:

@@ -96,9 +96,10 @@ def latex_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], rules: Sequence[bool], caption: str, label: str
 ) -> str:
     """Return a table in LaTeX; it needs the package booktabs."""
+    wide = "*" if len(columns) > 4 else ""  # of two columns of text
     lines = [
         "% needs \\usepackage{booktabs}",
-        "\\begin{table}",
+        f"\\begin{{table{wide}}}",
         "\\centering",
         f"\\caption{{{latex(caption)}}}",
         f"\\label{{tab:{label}}}",
@@ -112,4 +113,4 @@ def latex_table(
             lines.append("\\midrule")
         # A row that begins with a bracket would be an argument of the line before.
         lines.append("{}" + " & ".join(map(latex, row)) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"\\end{{table{wide}}}", ""])
