@@ -14,7 +14,8 @@ from reports.evidence import Cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of
 from reports.papers import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
-from reports.trpate_report import DELTA, GAMMAS, PAPER, QUERIES, QUERIES_2, asked_for, plain_pate, transferred
+from reports.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
+from reports.trpate_report import PAPER, QUERIES, QUERIES_2
 
 
 def run(wanted: Cell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:
