@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.record import Record
-from reports.dpsd_figures import FIGURES, NAMES, TERMS, why_not
+from reports.captions import note_lines, systems, verdict_lines
+from reports.dpsd_ablations import NAMES, TERMS, why_not
+from reports.dpsd_figures import FIGURES
 from reports.evidence import Cell, Check, Plain, Setting, as_preset, cell, proven_cell
 from reports.leaderboard import epsilon_text
 from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
@@ -18,35 +20,6 @@ from reports.reported import Reported
 IMAGES = ("mnist", "fmnist", "celeba-g", "celeba-h")
 Place = tuple[str, float | None]
 """Data set and epsilon of a column."""
-
-
-def systems(numbers: Iterable[Reported]) -> list[tuple[str, list[Reported]]]:
-    """Return the numbers by the row of the printed table, rows in printed order."""
-    rows: dict[str, list[Reported]] = {}
-    for number in numbers:
-        rows.setdefault(number.row, []).append(number)
-    return list(rows.items())
-
-
-def verdict_lines(material: Material, **wanted: Any) -> list[str]:
-    """Return a sentence for each system of a table: the verdict on its epsilon, and why."""
-    told: dict[str, str] = {}
-    for number in material.printed(**wanted):
-        if number.reason:
-            told.setdefault(f"{number.system}: {number.verdict.value}", f"{number.reason} [{number.source}]")
-    return ["Verdicts on the printed epsilons:", "\n".join(f"- {name}. {why}" for name, why in told.items())]
-
-
-def note_lines(material: Material, **wanted: Any) -> list[str]:
-    """Return what a reader of single numbers should know; nothing where there is no such note."""
-    told: dict[str, list[str]] = {}
-    for number in material.printed(**wanted):
-        if number.note:
-            told.setdefault(number.note, []).append(f"{number.row}, {number.column}")
-    if not told:
-        return []
-    lines = (f"- {' and '.join(where)}: {note}." for note, where in told.items())
-    return ["On single printed numbers:", "\n".join(lines)]
 
 
 def _at(numbers: Iterable[Reported], place: Place, measure: str = "accuracy") -> Reported | None:

@@ -12,7 +12,8 @@ from report_commands import check_records, check_settings, material_of, record_o
 from bench.interface import Basis, PrivacyUnit
 from bench.record import Accountant, Record
 from reports.dpsd import PAPER, TABLE_1
-from reports.dpsd_figures import EPSILONS, why_not
+from reports.dpsd_ablations import why_not
+from reports.dpsd_figures import EPSILONS
 from reports.evidence import Cell, cell, proven_cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from records_for_tests import record
-from report_commands import check_records, check_settings, material_of, record_of
+from report_commands import check_records, check_settings, material_of, planned, record_of
 
 from bench.privacy.claims import advanced_largest_count
 from bench.record import Queries, Record
@@ -14,7 +14,8 @@ from reports.evidence import Cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of
 from reports.papers import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
-from reports.trpate_report import DELTA, GAMMAS, PAPER, QUERIES, QUERIES_2, asked_for, plain_pate, transferred
+from reports.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
+from reports.trpate_report import PAPER, QUERIES, QUERIES_2
 
 
 def run(wanted: Cell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:
@@ -39,6 +40,11 @@ def points(number: str, material: Material) -> list[dict[str, Any]]:
 def test_the_epsilon_asked_for_pays_for_the_queries_and_no_more(gamma: float) -> None:
     for queries in {*QUERIES, *QUERIES_2} if gamma in (0.05, 0.1) else {1000}:
         assert advanced_largest_count(2 * gamma, asked_for(gamma, queries), DELTA) == queries
+
+
+def test_the_printed_command_asks_so_many_queries() -> None:
+    """Its epsilon has six digits."""
+    assert [planned(plain_pate("cifar10", gamma, 1000)).config.queries for gamma in GAMMAS] == [1000] * len(GAMMAS)
 
 
 @pytest.mark.parametrize("number", ["2", "3", "4", "5"])
