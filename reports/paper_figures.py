@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.evidence import Value
-from reports.papers import FigureSpec, Material, Ours, Panel, PicturePanel, Point, Series, Theirs
+from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
 from reports.style import (
     COLOURS,
     GREY,
@@ -240,7 +240,8 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
             spine.set_color("0.8")
         file = material.picture(picture)
         if file is None:
-            axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center", color=GREY)
+            axes.text(0.5, 0.5, _why_empty(picture, material), transform=axes.transAxes, ha="center", va="center",
+                      color=GREY)  # fmt: skip
             continue
         pixels = imread(file)
         if picture.crop is not None:
@@ -250,6 +251,12 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
             end = begin + across[1] - across[0] if picture.square else int(bottom * high)
             pixels = pixels[begin:end, across[0] : across[1]]
         axes.imshow(pixels, cmap="gray", interpolation="nearest")
+
+
+def _why_empty(picture: Picture, material: Material) -> str:
+    if picture.cell.cannot:
+        return "in no record"
+    return "not run" if material.find(picture.cell) is None else "no picture\nbeside its record"
 
 
 def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> list[tuple[object, ...]]:
