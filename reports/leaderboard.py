@@ -123,7 +123,7 @@ def row_key(record: Record) -> str:
 def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], float] = {}
     for group in groups:
-        if group[0].epsilon is None:
+        if group[0].epsilon is None and group[0].config.get("records") is None:
             accuracy = statistics.fmean(_accuracy(record) for record in group)
             key = _compared_with(group[0])
             found[key] = max(found.get(key, 0.0), accuracy)
