@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, cli_attack, cli_data, cli_epsilon, cli_run, cli_weights
+from bench import __version__, cli_attack, cli_data, cli_epsilon, cli_publish, cli_run, cli_weights
 from bench.cli_run import Json, Out, Sets
 from bench.console import print_json, print_table
 from bench.errors import BenchError
@@ -35,6 +35,7 @@ app.command("status")(cli_run.status)
 app.command("cancel")(cli_run.cancel)
 app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
+app.command("publish")(cli_publish.publish)
 
 
 @app.callback()

@@ -7,7 +7,7 @@ files tell them, from the record itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from bench.plan import Cell, Dataset, expand, known_keys
 from bench.record import Record
 from bench.registry import METHODS
 
+_ERRORS = (BenchError, ValueError, TypeError)
+"""What untrusted settings raise: names nobody knows, numbers that are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
@@ -30,6 +33,8 @@ class Reproduction:
 
     command: str | None
     reason: str = ""
+    cell: Cell | None = None
+    """What the command plans."""
 
 
 class _Counted:
@@ -121,19 +126,21 @@ def command_of(record: Record, calibrations: Calibrations | None = None) -> Repr
     """
     calibrations = calibrations or Calibrations()
     given = record.provenance.command
-    if given is not None and not verify(given, record, calibrations):
-        return Reproduction(given)
+    try:
+        if given is not None:
+            return Reproduction(given, cell=_asked_by(given, record, calibrations))
+    except _ERRORS:
+        pass  # another one is looked for
     try:
         check_method(record)
         dataset = dataset_of(record)
         cell = _found(record, dataset, calibrations)
-    except (BenchError, ValueError, TypeError) as error:
+        if cell is None:
+            raise BenchError("no preset with any --set and a calibration gives its settings.")
+        command, _ = command_for(cell)
+        return Reproduction(command, cell=_asked_by(command, record, calibrations))
+    except _ERRORS as error:
         return Reproduction(None, str(error))
-    if cell is None:
-        return Reproduction(None, "no preset with any --set and a calibration gives its settings")
-    command, _ = command_for(cell)
-    problem = verify(command, record, calibrations)
-    return Reproduction(None, problem) if problem else Reproduction(command)
 
 
 def verify(command: str, record: Record, calibrations: Calibrations | None = None) -> str:
@@ -142,23 +149,31 @@ def verify(command: str, record: Record, calibrations: Calibrations | None = Non
     Names in `command` are compared with the record's and never looked up: it may come from anybody.
     """
     try:
-        grid = grid_of(command)
-        check_method(record)
-        module = METHODS.get(record.method).__module__
-        if grid.methods not in ((record.method,), (f"{PATH}/{module.removeprefix('bench_plugin_')}.py",)):
-            return f"its method is not {record.method}"
-        asked = [name.partition("@")[0] if record.dataset.startswith("folder:") else name for name in grid.datasets]
-        own = f"folder:{PATH}" if record.dataset.startswith("folder:") else record.dataset
-        if asked != [own]:
-            return f"its data set is not {own}"
-        dataset = dataset_of(record)
-        grid = dataclasses.replace(grid, methods=(record.method,), datasets=(record.dataset,))
-        cells = expand(grid, lambda _: dataset, calibrations)
-    except (BenchError, ValueError, TypeError) as error:
+        _asked_by(command, record, calibrations)
+    except _ERRORS as error:
         return str(error)
+    return ""
+
+
+def _asked_by(command: str, record: Record, calibrations: Calibrations | None) -> Cell:
+    """Return the cell that `command` plans; raise one of `_ERRORS` where it is not the record's, or not alone."""
+    grid = grid_of(command)
+    check_method(record)
+    module = METHODS.get(record.method).__module__
+    if grid.methods not in ((record.method,), (f"{PATH}/{module.removeprefix('bench_plugin_')}.py",)):
+        raise BenchError(f"its method is not {record.method}.")
+    asked = [name.partition("@")[0] if record.dataset.startswith("folder:") else name for name in grid.datasets]
+    own = f"folder:{PATH}" if record.dataset.startswith("folder:") else record.dataset
+    if asked != [own]:
+        raise BenchError(f"its data set is not {own}.")
+    dataset = dataset_of(record)
+    grid = dataclasses.replace(grid, methods=(record.method,), datasets=(record.dataset,))
+    cells = expand(grid, lambda _: dataset, calibrations)
     if len(cells) != 1:
-        return f"it plans {len(cells)} cells"
-    return "" if record.key in known_keys(cells[0]) else f"it plans {cells[0].key}"
+        raise BenchError(f"it plans {len(cells)} cells.")
+    if record.key not in known_keys(cells[0]):
+        raise BenchError(f"it plans {cells[0].key}.")
+    return cells[0]
 
 
 def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell | None:
@@ -167,7 +182,10 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
     preset = Preset(record.preset)
     target = config_from(method, record.config)
     names = [field.name for field in dataclasses.fields(target)]
-    texts = {name: _text(getattr(target, name)) for name in names}
+    # A field may have been set to one value and calibrated to another: the list of differences has the first.
+    told = dict(line.partition(" -> ")[::2] for line in record.reduced)
+    told = {line.partition(":")[0]: value for line, value in told.items()}
+    texts = {name: told.get(name, _text(getattr(target, name))) for name in names}
 
     def plan(chosen: Iterable[str]) -> Cell | None:
         chosen = sorted(chosen, key=names.index)
@@ -184,12 +202,27 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
     def right(cell: Cell | None) -> bool:
         return cell is not None and record.key in known_keys(cell)
 
+    def exact(cell: Cell | None) -> bool:
+        return cell is not None and right(cell) and list(cell.reduced) == record.reduced
+
+    def fewest(chosen: set[str], cell: Cell | None, fits: Callable[[Cell | None], bool]) -> Cell | None:
+        for name in sorted(chosen, key=names.index):
+            fewer = plan(chosen - {name})
+            if fits(fewer):
+                chosen, cell = chosen - {name}, fewer
+        return cell
+
     def differing(config: Any) -> set[str]:
         return {name for name in names if getattr(config, name) != getattr(target, name)}
 
     before = build_config(method, preset, dataset.facts)[0]
     cell = plan(())
-    if cell is None or right(cell):
+    if cell is None or exact(cell):
+        return cell
+    said = {line.partition(":")[0] for line in {*cell.reduced} ^ {*record.reduced}} & set(names)
+    if exact(listed := plan(said)):
+        return fewest(said, listed, exact)
+    if right(cell):
         return cell
     calibrated = {name for name in names if getattr(cell.config, name) != getattr(before, name)}
     wrong = differing(cell.config)
@@ -204,13 +237,7 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
             return None
         chosen |= more
         cell = plan(chosen)
-    if not right(cell):
-        return None
-    for name in sorted(chosen, key=names.index):
-        fewer = plan(chosen - {name})
-        if right(fewer):
-            chosen, cell = chosen - {name}, fewer
-    return cell
+    return fewest(chosen, cell, right) if right(cell) else None
 
 
 def _text(value: Any) -> str | None:
