@@ -173,7 +173,19 @@ def _asked_by(command: str, record: Record, calibrations: Calibrations | None) -
         raise BenchError(f"it plans {len(cells)} cells.")
     if record.key not in known_keys(cells[0]):
         raise BenchError(f"it plans {cells[0].key}.")
+    told, planned = _settings(record), _settings(cells[0])
+    wrong = [name for name in told if told[name] != planned[name]]
+    if config_from(METHODS.get(record.method), record.config) != cells[0].config:
+        wrong.append("config")
+    if wrong:
+        raise BenchError(f"its {', '.join(wrong)} is another than its key says.")
     return cells[0]
+
+
+def _settings(of: Record | Cell) -> dict[str, object]:
+    """Return what a record repeats of the cell that it came from, and its key stands for."""
+    names = ("seed", "epsilon", "delta", "basis", "preset", "noise", "precision")
+    return {name: str(getattr(of, name)) for name in names}
 
 
 def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell | None:

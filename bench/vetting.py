@@ -35,9 +35,12 @@ TOLERANCE = 1e-4
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATHS = re.compile(
-    r"(?:^|[\s\"'(=:,\[])(?:(?:~|/[\w.+-]+)/[\w.+@-]|/(?:home|Users|root|tmp|mnt|work|scratch)\b)|\b[A-Za-z]:\\\w|\\\\\w"
+    r"(?:^|[\s\"'(=:,\[])(?:(?:~|/[\w.+-]+)/[\w.+@-][\w./+@-]*|/(?:home|Users|root|tmp|mnt|work|scratch)\b)"
+    r"|\b[A-Za-z]:\\\w+|\\\\\w+"
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
+_NOISE = {"gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_multiplier"}
+"""Settings that say how noisy a mechanism is, by the names that they have in events too."""
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
 """Names that tell nothing of a person or a machine, and occur in records as words."""
 
@@ -51,17 +54,19 @@ class Vetted:
     command: str | None = None
 
 
-def vet_record(record: Record, calibrations: Calibrations | None = None, *, replan: bool = True) -> Vetted:
+def vet_record(
+    record: Record, calibrations: Calibrations | None = None, *, replan: bool = True, account: bool = True
+) -> Vetted:
     """Return what is wrong with a finished cell's `record`, each in one line that also says what to do.
 
-    Without `replan` its key and command are not looked at, which may take seconds.
+    Without `replan` its key and command are not looked at, without `account` its proven epsilon: each may take seconds.
     """
     found = Vetted()
     found.problems += _look(record)
     found.problems += _figures(record)
     known = _known(record)
     found.problems += known
-    if record.privacy is not None and not known:
+    if record.privacy is not None and not known and account:
         problems, unchecked = _accounted(record, record.privacy)
         found.problems += problems
         found.unchecked += unchecked
@@ -288,6 +293,7 @@ def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         figure, level = _account(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
     except (BenchError, TypeError, AttributeError) as error:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
+    problems += _settings(record, privacy)
     if not privacy.events:
         problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
     if not _same(privacy.proven.epsilon, figure.epsilon):
@@ -306,6 +312,22 @@ def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     if not _same(said, None if level is None else level.epsilon):
         problems.append(f"what follows for a training record is not what its events give. {again}")
     return problems, []
+
+
+def _settings(record: Record, privacy: Privacy) -> list[str]:
+    """Return where the ledger and the settings of a record disagree: events alone could be edited as one likes."""
+    problems = []
+    for name in sorted(_NOISE & set(record.config)):
+        charged, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
+        # What is no number at all does not fit the method's settings: planning says so.
+        if isinstance(set_to, (int, float)) and not all(_same(value, set_to) for value in charged):
+            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
+    counted = [event["queries"] for event in privacy.events if "queries" in event]
+    if counted and record.queries is not None and sum(counted) != record.queries.asked:
+        problems.append(
+            f"its ledger has {sum(counted)} queries, {record.queries.asked} were asked. Run its cell again."
+        )
+    return problems
 
 
 @functools.lru_cache(maxsize=1024)
