@@ -10,20 +10,20 @@ import fcntl
 import hashlib
 import json
 import os
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bench.atomic import write_together
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.calibrations import Calibrations
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.record import Record, Status, parse_record
-from bench.store import RunDir, explain_os_error
+from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 
 _FOLDERS = ("records", "audits", "attacks", "released")
@@ -351,31 +351,6 @@ def write(publication: Publication, into: Path) -> None:
     for name in publication.gone:
         if name not in publication.files:
             (into / name).unlink(missing_ok=True)
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write `files` so that none has changed until the data of all of them is on the disk.
-
-    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no file has changed then.
-    """
-    asides: dict[Path, Path] = {}
-    path = Path()
-    try:
-        for path, data in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-            asides[path] = aside
-            with open(aside, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, aside in asides.items():
-            os.replace(aside, path)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
-    finally:
-        for aside in asides.values():
-            aside.unlink(missing_ok=True)
 
 
 def rebuild(folder: Path) -> list[Path]:

@@ -372,7 +372,7 @@ def test_a_full_disk_leaves_the_board_as_it_was(run: Path, into: Path, monkeypat
         if calls == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bench.publish.os.fsync", full)
+    monkeypatch.setattr("bench.atomic.os.fsync", full)
     with pytest.raises(BenchError, match="the disk is full"):
         write(found, into)
     assert calls == 3
