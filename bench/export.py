@@ -61,7 +61,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="bench-export-") as folder:
         place = Path(folder) / record.key
         write_together({place / name: data for name, data in files.items()})
-        _check(place, released, record.key)
+        _check(place, released, _shape(released, spec), record.key)
     write_together({out / record.key / name: data for name, data in files.items()})
     return out / record.key
 
@@ -78,7 +78,7 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
     """Return what timm reads from ``config.json``: architecture, its arguments, and what its weights were made for."""
     options, student = released.student_options, released.student
     known = dict(getattr(student, "default_cfg", None) or getattr(student, "pretrained_cfg", None) or {})
-    _, channels, height, width = _shape(released)
+    channels, height, width = _shape(released, spec)
     pretrained = {
         "input_size": [channels, height, width],
         "fixed_input_size": "img_size" in options,
@@ -103,21 +103,22 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
     return config
 
 
-def _shape(released: Released) -> tuple[int, int, int, int]:
+def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]:
+    """Return the shape of the images: as the student states it, or, where it takes any size, as the data has it."""
     options = released.student_options
     size = options.get("img_size")
     if size is None:
-        size = (getattr(released.student, "pretrained_cfg", None) or {}).get("input_size", (3, 32, 32))[1:]
+        size = (32, 32) if spec is None else spec.shape[1:]
     height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    return PROBES, int(options["in_chans"]), height, width
+    return int(options["in_chans"]), height, width
 
 
-def _check(folder: Path, released: Released, key: str) -> None:
+def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: str) -> None:
     """Raise :class:`BenchError` unless timm loads from `folder` what was released, to the bit."""
     import timm
     import torch
 
-    images = torch.rand(_shape(released), generator=torch.Generator().manual_seed(0))
+    images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0))
     images = (images * 255).round() / 255
     with torch.no_grad():
         loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -156,25 +157,25 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
         licence="the user's own" if record.dataset.startswith("folder:") else spec.licence if spec else "not known",
         source="" if spec is None else spec.source,
         citation="" if spec is None else spec.citation,
-        text=is_text(_shape(released)[1:]),
+        text=is_text(_shape(released, spec)),
         own_net=model_entrypoint(released.student_name).__module__.startswith(OWN_MODULES),
         backbone=frozen.name if frozen is not None and apart else "",
         backbone_words="" if frozen is None else f"{frozen.name}, {frozen.source}, SHA-256 {frozen.sha256}",
-        preprocessing=_preprocessing(released),
+        preprocessing=_preprocessing(released, _shape(released, spec)),
         digest=hashlib.sha256(weights).hexdigest(),
         extras=sorted({name.partition("/")[0] for name in released.extras}),
     )
 
 
-def _preprocessing(released: Released) -> list[str]:
+def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
     """Return in words what the student takes and what it does with it first."""
     from bench.data.text import is_text
     from bench.models.classifiers import WhitenImage
     from bench.models.layers import BytesAboutHalf, Normalise
     from bench.models.transfer import FrozenTransfer
 
-    _, channels, height, width = _shape(released)
-    if is_text((channels, height, width)):
+    channels, height, width = shape
+    if is_text(shape):
         return [
             f"Sentences of up to {width} words, as images of 2 channels and one row: a word's number is 256 times the "
             "first channel plus the second, both as bytes. bench.data.text writes them; values are bytes over 255."

@@ -152,7 +152,8 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
     if record.noise == "seeded" and record.epsilon is not None and record.public_benchmark:
         said.append(
             "The noise was drawn from a seed that the benchmark publishes, so that everybody can run it again. Whoever "
-            "knows the seed can take the noise away: the epsilons are the mechanism's. These files do not hold the seed."
+            "knows the seed can take the noise away: the epsilons are the mechanism's. The weights do not hold it; the "
+            "command below names it."
         )
     return ["\n".join(f"> **Warning.** {line}\n>" for line in said).removesuffix("\n>")] if said else []
 
@@ -195,8 +196,8 @@ def _load(record: Record, facts: CardFacts) -> str:
     parts = [words, code, after]
     if facts.backbone:
         parts.append(
-            f"The file holds the head alone. Its frozen backbone, {plain(facts.backbone_words)}, is named by the hash of "
-            "its public weights, which are not ours to pass on. Fetch them once; loading finds them by that hash:"
+            f"The file holds the head alone. Its frozen backbone, {plain(facts.backbone_words)}, is named by the "
+            "hash of its public weights, which are not ours to pass on. Fetch them once; loading finds them by it:"
         )
         parts.append(f"    python -m bench weights get {facts.backbone}")
     return "\n\n".join(parts)
@@ -205,14 +206,12 @@ def _load(record: Record, facts: CardFacts) -> str:
 def _setting(record: Record, facts: CardFacts) -> str:
     differs = [f"differs from the paper: {line}" for line in record.reduced]
     lines = [f"preset {record.preset}", *(differs or ["nothing differs from the paper's setting"]), *record.notes]
-    again = (
-        textwrap.indent(facts.command, "    ") if facts.command else f"No command makes it again: {facts.no_command}"
-    )
     commit = record.provenance.git_commit
-    made = f" The record was made by the program of commit {plain(commit)}." if commit else ""
-    return f"{_bullets([plain(line) for line in lines])}\n\nMade again by this command.{made}\n\n" + (
-        again if facts.command else plain(again)
-    )
+    made = f"The record was made by the program of commit {plain(commit)}. " if commit else ""
+    again = f"No command makes it again: {plain(facts.no_command)}."
+    if facts.command:
+        again = f"Made again by:\n\n{textwrap.indent(facts.command, '    ')}"
+    return f"{_bullets([plain(line) for line in lines])}\n\n{made}{again}"
 
 
 def _files(record: Record, facts: CardFacts) -> str:
