@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, cli_attack, cli_data, cli_epsilon, cli_export, cli_publish, cli_run, cli_weights
+from bench import (
+    __version__,
+    cli_attack,
+    cli_data,
+    cli_epsilon,
+    cli_export,
+    cli_publish,
+    cli_reported,
+    cli_run,
+    cli_weights,
+)
 from bench.cli_run import Json, Out, Sets
 from bench.console import print_json, print_table
 from bench.errors import BenchError
@@ -37,6 +47,7 @@ app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 app.command("publish")(cli_publish.publish)
 app.command("export")(cli_export.export)
+app.command("reported")(cli_reported.reported)
 
 
 @app.callback()
