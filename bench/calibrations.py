@@ -41,7 +41,7 @@ class Calibrations:
         if str(getattr(config, "weights", "")).startswith("file:"):
             return method.calibrate(config, budget, facts)
         name = _name(method, config, budget, facts)
-        known = self._read(method, name)
+        known = self._known(method, name)
         if known is not None:
             return known
         begin = time.monotonic()
@@ -59,6 +59,10 @@ class Calibrations:
             for name, values in self._new[method].items():
                 write_atomic(self._folder / f"{name}.json", json.dumps(values).encode(), mode=0o600)
         self._new.clear()
+
+    def _known(self, method: type[Method], name: str) -> Any | None:
+        made = self._new.get(method.name, {}).get(name)
+        return self._read(method, name) if made is None else config_from(method, made)
 
     def _read(self, method: type[Method], name: str) -> Any | None:
         if self._folder is None:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, cli_attack, cli_data, cli_epsilon, cli_report, cli_reported, cli_run, cli_weights
+from bench import (
+    __version__,
+    cli_attack,
+    cli_data,
+    cli_epsilon,
+    cli_export,
+    cli_publish,
+    cli_report,
+    cli_reported,
+    cli_run,
+    cli_weights,
+)
 from bench.cli_run import Json, Out, Sets
 from bench.console import print_json, print_table
 from bench.errors import BenchError
@@ -36,6 +47,8 @@ app.command("cancel")(cli_run.cancel)
 app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 app.command("report")(cli_report.report)
+app.command("publish")(cli_publish.publish)
+app.command("export")(cli_export.export)
 app.command("reported")(cli_reported.reported)
 
 

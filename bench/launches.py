@@ -117,7 +117,7 @@ def _text(launch: Launch) -> bytes:
             "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
             "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
             "precision": cell.precision.value, "config": as_dict(cell.config), "reduced": list(cell.reduced),
-            "refused": cell.refused,
+            "refused": cell.refused, "overrides": list(cell.overrides),
         }  # fmt: skip
         # Cells that differ by seed alone are many: what they have in common is written once.
         name = json.dumps(common, sort_keys=True)
@@ -199,6 +199,7 @@ def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
         config=config_from(METHODS.get(common["method"]), common["config"]),
         reduced=tuple(common["reduced"]),
         refused=common["refused"],
+        overrides=tuple(common.get("overrides", ())),
     )
 
 

@@ -160,6 +160,7 @@ def record_page(record: Record) -> list[Table]:
         about.append(("synthetic images", record.sheet.file))
     if record.failure is not None:
         about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
+    about.append(("made again by", _command(record)))
     tables: list[Table] = [(record.key, ("what", "value"), about)]
     if record.privacy is not None:
         p = record.privacy
@@ -191,9 +192,20 @@ def record_page(record: Record) -> list[Table]:
             )
         )
     if record.status is Status.DONE or record.failure is not None:
-        where = record.provenance.model_dump(mode="json")
+        where = record.provenance.model_dump(mode="json", exclude={"command"})
         tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
     return tables
+
+
+def _command(record: Record) -> str:
+    """Return the command that makes the record again: its own, or for an older record one that planning finds."""
+    command, reason = record.provenance.command, record.provenance.unread.get("command", "")
+    if command is None:
+        from bench.reproduce import command_of
+
+        found = command_of(record)
+        command, reason = found.command, found.reason
+    return " ".join(filter(None, [command or "no command:", f"({reason})" if command and reason else reason]))
 
 
 def _audit_note(privacy: Privacy) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.cache import canonical_json
 from bench.calibrations import Calibrations
+from bench.commands import needed_overrides
 from bench.config import (
     Grid,
     NoiseKind,
@@ -29,7 +30,7 @@ from bench.config import (
 )
 from bench.errors import BenchError
 from bench.interface import Basis, Budget, Facts, Method
-from bench.record import SCHEMA_VERSION, Record, Status
+from bench.record import SCHEMA_VERSION, UPGRADES, Record, Status
 from bench.registry import METHODS
 from bench.store import RunDir
 
@@ -66,6 +67,8 @@ class Cell:
     refused: str = ""
     key: str = ""
     precision: PrecisionKind = PrecisionKind.FLOAT32
+    overrides: tuple[str, ...] = ()
+    """The ``--set`` texts that made `config` differ from the preset's before it was calibrated; in no key."""
 
     @property
     def title(self) -> str:
@@ -98,8 +101,9 @@ def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibra
     for dataset in (describe(name) for name in grid.datasets):
         for method in methods:
             config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
+            overrides = needed_overrides(method, grid.preset, dataset.facts, grid.overrides)
             planned = [
-                _calibrated(method, config, reduced, dataset, epsilon, grid, calibrations)
+                replace(_calibrated(method, config, reduced, dataset, epsilon, grid, calibrations), overrides=overrides)
                 for epsilon in _epsilons(method, grid)
             ]
             meanings = [_meaning(cell) for cell in planned]
@@ -169,6 +173,13 @@ def cell_key(cell: Cell) -> str:
     Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
     """
     return _key(cell, _meaning(cell), cell.seed)
+
+
+def known_keys(cell: Cell) -> tuple[str, ...]:
+    """Return the key of a cell and those that it had under earlier schemas, whose records keep them."""
+    meaning = _meaning(cell)
+    versions = (SCHEMA_VERSION, *UPGRADES)
+    return tuple(_key(cell, {**meaning, "schema": version}, cell.seed) for version in versions)
 
 
 def _meaning(cell: Cell) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bench.interface import Adjacency, Basis, PrivacyUnit
 
 SCHEMA_VERSION = 1
-"""Raised when a field changes its meaning or goes; :data:`_UPGRADES` then turns older records into this one."""
+"""Raised when a field changes its meaning or goes; :data:`UPGRADES` then turns older records into this one."""
 
 
 class Status(StrEnum):
@@ -153,6 +153,8 @@ class Provenance(Row):
     artefacts_found: int = 0
     artefacts: dict[str, tuple[int, int]] = {}
     """Of each kind of artefact, how many were made and how many found: what this cell shared with others."""
+    command: str | None = None
+    """The shortest command that plans this cell alone; see :mod:`bench.commands`. None in older records."""
     unread: dict[str, str] = {}
     """Field to reason, for what could not be read."""
 
@@ -199,7 +201,7 @@ class Record(Row):
         return self.model_dump_json(indent=1) + "\n"
 
 
-_UPGRADES: dict[int, Any] = {}
+UPGRADES: dict[int, Any] = {}
 """Schema version to the function that turns a record (a dict) of that version into one of the next."""
 
 
@@ -223,8 +225,8 @@ def parse_record(text: str) -> Record:
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
     version = data.get("schema_version")
-    while version in _UPGRADES:
-        data = _UPGRADES[version](data)
+    while version in UPGRADES:
+        data = UPGRADES[version](data)
         version = data["schema_version"]
     if version != SCHEMA_VERSION:
         raise ValueError(f"schema version {version!r}, this program reads up to {SCHEMA_VERSION}")

@@ -69,8 +69,9 @@ def load_released(path: Path) -> Released:
     Raises :class:`BenchError` where the file is absent, damaged or of another format.
     """
     from safetensors import SafetensorError, safe_open
+    from timm.models import create_model
 
-    from bench.models.classifiers import build
+    from bench.models.transfer import check_known
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -82,7 +83,8 @@ def load_released(path: Path) -> Released:
         raise BenchError(f"{path} is damaged: {error}. Run its cell again with --reuse none.") from error
     if about.get("format") != FORMAT:
         raise BenchError(f"{path} is no released student of this program (format {about.get('format')!r}).")
-    student = build(about["student"], **about["options"])
+    check_known(about["student"])
+    student = create_model(about["student"], **about["options"])
     student.load_state_dict(_below(tensors, "student/"))
     extras = _below(tensors, "extra/")
     extras.update({f"generator/{name}": tensor for name, tensor in _below(tensors, "generator/").items()})

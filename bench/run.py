@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cache import Cache
+from bench.commands import command_for
 from bench.config import NoiseKind, as_dict
 from bench.console import Progress, Stage
 from bench.data.datasets import load
@@ -397,6 +398,7 @@ def _public_data(method: type[Method], cell: Cell) -> str:
 
 def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:
     method = METHODS.get(cell.method)
+    command, incomplete = command_for(cell)
     return Record.model_validate(
         {
             "key": cell.key,
@@ -425,6 +427,8 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
                 artefacts=cache.counts(),
                 waited=cache.waited,
                 private=not cell.facts.public_benchmark,
+                command=command,
+                incomplete=incomplete,
             ),
             **parts,
         }

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from timm.models import create_model, is_model, list_models, model_entrypoint, register_model
+from timm.models import create_model, is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.errors import BenchError, UnknownNameError
 from bench.models import keras_resnet  # noqa: F401 (registers resnet50_keras)
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
+from bench.models.own import register_own
 
 Size = int | tuple[int, int]
 OWN_MODULES = "bench.models."
@@ -100,7 +101,7 @@ def _start(layer: nn.Module, deviation: float, bias: float) -> None:
         nn.init.constant_(layer.bias, bias)
 
 
-@register_model
+@register_own
 def pate_mnist(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
 ) -> FeatureNet:
@@ -125,7 +126,7 @@ def pate_mnist(
     return net
 
 
-@register_model
+@register_own
 def pate_svhn(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
 ) -> FeatureNet:
@@ -166,7 +167,7 @@ class WhitenImage(nn.Module):
         return (values - mean) / deviation
 
 
-@register_model
+@register_own
 def dgd_cnn(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     dense: Sequence[int] = (), **_: Any,
@@ -187,7 +188,7 @@ def dgd_cnn(
     return net
 
 
-@register_model
+@register_own
 def tanh_cnn_mnist(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
 ) -> FeatureNet:
@@ -207,7 +208,7 @@ def tanh_cnn_mnist(
     return _assemble("tanh_cnn_mnist", layers, (32,), nn.Tanh, in_chans, img_size, num_classes)
 
 
-@register_model
+@register_own
 def tanh_cnn_cifar(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
 ) -> FeatureNet:
@@ -224,7 +225,7 @@ def tanh_cnn_cifar(
     return _assemble("tanh_cnn_cifar", layers, (128,), nn.Tanh, in_chans, img_size, num_classes)
 
 
-@register_model
+@register_own
 def small_cnn(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any
 ) -> FeatureNet:
@@ -238,7 +239,7 @@ def small_cnn(
     return _assemble("small_cnn", layers, (64,), nn.ReLU, in_chans, img_size, num_classes)
 
 
-@register_model
+@register_own
 def softmax_regression(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
 ) -> FeatureNet:
@@ -254,7 +255,7 @@ def softmax_regression(
     return net
 
 
-@register_model
+@register_own
 def salimans_mlp(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     widths: Sequence[int] = (1000, 500, 250, 250, 250), input_noise: float = 0.3, noise: float = 0.5, **_: Any,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.models import register_model
 from torch import Tensor, nn
 
 from bench.models.classifiers import FeatureNet, Size, _size
+from bench.models.own import register_own
 
 NEVER = -1e30
 """The logit of a class of which nothing is known: finite, so that nothing downstream meets an infinity."""
@@ -40,7 +40,7 @@ def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Ten
         head.bias.copy_(torch.where(known, 0.0, NEVER))
 
 
-@register_model
+@register_own
 def naive_bayes_pixels(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
 ) -> FeatureNet:

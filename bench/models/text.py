@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.models import register_model
 from torch import Tensor, nn
 
 from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
 from bench.errors import BenchError
 from bench.models.classifiers import FeatureNet, Size, _size
+from bench.models.own import register_own
 
 
 def _check(name: str, shape: tuple[int, ...]) -> None:
@@ -59,7 +59,7 @@ class CountWords(nn.Module):
         return counts.scatter_add_(1, numbers, ones)[:, FIRST_WORD:]
 
 
-@register_model
+@register_own
 def naive_bayes_words(
     pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, **_: Any,
@@ -124,7 +124,7 @@ class TextCNN(nn.Module):
         return self.head
 
 
-@register_model
+@register_own
 def text_cnn(
     pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, width: int = 50, filters: int = 250, hidden: int = 250, **_: Any,

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from timm.models import create_model, is_model, list_models, register_model
+from timm.models import create_model, is_model, list_models
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
+from bench.models.own import register_own
 from bench.training import seeded
 
 VERSION = 1
@@ -250,7 +251,7 @@ def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Mo
     return gaussian
 
 
-@register_model
+@register_own
 def frozen_transfer(
     pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: int | tuple[int, int] = 32,
     backbone: dict[str, Any] | None = None, head: HeadKind = "dense", hidden: int = 256, **_: Any,

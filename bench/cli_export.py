@@ -1,0 +1,57 @@
+"""``bench export``: released students as folders that timm loads. Parsing and printing only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.console import print_table
+from bench.errors import BenchError
+
+Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; their beginnings are enough.")]
+Board = Annotated[bool, typer.Option("--board", help="All students of the published board that lie in --runs.")]
+Into = Annotated[Path, typer.Option("--into", help="The board that --board reads.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Run directory with the released students.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder that gets a folder for each student.")]
+
+
+def export(
+    keys: Keys = None,
+    board: Board = False,
+    into: Into = Path("leaderboards"),
+    runs: Runs = Path("runs"),
+    out: Out = Path("students"),
+) -> None:
+    """Write released students as timm loads them, each with a card that states its three epsilons."""
+    from bench.audited import with_audits
+    from bench.export import export_student
+    from bench.listing import find_record
+    from bench.run import prepare_device
+    from bench.store import RunDir
+
+    if bool(keys) == board:
+        raise BenchError("name the keys of records (`python -m bench ls RUNS` lists them), or give --board alone.")
+    source = RunDir(runs)
+    if board:
+        read = RunDir(into).read_records(set_aside=False)
+        every = with_audits(read.found, RunDir(into).read_audits()[0])
+        records = [r for r in every if r.student is not None and (source.path / r.student.file).is_file()]
+        if not records:
+            raise BenchError(f"no student of {into} lies in {runs}. Name the directory of its run by --runs.")
+        print(f"{len(every) - len(records)} of {len(every)} students do not lie in {runs}", file=sys.stderr)
+    else:
+        records = [find_record(runs, key) for key in dict.fromkeys(keys or ())]
+    prepare_device("cpu", 1)
+    rows, failed = [], 0
+    for record in records:
+        try:
+            rows.append((record.key, "written", str(export_student(record, source, out))))
+        except BenchError as error:
+            failed += 1
+            rows.append((record.key, "not written", str(error)))
+    print_table("students", ("key", "what", "where, or why not"), rows)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,72 @@
+"""``bench publish``: records of run directories into the published board. Parsing and printing only."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.console import print_json, print_table
+
+if TYPE_CHECKING:
+    from bench.publish import Publication
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
+Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Examine, print, and write nothing.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Take these records where others of the same key are.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def publish(
+    runs: Runs,
+    into: Into = Path("leaderboards"),
+    dry_run: DryRun = False,
+    replace: Replace = False,
+    json_: Json = False,
+) -> None:
+    """Add records, with their audits and attacks, to the board and make its pages again: all of them, or none.
+
+    Each is planned and accounted for again first; docs/submitting.md says what is refused, and why.
+    """
+    from bench.calibrations import Calibrations
+    from bench.console import open_progress
+    from bench.publish import examine, opened, rebuild, write
+    from bench.store import RunDir
+
+    with opened(into), open_progress(quiet=json_) as progress:
+        # What a run has calibrated lies beside it: planning again is then done at once.
+        calibrations = Calibrations(RunDir(runs[0]).cache_path)
+        found = examine(runs, into, replace=replace, calibrations=calibrations, progress=progress)
+        pages: list[Path] = []
+        if not found.refused and not dry_run:
+            write(found, into)
+            pages = rebuild(into)
+    _print(found, pages, json_=json_)
+    if found.refused:
+        print(f"nothing was written: {len(found.refused)} problems, all named above.", file=sys.stderr)
+        raise typer.Exit(1)
+    if dry_run:
+        print("nothing was written: --dry-run.", file=sys.stderr)
+    elif not json_:
+        print(f"wrote {', '.join(str(page) for page in pages)}. Commit {into}, and see docs/submitting.md.")
+
+
+def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
+    from bench.publish import Fate
+
+    if json_:
+        items = [{"kind": i.kind, "file": i.name, "fate": i.fate.value, "why": i.why} for i in found.items]
+        unchecked = [{"what": what, "records": count} for what, count in found.unchecked.items()]
+        print_json({"items": items, "unchecked": unchecked, "pages": [str(page) for page in pages]})
+        return
+    quiet = (Fate.SKIPPED, Fate.COMPLETED)
+    rows = [(item.fate.value, item.kind, item.name, item.why) for item in found.items if item.fate not in quiet]
+    many = Counter((item.fate.value, item.kind, item.why) for item in found.items if item.fate in quiet)
+    rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
+    print_table("publication", ("what", "kind", "file", "why"), rows)
+    for what, count in sorted(found.unchecked.items()):
+        print(f"not computed again for {count} records: {what}")

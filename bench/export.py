@@ -1,0 +1,205 @@
+"""Released students as folders that timm loads: weights, configuration and card, checked by loading them again.
+
+Of a run's release the student alone is exported. A frozen backbone that anybody can fetch by its hash stays out, as in
+the release itself: its weights are not ours to pass on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.atomic import write_together
+from bench.errors import BenchError
+from bench.record import Record
+from bench.store import RunDir
+from bench.student_card import CardFacts, card
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from bench.data.spec import DatasetSpec
+    from bench.interface import Released
+
+_SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+PROBES = 8
+"""Images on which the exported student must answer as the released one does, to the bit."""
+
+
+def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
+    """Write the student of `record`, released in `run_dir`, to a folder of its key below `out`, and return the folder.
+
+    Raises :class:`BenchError` where the record has no student, its file is absent or another one, the weights of its
+    frozen backbone are not here, or timm loads something else than what was released.
+    """
+    from bench.release import load_released
+
+    if record.student is None or record.privacy is None or record.utility is None:
+        raise BenchError(f"{record.key} has no student: its cell failed.")
+    if not _SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
+        raise BenchError(f"the record {record.key[:80]!r} does not name its files as this program does.")
+    path = run_dir.path / record.student.file
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise BenchError(f"no released student at {path}. Run its cell again, or give --runs.") from error
+    if hashlib.sha256(data).hexdigest() != record.student.sha256:
+        raise BenchError(f"{path} is not the student of {record.key}: its SHA-256 differs. Run its cell again.")
+    released = load_released(path)
+    spec = _spec(record)
+    weights = _weights(released.student)
+    files = {
+        "model.safetensors": weights,
+        "config.json": (json.dumps(config_of(released, spec), indent=2) + "\n").encode(),
+        "README.md": card(record, _facts(record, released, spec, weights)).encode(),
+    }
+    with tempfile.TemporaryDirectory(prefix="bench-export-") as folder:
+        place = Path(folder) / record.key
+        write_together({place / name: data for name, data in files.items()})
+        _check(place, released, _shape(released, spec), record.key)
+    write_together({out / record.key / name: data for name, data in files.items()})
+    return out / record.key
+
+
+def _weights(student: nn.Module) -> bytes:
+    from safetensors.torch import save
+
+    # Clones break the sharing of storage between tied weights, which the format does not know.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in student.state_dict().items()}
+    return save(tensors, metadata={"format": "pt"})
+
+
+def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
+    """Return what timm reads from ``config.json``: architecture, its arguments, and what its weights were made for."""
+    options, student = released.student_options, released.student
+    known = dict(getattr(student, "default_cfg", None) or getattr(student, "pretrained_cfg", None) or {})
+    channels, height, width = _shape(released, spec)
+    pretrained = {
+        "input_size": [channels, height, width],
+        "fixed_input_size": "img_size" in options,
+        "num_classes": options["num_classes"],
+        # Students take values in [0, 1]; what more they need is a layer of theirs.
+        "mean": [0.0] * channels,
+        "std": [1.0] * channels,
+        "interpolation": "bilinear",
+        "crop_pct": 1.0,
+        "custom_load": False,
+        **{name: known[name] for name in ("first_conv", "classifier") if known.get(name)},
+    }
+    config: dict[str, Any] = {
+        "architecture": released.student_name,
+        "num_classes": options["num_classes"],
+        "num_features": int(getattr(student, "num_features", 0)) or None,
+        "pretrained_cfg": pretrained,
+        "model_args": options,
+    }
+    if spec is not None and len(spec.class_names) == options["num_classes"]:
+        config["label_names"] = list(spec.class_names)
+    return config
+
+
+def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]:
+    """Return the shape of the images: as the student states it, or, where it takes any size, as the data has it."""
+    options = released.student_options
+    size = options.get("img_size")
+    if size is None:
+        size = (32, 32) if spec is None else spec.shape[1:]
+    height, width = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    return int(options["in_chans"]), height, width
+
+
+def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: str) -> None:
+    """Raise :class:`BenchError` unless timm loads from `folder` what was released, to the bit."""
+    import timm
+    import torch
+
+    images = torch.rand(PROBES, *shape, generator=torch.Generator().manual_seed(0))
+    images = (images * 255).round() / 255
+    with torch.no_grad():
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        same = torch.equal(loaded(images), released.student.eval()(images))
+    if not same or not _equal(loaded.state_dict(), released.student.state_dict()):
+        raise BenchError(f"timm loads another student than the one of {key} from what was exported. Nothing is kept.")
+
+
+def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    import torch
+
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _spec(record: Record) -> DatasetSpec | None:
+    from bench.data.datasets import all_datasets
+
+    return all_datasets().get(record.dataset)
+
+
+def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights: bytes) -> CardFacts:
+    from timm.models import model_entrypoint
+
+    from bench.data.text import is_text
+    from bench.models.classifiers import OWN_MODULES
+    from bench.models.transfer import FrozenTransfer
+    from bench.reproduce import command_of
+
+    again = command_of(record) if record.provenance.command is None else None
+    student = released.student
+    frozen = student.backbone.spec if isinstance(student, FrozenTransfer) else None
+    apart = frozen is not None and not frozen.carried
+    return CardFacts(
+        command=record.provenance.command if again is None else again.command,
+        no_command="" if again is None else again.reason,
+        licence="the user's own" if record.dataset.startswith("folder:") else spec.licence if spec else "not known",
+        source="" if spec is None else spec.source,
+        citation="" if spec is None else spec.citation,
+        text=is_text(_shape(released, spec)),
+        own_net=model_entrypoint(released.student_name).__module__.startswith(OWN_MODULES),
+        backbone=frozen.name if frozen is not None and apart else "",
+        backbone_words="" if frozen is None else f"{frozen.name}, {frozen.source}, SHA-256 {frozen.sha256}",
+        preprocessing=_preprocessing(released, _shape(released, spec)),
+        digest=hashlib.sha256(weights).hexdigest(),
+        extras=sorted({name.partition("/")[0] for name in released.extras}),
+    )
+
+
+def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
+    """Return in words what the student takes and what it does with it first."""
+    from bench.data.text import is_text
+    from bench.models.classifiers import WhitenImage
+    from bench.models.layers import BytesAboutHalf, Normalise
+    from bench.models.transfer import FrozenTransfer
+
+    channels, height, width = shape
+    if is_text(shape):
+        return [
+            f"Sentences of up to {width} words, as images of 2 channels and one row: a word's number is 256 times the "
+            "first channel plus the second, both as bytes. bench.data.text writes them; values are bytes over 255."
+        ]
+    lines = [f"Images of {channels} x {height} x {width} (channels, height, width), values in [0, 1]: bytes over 255."]
+    student = released.student
+    if isinstance(student, FrozenTransfer):
+        spec = student.backbone.spec
+        size = f"brought to {spec.size} x {spec.size} by bilinear interpolation, " if spec.size else ""
+        scale = f"mean {_listed(spec.mean)}, deviation {_listed(spec.std)}" if spec.mean else "none"
+        return [
+            *lines,
+            f"The net prepares them itself: {size}{spec.in_chans} channels, normalised by channel: {scale}.",
+        ]
+    known = {
+        Normalise: "mean 0.5, deviation 0.5",
+        BytesAboutHalf: "255 times the value, less 0.5",
+        WhitenImage: "each image to mean 0 and deviation 1 by itself",
+    }
+    for layer in student.modules():
+        if type(layer) in known:
+            return [*lines, f"The net normalises them itself: {known[type(layer)]}."]
+    return [*lines, "They are not normalised further."]
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

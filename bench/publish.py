@@ -1,0 +1,376 @@
+"""Records of run directories added to the published board: all of them or none, and the board made again from them.
+
+Everything is examined before anything is written. Records are written first and the pages are made from what lies
+there, so a command that was stopped in the middle is mended by giving it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from bench.atomic import write_together
+from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
+from bench.calibrations import Calibrations
+from bench.console import Progress
+from bench.errors import BenchError
+from bench.record import Record, Status, parse_record
+from bench.store import RunDir
+from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
+
+_FOLDERS = ("records", "audits", "attacks", "released")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_MACHINE = ("packages", "python", "platform", "device")
+"""What of a record's provenance tells machines apart: between two of them the arithmetic may differ."""
+
+
+class Fate(StrEnum):
+    """What becomes of a file."""
+
+    ADDED = "added"
+    REPLACED = "replaced"
+    COMPLETED = "completed"
+    """A published record got what it lacked: its command, or its sheet."""
+    REMOVED = "removed"
+    SKIPPED = "skipped"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One file and what becomes of it; `why` says so for those that are not simply added."""
+
+    kind: str
+    """record, audit, attack or sheet."""
+    name: str
+    """The file, with the run directory that it is in."""
+    fate: Fate
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Publication:
+    """What one command would do to a board: its items, and the files to write and to delete by their path below it."""
+
+    items: list[Item] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    unchecked: dict[str, int] = field(default_factory=dict)
+    """What could not be computed again, and of how many records."""
+
+    @property
+    def refused(self) -> list[Item]:
+        """The items for which nothing is written."""
+        return [item for item in self.items if item.fate is Fate.REFUSED]
+
+
+@contextmanager
+def opened(into: Path) -> Iterator[None]:
+    """Hold the board in `into` alone, so that two of these commands do not write at once.
+
+    Raises :class:`BenchError` where there is no board, or another command holds it.
+    """
+    if not (into / "records").is_dir():
+        raise BenchError(
+            f"{into} is no board: it has no folder records. Give this command in the root of a clone of the project, "
+            "or name its leaderboards with --into."
+        )
+    descriptor = os.open(into, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BenchError(f"another command publishes into {into}. Wait for it.") from error
+        except OSError:
+            pass  # a disk without locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def examine(
+    runs: Sequence[Path], into: Path, *, replace: bool = False, calibrations: Calibrations | None = None,
+    progress: Progress | None = None,
+) -> Publication:  # fmt: skip
+    """Return what publishing the records of the run directories `runs` would do to the board in `into`.
+
+    Writes nothing. `replace` lets a record take the place of a published one with other content. Raises
+    :class:`BenchError` where a run directory is absent, of another layout, or holds no records.
+    """
+    progress = progress or Progress()
+    work = _Work(into, replace, calibrations or Calibrations())
+    listed = {run: _records_in(run) for run in runs}
+    with progress.stage("records", sum(map(len, listed.values()))) as stage:
+        for run, paths in listed.items():
+            for path in paths:
+                work.record(run, path)
+                stage.advance()
+    for run in runs:
+        work.rows(run, "audit", AuditRecord)
+        work.rows(run, "attack", AttackRecord)
+    work.judge_audits()
+    return work.found
+
+
+def _records_in(run: Path) -> list[Path]:
+    if not run.is_dir():
+        raise BenchError(f"no such run directory: {run}. `python -m bench run --out DIR` makes one.")
+    RunDir(run).check_layout()
+    paths = sorted((run / "records").glob("*.json"))
+    if not paths:
+        raise BenchError(f"{run} holds no records: there is nothing to publish. `python -m bench run` makes some.")
+    return paths
+
+
+class _Work:
+    """The examination of one command: what is on the board, what is to come, and what was found."""
+
+    def __init__(self, into: Path, replace: bool, calibrations: Calibrations) -> None:
+        self.found = Publication()
+        self._into, self._replace, self._calibrations = into, replace, calibrations
+        self._board: dict[str, Record] = {}
+        self._own: dict[tuple[Path, str], Record] = {}
+        """The records of the run directories, by directory and key: their audits and attacks speak of those."""
+        self._out: set[str] = set()
+        """Keys of records that failed or were refused."""
+        self._audits: dict[str, dict[str, AuditRecord]] = {}
+        for path in sorted((into / "records").glob("*.json")):
+            with suppress(OSError, ValueError):
+                record = parse_record(path.read_text(encoding="utf-8"))
+                self._board[path.stem] = record
+        for audit in RunDir(into).read_audits()[0]:
+            self._audits.setdefault(audit.student, {})[audit.key] = audit
+
+    def record(self, run: Path, path: Path) -> None:
+        """Examine one record and its sheet."""
+        name = f"{run.name}/records/{path.name}"
+        record = self._parsed("record", name, path, parse_record)
+        if record is None:
+            self._out.add(path.stem)
+            return
+        if record.key != path.stem:
+            self._out.add(path.stem)
+            return self._say("record", name, Fate.REFUSED, f"it holds the record of {record.key[:120]}. Delete it.")
+        if record.status is Status.FAILED:
+            self._out.add(record.key)
+            return self._say("record", name, Fate.SKIPPED, "the cell failed")
+        self._own[run, record.key] = record
+        there = self._board.get(record.key)
+        if there is None and (self._into / "records" / path.name).exists():
+            self._say("record", name, Fate.REFUSED, "the published one is damaged. Restore it by git, then try again.")
+            return None
+        fate, why = self._compared(record, there)
+        if fate is Fate.SKIPPED and there is not None:
+            return self._completed(run, name, record, there, why)
+        if fate is Fate.REFUSED:
+            return self._say("record", name, fate, why)
+        vetted = vet_record(record, self._calibrations)
+        problems = list(vetted.problems)
+        sheet = self._sheet(run, record, problems)
+        if problems:
+            self._out.add(record.key)
+            for problem in problems:
+                self._say("record", name, Fate.REFUSED, problem)
+            return None
+        for what in vetted.unchecked:
+            self.found.unchecked[what] = self.found.unchecked.get(what, 0) + 1
+        if there is not None:
+            self._forget(record, there)
+        record = _with_command(record, vetted.command)
+        self._board[record.key] = record
+        self.found.files[f"records/{path.name}"] = record.to_json().encode()
+        self._say("record", name, fate, why)
+        if sheet is not None:
+            self.found.files[f"released/{record.key}.png"] = sheet
+            self._say("sheet", f"{run.name}/released/{record.key}.png", fate)
+        return None
+
+    def _compared(self, record: Record, there: Record | None) -> tuple[Fate, str]:
+        """Return what becomes of `record` beside the one of its key that is `there`."""
+        if there is None:
+            return Fate.ADDED, ""
+        if _content(record) == _content(there):
+            same = record.provenance.started == there.provenance.started
+            return (
+                Fate.SKIPPED,
+                "it is there already" if same else "the same cell, the same result: the first stays",
+            )
+        if self._replace:
+            return Fate.REPLACED, "other content than the published one"
+        elsewhere = [p.model_dump(include=set(_MACHINE)) for p in (record.provenance, there.provenance)]
+        if elsewhere[0] != elsewhere[1]:
+            return Fate.SKIPPED, "the same cell from another machine: the first stays (--replace takes this one)"
+        parts = ", ".join(name for name, value in _content(record).items() if value != _content(there)[name])
+        self._out.add(record.key)
+        return Fate.REFUSED, (
+            f"one of the same key is published, with another {parts}. To take this one give --replace, and say in the "
+            "pull request why they differ."
+        )
+
+    def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
+        """Skip a record that is published, and give the published one the command or the sheet that it lacks."""
+        lacks: list[str] = []
+        sheet, file = there.sheet, f"released/{there.key}.png"
+        if sheet is not None and sheet.file == file and not (self._into / file).exists():
+            with suppress(OSError):
+                data = (run / file).read_bytes()
+                if hashlib.sha256(data).hexdigest() == sheet.sha256 and file not in self.found.files:
+                    self.found.files[file] = data
+                    lacks.append("its sheet")
+        if there.provenance.command is None:
+            from bench.reproduce import command_of
+
+            command = command_of(there, self._calibrations).command
+            if command is not None:
+                self._board[there.key] = _with_command(there, command)
+                self.found.files[f"records/{there.key}.json"] = self._board[there.key].to_json().encode()
+                lacks.append("its command")
+        if lacks:
+            self._say("record", name, Fate.COMPLETED, f"{why}; it got {' and '.join(lacks)}")
+        else:
+            self._say("record", name, Fate.SKIPPED, why)
+
+    def _sheet(self, run: Path, record: Record, problems: list[str]) -> bytes | None:
+        if record.sheet is None or record.sheet.file != f"released/{record.key}.png":
+            return None
+        try:
+            data = (run / record.sheet.file).read_bytes()
+        except OSError:
+            problems.append("its sheet of images is not there. Run the cell again with --reuse none.")
+            return None
+        if hashlib.sha256(data).hexdigest() != record.sheet.sha256 or not data.startswith(_PNG):
+            problems.append("its sheet of images is not the one that it names. Run the cell again with --reuse none.")
+            return None
+        return data
+
+    def _forget(self, record: Record, there: Record) -> None:
+        """Take the audits and attacks of a student that another one replaces from the board."""
+        if record.student is not None and there.student is not None and record.student.sha256 == there.student.sha256:
+            return
+        for folder in ("audits", "attacks"):
+            for path in sorted((self._into / folder).glob(f"{there.key}--*.json")):
+                self.found.gone.append(f"{folder}/{path.name}")
+                self._say(folder[:-1], path.name, Fate.REMOVED, "its student was replaced")
+        self._audits.pop(there.key, None)
+
+    def rows(self, run: Path, what: str, kind: type[R]) -> None:
+        """Examine the audits or attacks of one run directory."""
+        folder = f"{what}s"
+        for path in sorted((run / folder).glob("*.json")):
+            name = f"{run.name}/{folder}/{path.name}"
+            row = self._parsed(what, name, path, lambda text: parse_row(text, kind))
+            if row is None:
+                continue
+            target = f"{folder}/{path.name}"
+            there = self._into / target
+            own, board = self._own.get((run, row.student)), self._board.get(row.student)
+            if row.key != path.stem:
+                self._say(what, name, Fate.REFUSED, f"it holds the record of {row.key[:120]}. Delete it.")
+            elif row.status is Status.FAILED:
+                self._say(what, name, Fate.SKIPPED, f"the {what} failed")
+            elif row.student in self._out and board is None:
+                self._say(what, name, Fate.SKIPPED, "its student's record is not published")
+            elif own is None or board is None:
+                self._say(what, name, Fate.REFUSED, "its student's record is not in the same directory. Delete it.")
+            elif _student(own) != _student(board):
+                self._say(what, name, Fate.SKIPPED, "it is of another student than the one that is published")
+            elif there.exists() and target not in self.found.gone and not self._replace:
+                self._say(what, name, Fate.SKIPPED, "it is there already")
+            elif target in self.found.files:
+                self._say(what, name, Fate.SKIPPED, "one of the same key comes from another directory")
+            else:
+                vet: Callable[[Any, Record], list[str]] = vet_audit if isinstance(row, AuditRecord) else vet_attack
+                problems = vet(row, board)
+                for problem in problems:
+                    self._say(what, name, Fate.REFUSED, problem)
+                if not problems:
+                    again = there.exists() and target not in self.found.gone
+                    self.found.files[target] = row.to_json().encode()
+                    if isinstance(row, AuditRecord):
+                        self._audits.setdefault(row.student, {})[row.key] = row
+                    self._say(what, name, Fate.REPLACED if again else Fate.ADDED)
+
+    def judge_audits(self) -> None:
+        """Refuse where the audits of a student show more than its record proves."""
+        touched = {name.partition("/")[2].partition("--")[0].removesuffix(".json") for name in self.found.files}
+        for key in sorted(touched & set(self._audits) & set(self._board)):
+            problem = audited_above_proven(self._board[key], self._audits[key].values())
+            if problem:
+                self._say("audit", key, Fate.REFUSED, problem)
+
+    def _parsed(self, kind: str, name: str, path: Path, parse: Callable[[str], Any]) -> Any | None:
+        try:
+            return parse(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            why = str(error).splitlines()[0][:200]
+            newer = "schema version" in why
+            what = "Update this program." if newer else "Delete it and run its cell again."
+            self._say(kind, name, Fate.REFUSED, f"{why}. {what}" if newer else f"it is damaged ({why}). {what}")
+            return None
+
+    def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
+        self.found.items.append(Item(kind, name, fate, why))
+
+
+def _content(record: Record) -> dict[str, Any]:
+    """Return everything of a record but where and when it was made."""
+    content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance"}))
+    return content
+
+
+def _student(record: Record) -> str | None:
+    return None if record.student is None else record.student.sha256
+
+
+def _with_command(record: Record, command: str | None) -> Record:
+    if command is None or record.provenance.command == command:
+        return record
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"command": command})})
+
+
+def write(publication: Publication, into: Path) -> None:
+    """Write what `publication` found to the board in `into`; the pages are for :func:`rebuild`.
+
+    All files lie there, under other names, before the first gets its own. Raises :class:`BenchError` where something
+    was refused, or the disk is full: then nothing has changed.
+    """
+    if publication.refused:
+        raise BenchError("nothing is written while something is refused.")
+    for folder in _FOLDERS:
+        for aside in (into / folder).glob(".*.tmp"):
+            aside.unlink(missing_ok=True)  # of a command that was killed: this one holds the board alone
+    write_together({into / name: data for name, data in publication.files.items()})
+    for name in publication.gone:
+        if name not in publication.files:
+            (into / name).unlink(missing_ok=True)
+
+
+def rebuild(folder: Path) -> list[Path]:
+    """Make the pages of the board in `folder` again from the records that lie there, and return them.
+
+    Raises :class:`BenchError` where a record is damaged: the pages would leave it out.
+    """
+    from reports.attacks import attacks_page
+    from reports.leaderboard import build_board, to_csv, to_markdown
+    from reports.trpate import trpate_page
+
+    read = RunDir(folder).read_records(set_aside=False)
+    audits, torn = RunDir(folder).read_audits()
+    attacks, broken = RunDir(folder).read_attacks()
+    for line in [*read.damaged, *torn, *broken]:
+        raise BenchError(f"{line}. Restore it by git, then give the same command again.")
+    board = build_board(read.found, audits)
+    pages = {"leaderboard.md": to_markdown(board), "leaderboard.csv": to_csv(board)}
+    pages["trpate.md"] = trpate_page(read.found)
+    pages["attacks.md"] = attacks_page(read.found, attacks) if attacks else ""
+    made = {folder / name: text.encode() for name, text in pages.items() if text}
+    write_together(made)
+    return list(made)

@@ -1,0 +1,230 @@
+"""The card of a released student, as Markdown with YAML in front: what hubs show, and what whoever loads it must know.
+
+A pure function of the record and of what is public about its data. Texts of records come from anybody: they stay text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.interface import PrivacyUnit
+from bench.privacy.impossible import remark
+from bench.record import Accountant, Privacy, Record
+from reports.leaderboard import epsilon_text, md
+
+_UNITS = {
+    PrivacyUnit.RECORD: "one record, an image together with its label",
+    PrivacyUnit.LABEL: "the label of one record; its image is taken as public",
+    PrivacyUnit.QUERY_LABEL: "the label that the teacher gave to one query; it says nothing of a training record",
+    PrivacyUnit.CLIENT: "all records of one client of a federation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a card says that is not in the record."""
+
+    command: str | None
+    no_command: str
+    """Why there is none."""
+    licence: str
+    source: str
+    citation: str
+    """Of the data set."""
+    text: bool
+    """Whether the records are sentences."""
+    own_net: bool
+    """Whether the architecture is one of this project's, which timm knows after an import."""
+    backbone: str
+    """The timm name of the frozen backbone that the file does not hold; empty where it holds everything."""
+    backbone_words: str
+    preprocessing: Sequence[str]
+    digest: str
+    """SHA-256 of model.safetensors."""
+    extras: Sequence[str]
+    """What the run released besides the student, by name."""
+
+
+def card(record: Record, facts: CardFacts) -> str:
+    """Return the card of the student of `record`, a finished cell."""
+    assert record.privacy is not None
+    assert record.utility is not None
+    assert record.student is not None
+    parts = [
+        _front(record, facts),
+        f"# {plain(record.key)}",
+        _about(record),
+        *_warnings(record, record.privacy),
+        "## Privacy",
+        _epsilons(record, record.privacy),
+        "## Data",
+        _bullets(
+            [
+                f"Private: {record.private_records} records of {plain(record.dataset)} "
+                f"({plain(record.dataset_revision)}). Licence of the data: {plain(facts.licence)}."
+                + (f" From: {plain(facts.source)}." if facts.source else "")
+                + (f" {plain(facts.citation)}." if facts.citation else ""),
+                f"Public: {plain(record.public_data)}.",
+                f"Accuracy: {100 * record.utility.accuracy:.2f}% of {record.utility.test_records} test records.",
+            ]
+        ),
+        "## Input",
+        _bullets([plain(line) for line in facts.preprocessing]),
+        "## Load",
+        _load(record, facts),
+        "## Setting",
+        _setting(record, facts),
+        "## Files",
+        _files(record, facts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str) -> str:
+    """Return `text` so that it stays text in Markdown: no HTML, no link, no emphasis, one line."""
+    return md(re.sub(r"([\\\[\]*_~])", r"\\\1", text))
+
+
+def _front(record: Record, facts: CardFacts) -> str:
+    import yaml
+
+    assert record.utility is not None
+    task = "text-classification" if facts.text else "image-classification"
+    told: dict[str, Any] = {
+        "library_name": "timm",
+        "pipeline_tag": task,
+        "tags": ["differential-privacy", "private-student-bench", record.method],
+        "datasets": [record.dataset],
+        "license": "other",
+        "license_name": "see-the-licence-of-the-data",
+        "model-index": [
+            {
+                "name": record.key,
+                "results": [
+                    {
+                        "task": {"type": task},
+                        "dataset": {
+                            "name": record.dataset,
+                            "type": record.dataset,
+                            "revision": record.dataset_revision,
+                        },
+                        "metrics": [{"type": "accuracy", "value": record.utility.accuracy}],
+                    }
+                ],
+            }
+        ],
+    }
+    return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=False, width=10_000)}---"
+
+
+def _about(record: Record) -> str:
+    by = f" ({plain(record.citation)})" if record.citation else ""
+    return (
+        f"A student of private-student-bench: trained by the method {plain(record.method)}, version "
+        f"{record.method_version}{by}, on {plain(record.dataset)}. Three epsilons stand beside its accuracy: what the "
+        "method's paper claims, what a sound accountant proves of the mechanisms that ran, and what an experiment saw."
+    )
+
+
+def _warnings(record: Record, privacy: Privacy) -> list[str]:
+    said = []
+    if math.isinf(privacy.proven.epsilon):
+        reasons = "; ".join(privacy.bypasses) or privacy.proven.note or "no mechanism hides the private data"
+        said.append(f"No privacy is proven of this student: {plain(reasons)}.")
+    elif privacy.proven.epsilon > privacy.claimed.epsilon:
+        said.append(
+            f"The claimed epsilon, {epsilon_text(privacy.claimed.epsilon)}, is less than what is proven of the "
+            f"mechanisms that ran, {epsilon_text(privacy.proven.epsilon, 'up')}: the claim is not proven."
+            + (f" {plain(privacy.claimed.note)}." if privacy.claimed.note else "")
+        )
+    if privacy.plausibility is not None:
+        found = remark([privacy.plausibility.probability])
+        said += [f"The claim beside the accuracy: {plain(found)}."] if found else []
+    if privacy.unit is PrivacyUnit.QUERY_LABEL:
+        level = privacy.record_level
+        follows = f"; for one of those epsilon {epsilon_text(level.epsilon, 'up')} follows" if level else ""
+        said.append(f"The epsilons below are of the labels of queries, not of training records{follows}.")
+    if record.noise == "seeded" and record.epsilon is not None and record.public_benchmark:
+        said.append(
+            "The noise was drawn from a seed that the benchmark publishes, so that everybody can run it again. Whoever "
+            "knows the seed can take the noise away: the epsilons are the mechanism's. The weights do not hold it; the "
+            "command below names it."
+        )
+    return ["\n".join(f"> **Warning.** {line}\n>" for line in said).removesuffix("\n>")] if said else []
+
+
+def _epsilons(record: Record, privacy: Privacy) -> str:
+    audited = privacy.audited
+    rows = [
+        ("claimed", epsilon_text(privacy.claimed.epsilon), "; ".join(filter(None, [privacy.claimed.source,
+         privacy.claimed.note]))),
+        ("proven", epsilon_text(privacy.proven.epsilon, "up"), _reason(privacy.proven)),
+        (
+            "audited",
+            "not audited" if audited is None else epsilon_text(audited.epsilon, "down"),
+            "" if audited is None else f"a lower bound at {100 * audited.confidence:g}% confidence: {audited.audit}",
+        ),
+    ]  # fmt: skip
+    table = [f"| epsilon | at delta {privacy.delta:g} | from |", "|---|---|---|"]
+    table += [f"| {name} | {value} | {plain(why)} |" for name, value, why in rows]
+    asked = "without privacy" if record.epsilon is None else f"for epsilon {record.epsilon:g} ({record.basis.value})"
+    return "\n".join(
+        [
+            f"Unit: {_UNITS[privacy.unit]}. Neighbours: {privacy.adjacency.value}. Asked {asked}.\n",
+            *table,
+        ]
+    )
+
+
+def _reason(proven: Accountant) -> str:
+    return "; ".join(filter(None, [proven.name, proven.note]))
+
+
+def _load(record: Record, facts: CardFacts) -> str:
+    lines = ["import timm", f'model = timm.create_model("local-dir:{record.key}", pretrained=True).eval()']
+    words = "The architecture is timm's own: nothing but timm is needed."
+    if facts.own_net:
+        lines.insert(0, "import bench.models.classifiers  # registers the nets of private-student-bench with timm")
+        words = "With private-student-bench installed:"
+    code = "\n".join(f"    {line}" for line in lines)
+    after = "`model` maps float tensors of shape (n, channels, height, width) in [0, 1] to logits (n, classes)."
+    parts = [words, code, after]
+    if facts.backbone:
+        parts.append(
+            f"The file holds the head alone. Its frozen backbone, {plain(facts.backbone_words)}, is named by the "
+            "hash of its public weights, which are not ours to pass on. Fetch them once; loading finds them by it:"
+        )
+        parts.append(f"    python -m bench weights get {facts.backbone}")
+    return "\n\n".join(parts)
+
+
+def _setting(record: Record, facts: CardFacts) -> str:
+    differs = [f"differs from the paper: {line}" for line in record.reduced]
+    lines = [f"preset {record.preset}", *(differs or ["nothing differs from the paper's setting"]), *record.notes]
+    commit = record.provenance.git_commit
+    made = f"The record was made by the program of commit {plain(commit)}. " if commit else ""
+    again = f"No command makes it again: {plain(facts.no_command)}."
+    if facts.command:
+        again = f"Made again by:\n\n{textwrap.indent(facts.command, '    ')}"
+    return f"{_bullets([plain(line) for line in lines])}\n\n{made}{again}"
+
+
+def _files(record: Record, facts: CardFacts) -> str:
+    assert record.student is not None
+    lines = [
+        f"`model.safetensors`: SHA-256 {facts.digest}, {record.student.parameters} parameters of the student's own.",
+        f"The run released it as a file of SHA-256 {plain(record.student.sha256)}.",
+        f"The record: `leaderboards/records/{record.key}.json` in the project, or `python -m bench show {record.key}`.",
+    ]
+    if facts.extras:
+        lines.append(f"Released besides, and not here: {plain(', '.join(facts.extras))}.")
+    return _bullets(lines)
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

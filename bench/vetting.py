@@ -1,0 +1,386 @@
+"""What a record has to pass before it is published: every check that needs no data and no training.
+
+A record may come from anybody. What can be computed again is computed again: its key, its settings, the epsilon that is
+claimed and the one that is proven. What cannot (its accuracy, figures that depend on votes) is for whoever runs the
+cell again.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import json
+import math
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.attack_record import AttackRecord, AuditRecord
+from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
+from bench.calibrations import Calibrations
+from bench.errors import BenchError, UnknownNameError, nearest_names
+from bench.plan import Cell
+from bench.privacy.accountants import Accounted, proven
+from bench.privacy.event import Event
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import _Unused
+from bench.record import Privacy, Provenance, Record, Status
+from bench.registry import ATTACKS, METHODS
+from bench.reproduce import Reproduction, check_method, command_of, dataset_of, verify
+
+TOLERANCE = 1e-4
+"""Relative: figures of one program differ by less between machines and versions of what it computes with."""
+_SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PATHS = re.compile(
+    r"(?:^|[\s\"'(=:,\[])(?:(?:~|/[\w.+-]+)/[\w.+@-][\w./+@-]*|/(?:home|Users|root|tmp|mnt|work|scratch)\b)"
+    r"|\b[A-Za-z]:\\\w+|\\\\\w+"
+)
+_ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
+_NOISE = {"gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_multiplier"}
+"""Settings that say how noisy a mechanism is, by the names that they have in events too."""
+_NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
+"""Names that tell nothing of a person or a machine, and occur in records as words."""
+
+
+@dataclass(slots=True)
+class Vetted:
+    """What the checks of one record found: `problems` refuse it, `unchecked` says what could not be computed again."""
+
+    problems: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    command: str | None = None
+
+
+def vet_record(
+    record: Record, calibrations: Calibrations | None = None, *, replan: bool = True, account: bool = True
+) -> Vetted:
+    """Return what is wrong with a finished cell's `record`, each in one line that also says what to do.
+
+    Without `replan` its key and command are not looked at, without `account` its proven epsilon: each may take seconds.
+    """
+    found = Vetted()
+    found.problems += _look(record)
+    found.problems += _figures(record)
+    known = _known(record)
+    found.problems += known
+    if record.privacy is not None and not known and account:
+        problems, unchecked = _accounted(record, record.privacy)
+        found.problems += problems
+        found.unchecked += unchecked
+    if replan and not known:
+        reproduced = command_of(record, calibrations)
+        found.problems += _planned(record, reproduced, calibrations)
+        found.command = reproduced.command
+        if reproduced.cell is not None and record.privacy is not None:
+            problems, unchecked = _claimed(record, record.privacy, reproduced.cell)
+            found.problems += problems
+            found.unchecked += unchecked
+    return found
+
+
+def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
+    """Return what is wrong with a finished audit of the student of `record`."""
+    from bench.audit_run import canary_unit, speaks_of
+
+    problems = [*_look(audit), *_clean(audit.provenance), *_numbers(audit.model_dump())]
+    if record.method not in METHODS:
+        return problems
+    method = METHODS.get(record.method)
+    said = (audit.method, audit.dataset, audit.unit, audit.adjacency, audit.delta)
+    if said != (record.method, record.dataset, canary_unit(method.unit), method.adjacency, record.delta):
+        problems.append("it speaks of another method, data set, unit or delta than its student's record. Audit again.")
+    claimed = record.privacy.claimed.epsilon if record.privacy and speaks_of(method.unit) else None
+    if not _same(audit.claimed, claimed):
+        problems.append(f"it says {audit.claimed} is claimed, its student's record {claimed}. Audit again.")
+    if audit.violated:
+        problems.append("audited > proven: a bug of the method, the accountant or the audit. Find it first.")
+    strict = corrected(audit.confidence, CHANNELS)
+    for channel in audit.channels:
+        if channel.errors is not None:
+            again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict).epsilon
+        else:
+            again = bounded(
+                channel.name, channel.family, channel.canaries, channel.guesses, channel.correct, channel.group,
+                audit.delta, strict,
+            ).epsilon  # fmt: skip
+        if not _same(channel.epsilon, again):
+            problems.append(f"channel {channel.name}: its counts give {again:.6g}, not {channel.epsilon:.6g}.")
+    if audit.channels and not _same(audit.epsilon, max(channel.epsilon for channel in audit.channels)):
+        problems.append("its epsilon is not that of its best channel. Audit again.")
+    return problems
+
+
+def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
+    """Return what is wrong with a finished attack on the student of `record`."""
+    from bench.attack_run import ROBUSTNESS, configurable
+
+    problems = [*_look(attack), *_clean(attack.provenance), *_numbers(attack.model_dump())]
+    if attack.dataset != record.dataset:
+        problems.append(f"it is of {attack.dataset}, its student of {record.dataset}. Attack again.")
+    if attack.attack != ROBUSTNESS and attack.attack not in ATTACKS:
+        problems.append(str(UnknownNameError("attack", attack.attack, [*ATTACKS.names(), ROBUSTNESS])))
+    elif attack.attack_version != configurable(attack.attack).version:
+        problems.append(f"version {attack.attack_version} of {attack.attack} made it; attack again with this one.")
+    return problems
+
+
+def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
+    """Return the problem where the audits of one student together show more than its record proves; else empty."""
+    if record.privacy is None:
+        return ""
+    figure = record.privacy.audited or audited_of(audits, record.privacy.unit)
+    if figure is not None and figure.epsilon > record.privacy.proven.epsilon:
+        return (
+            f"audited {figure.epsilon:.4g} > proven {record.privacy.proven.epsilon:.4g}: a bug of the method, the "
+            "accountant or the audit. Find it first."
+        )
+    return ""
+
+
+def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
+    """Return what is wrong with the texts of a record: its key as a file's name, and what tells of people."""
+    problems = []
+    if not _SAFE_KEY.fullmatch(row.key):
+        problems.append(f"the key {row.key[:80]!r} is no name for a file.")
+    if isinstance(row, Record):
+        files = [("student", row.student, "safetensors"), ("sheet", row.sheet, "png")]
+        for what, part, ending in files:
+            if part is not None and part.file != f"released/{row.key}.{ending}":
+                problems.append(f"its {what} is to lie in released/{row.key}.{ending}, not {part.file[:80]!r}.")
+    elif not row.key.startswith(f"{row.student}--"):
+        problems.append("its key does not begin with its student's.")
+    problems += private_texts(row.model_dump(mode="json"))
+    return problems
+
+
+def private_texts(values: Any) -> list[str]:
+    """Return a line for each text in `values` that names a path, a person or this machine."""
+    own = _own_names()
+    problems = []
+    for where, text in _texts(values):
+        seen = _PATHS.search(text) or _ADDRESS.search(text) or (own.search(text) if own else None)
+        if seen:
+            problems.append(
+                f"{where} holds {seen[0].strip()!r}: a path, an address, or the name of a user or a machine. Take it "
+                "out of what the method or its settings say, and run the cell again."
+            )
+    return problems
+
+
+@functools.cache
+def _own_names() -> re.Pattern[str] | None:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number
+        user = ""
+    host = socket.gethostname()
+    names = {name for name in (user, host, host.partition(".")[0]) if len(name) > 2 and name.lower() not in _NOBODY}
+    return re.compile("|".join(rf"\b{re.escape(name)}\b" for name in sorted(names))) if names else None
+
+
+def _texts(values: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(values, str):
+        yield where, values
+    elif isinstance(values, Mapping):
+        for name, value in values.items():
+            yield f"a name in {where or 'the record'}", str(name)
+            yield from _texts(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(values, list):
+        for value in values:
+            yield from _texts(value, where)
+
+
+def _clean(provenance: Provenance) -> list[str]:
+    if provenance.git_commit is None or not _COMMIT.fullmatch(provenance.git_commit):
+        return ["it did not run from a git checkout, so nobody knows which program made it. Run it in a clone."]
+    if provenance.git_dirty is not False:
+        return ["it ran from changed files. Commit them and run the cell again with --reuse none."]
+    return []
+
+
+def _numbers(values: Any, where: str = "") -> list[str]:
+    """Return a line for each number that is none, and for each that is infinite where no epsilon is meant."""
+    if isinstance(values, float):
+        if math.isnan(values):
+            return [f"{where} is no number (NaN). Find out why, and run it again."]
+        last = where.rpartition(".")[2]
+        if math.isinf(values) and last not in ("epsilon", "exact", "claimed", "allowed", "cap", "order", "half_noise"):
+            return [f"{where} is infinite. Find out why, and run it again."]
+        return []
+    if isinstance(values, Mapping):
+        parts = [(f"{where}.{name}" if where else str(name), value) for name, value in values.items()]
+    elif isinstance(values, (list, tuple)):
+        parts = [(where, value) for value in values]
+    else:
+        return []
+    return [line for name, value in parts for line in _numbers(value, name)]
+
+
+def _figures(record: Record) -> list[str]:
+    """Return what is wrong with a record's numbers by themselves, and with where it ran."""
+    problems = [*_clean(record.provenance), *_numbers(record.model_dump())]
+    if not record.public_benchmark:
+        problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
+    if record.status is not Status.DONE or record.privacy is None or record.utility is None or record.student is None:
+        problems.append("it has no student, accuracy or privacy. Run the cell again with --reuse none.")
+        return problems
+    if not 0 <= record.utility.accuracy <= 1:
+        problems.append(f"its accuracy {record.utility.accuracy} lies outside 0 to 1. Find out why, and run it again.")
+    if record.queries is not None and record.queries.answered > record.queries.asked:
+        problems.append("more answers than questions. Run the cell again.")
+    privacy = record.privacy
+    figures = [privacy.claimed, privacy.proven, *privacy.accountants, privacy.record_level, privacy.audited]
+    if any(figure is not None and figure.epsilon < 0 for figure in figures):
+        problems.append("an epsilon is negative. Run the cell again.")
+    return problems + list(filter(None, [audited_above_proven(record, ())]))
+
+
+def _known(record: Record) -> list[str]:
+    """Return why nothing of the record can be computed again here: an unknown or another method or data set."""
+    from bench.data.datasets import get_dataset
+
+    try:
+        check_method(record)
+    except UnknownNameError as error:
+        near = nearest_names(record.method, METHODS.names(), 1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        return [f"unknown method {error.name!r}.{guess} Add its file in the same pull request, or install its package."]
+    except BenchError as error:
+        return [f"{error} Run its cell again."]
+    if record.dataset.startswith("folder:"):
+        return ["a folder of one's own is no public benchmark."] if record.public_benchmark else []
+    try:
+        if record.public_benchmark and not get_dataset(record.dataset).public_benchmark:
+            return [f"{record.dataset} is no public benchmark here."]
+        dataset = dataset_of(record)
+    except BenchError as error:
+        return [str(error)]
+    if record.utility is not None and dataset.facts.test_records != record.utility.test_records:
+        return [f"{record.dataset} has {dataset.facts.test_records} test records here. Run its cell again."]
+    return []
+
+
+def _planned(record: Record, reproduced: Reproduction, calibrations: Calibrations | None) -> list[str]:
+    """Return what is wrong with a record beside the cell that planning gives for it."""
+    from bench.run import _public_data
+
+    cell, given = reproduced.cell, record.provenance.command
+    if cell is None:
+        return [f"its key is not what planning gives: {reproduced.reason.rstrip('.')}. Run its cell again."]
+    problems = []
+    if given is not None and given != reproduced.command:
+        why = verify(given, record, calibrations).rstrip(".")
+        problems.append(f"its command is of another cell: {why}. Delete the field: this command writes the right one.")
+    method = METHODS.get(record.method)
+    if list(cell.reduced) != record.reduced:
+        problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
+    if _public_data(method, cell) != record.public_data or method.citation != record.citation:
+        problems.append("its public data or its citation are not what the method states. Run its cell again.")
+    return problems
+
+
+def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
+    """Return the problems of the proven epsilon beside the events it follows from, and what could not be checked."""
+    method = METHODS.get(record.method)
+    again = "Run its cell again."
+    problems = []
+    if (privacy.unit, privacy.adjacency) != (method.unit, method.adjacency) or privacy.delta != record.delta:
+        problems.append(f"its unit, adjacency or delta are not what the method states. {again}")
+    try:
+        figure, level = _account(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
+    except (BenchError, TypeError, AttributeError) as error:
+        return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
+    problems += _settings(record, privacy)
+    if not privacy.events:
+        problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
+    if not _same(privacy.proven.epsilon, figure.epsilon):
+        problems.append(
+            f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
+            f"is proven. {again}"
+        )
+    if not (privacy.proven.sound and privacy.proven.releasable) or privacy.proven.data_dependent:
+        problems.append(f"its proven figure is not sound, or depends on the data. {again}")
+    reasons = [str(event.get("reason")) for event in privacy.events if "reason" in event]
+    if privacy.bypasses != reasons:
+        problems.append(f"its bypasses are not those of its ledger. {again}")
+    if method.bypass and math.isfinite(privacy.proven.epsilon):
+        problems.append(f"the method has no finite proven epsilon: {method.bypass}. {again}")
+    said = None if privacy.record_level is None else privacy.record_level.epsilon
+    if not _same(said, None if level is None else level.epsilon):
+        problems.append(f"what follows for a training record is not what its events give. {again}")
+    return problems, []
+
+
+def _settings(record: Record, privacy: Privacy) -> list[str]:
+    """Return where the ledger and the settings of a record disagree: events alone could be edited as one likes."""
+    problems = []
+    for name in sorted(_NOISE & set(record.config)):
+        charged, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
+        # What is no number at all does not fit the method's settings: planning says so.
+        if isinstance(set_to, (int, float)) and not all(_same(value, set_to) for value in charged):
+            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
+    counted = [event["queries"] for event in privacy.events if "queries" in event]
+    if counted and record.queries is not None and sum(counted) != record.queries.asked:
+        problems.append(
+            f"its ledger has {sum(counted)} queries, {record.queries.asked} were asked. Run its cell again."
+        )
+    return problems
+
+
+@functools.lru_cache(maxsize=1024)
+def _account(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
+    """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
+    from bench.interface import Adjacency, PrivacyUnit
+
+    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
+    parsed = tuple(Event.from_dict(values) for values in json.loads(events))
+    ledger._events.extend(parsed)
+    return proven(parsed, delta), ledger.record_level(delta)
+
+
+class _NoVotes(Exception):
+    pass
+
+
+class _Ledger(Ledger):
+    """The ledger of a record, which has no votes: asking for them says that the claim depends on the data."""
+
+    def private_votes(self) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+    def sanitised(self, delta: float) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+    def data_dependent(self, delta: float) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+
+def _claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the problem of the claimed epsilon beside the method's claim, or that it could not be checked."""
+    method = METHODS.get(record.method)
+    ledger = _Ledger(method.unit, method.adjacency, _Unused(exact=False))
+    try:
+        ledger._events.extend(Event.from_dict(values) for values in privacy.events)
+        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+    except _NoVotes:
+        return [], ["the claimed epsilon depends on votes"]
+    except (BenchError, TypeError) as error:
+        return [f"its claim cannot be computed again: {str(error).rstrip('.')}. Run its cell again."], []
+    if not _same(privacy.claimed.epsilon, claim.epsilon) or privacy.claimed.source != claim.source:
+        return [
+            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
+            f"{privacy.claimed.epsilon:.6g}. Run its cell again."
+        ], []
+    return [], []
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
