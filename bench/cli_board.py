@@ -33,7 +33,7 @@ def leaderboard(
     from bench.store import write_atomic
     from reports.attacks import attacks_page
     from reports.leaderboard import build_board, to_csv, to_markdown
-    from reports.reported import read_reported
+    from reports.reported import FOLDER, read_reported
     from reports.site import Source, write_site
     from reports.trpate import trpate_page
 
@@ -56,7 +56,8 @@ def leaderboard(
     if attacks:
         write_atomic(folder / "attacks.md", attacks_page(records, attacks).encode())
         print(f"wrote {folder / 'attacks.md'}", file=sys.stderr)
-    write_site(folder, Source(board, records, audits, attacks, read_reported(), homes))
+    printed = read_reported() if FOLDER.is_dir() else []  # an installed package has no such folder
+    write_site(folder, Source(board, records, audits, attacks, printed, homes))
     print(f"wrote {folder / 'site' / 'index.html'}", file=sys.stderr)
 
 
@@ -94,7 +95,12 @@ def _read(
         records.update({record.key: record for record in read.found})
         audits.update({audit.key: audit for audit in found})
         attacks.update({attack.key: attack for attack in struck})
-        homes.update({row.key: path for row in (*read.found, *found, *struck)})
+        for keys in (
+            [record.key for record in read.found],
+            [audit.key for audit in found],
+            [attack.key for attack in struck],
+        ):
+            homes.update(dict.fromkeys(keys, path))
     if not records:
         names = ", ".join(str(path) for path in folders)
         raise BenchError(

@@ -412,7 +412,7 @@ def _whole(text: str) -> int:
 
 
 def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None) -> None:
-    """Print the board of `records`, with what `audits` found, as tables or as JSON; `board` where it is built already."""
+    """Print the board of `records`, with what `audits` found, as tables or as JSON; `board`: where it is built."""
     from bench.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 

@@ -7,6 +7,7 @@ data, is asked. Student, generator and latent inputs are updated from the annota
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -232,20 +233,23 @@ def train_teacher(
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
+        # Not `model` itself: training lays its weights out in another order in memory, sums then round differently, and
+        # a teacher that was just trained would answer otherwise than the same one from the cache.
+        net = copy.deepcopy(model)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
         # The number of a client's records follows from their labels; a stage that showed it would print it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
             # One that diverges is still asked: were it an error, one record could decide whether there is a student.
             if len(context.devices) > 1:
-                fit_on_devices(model, images, labels, settings, order, context.devices, must_converge=False)
+                fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
             else:
                 fit(
-                    model, images, labels, settings, order, device=context.device, must_converge=False,
+                    net, images, labels, settings, order, device=context.device, must_converge=False,
                     checkpoint=checkpoint,
                 )  # fmt: skip
             stage.advance()
-        return {key: value.cpu().numpy() for key, value in model.state_dict().items()}
+        return {key: value.cpu().numpy() for key, value in net.state_dict().items()}
 
     arrays = context.cache.get("teacher", depends, make)
     model.load_state_dict({key: torch.from_numpy(value) for key, value in arrays.items()})

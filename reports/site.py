@@ -22,7 +22,7 @@ from bench.audited import with_audits
 from bench.record import Record
 from bench.store import explain_os_error
 from reports import site_pages
-from reports.leaderboard import Board, row_key
+from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
 from reports.reported import Reported
 from reports.site_picture import row_axis, row_picture
@@ -97,11 +97,13 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
         mine = _rows_of(name, every)
         yield (
             f"methods/{page_name(name)}.html",
-            pages.method(name, sources.get(name), of_method[name], mine, printed[name], records),
+            pages.method(name, sources.get(name), of_method[name], mine, printed[name]),
         )
+    lines = {key: f"index.html#row-{quote(page_name(row.keys[0]))}" for row in source.board.rows for key in row.keys}
     for key, record in sorted(records.items()):
         beside = sorted((r for r in seeds[row_key(record)] if r.key != key), key=lambda r: r.seed)
-        yield f"records/{page_name(key)}.html", pages.record(record, audits[key], attacks[key], beside)
+        page = pages.record(record, audits[key], attacks[key], beside, lines.get(key, ""))
+        yield f"records/{page_name(key)}.html", page
     yield from pages.copied()
 
 
@@ -117,6 +119,7 @@ class _Pages:
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         )  # fmt: skip
         environment.globals.update(method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis())
+        environment.filters["paragraphs"] = site_pages.paragraphs
         environment.tests["link"] = lambda cell: isinstance(cell, site_pages.Link)
         self._index = environment.get_template("index.html")
         self._method = environment.get_template("method.html")
@@ -138,9 +141,13 @@ class _Pages:
         return text.encode("utf-8", "replace")
 
     def method(
-        self, name: str, source: MethodSource | None, records: Sequence[Record], rows: Sequence[tuple[Ranking, RowView]],
-        printed: Sequence[Reported], by_key: dict[str, Record],
-    ) -> bytes:  # fmt: skip
+        self,
+        name: str,
+        source: MethodSource | None,
+        records: Sequence[Record],
+        rows: Sequence[tuple[Ranking, RowView]],
+        printed: Sequence[Reported],
+    ) -> bytes:
         done = [record for record in records if record.privacy is not None]
         shown = done[0] if done else records[0] if records else None
         own = [(ranking, row) for ranking, row in rows if row.ours]
@@ -163,14 +170,19 @@ class _Pages:
         return text.encode("utf-8", "replace")
 
     def record(
-        self, record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord], beside: Sequence[Record]
+        self,
+        record: Record,
+        audits: Sequence[AuditRecord],
+        attacks: Sequence[AttackRecord],
+        beside: Sequence[Record],
+        line: str,
     ) -> bytes:
         command, remark = site_pages.command_of(record)
         raw = [("this record", self._raw("records", record.key))]
         raw += [(f"audit {a.key.rsplit('--', 1)[-1]}", self._raw("audits", a.key)) for a in audits]
         raw += [(f"attack {a.attack}", self._raw("attacks", a.key)) for a in attacks]
         text = self._record.render(
-            root="../", record=record, command=command, command_remark=remark, image=self._image(record),
+            root="../", record=record, command=command, command_remark=remark, image=self._image(record), line=line,
             sections=site_pages.record_sections(record, audits, attacks, beside),
             raw=[(label, href) for label, href in raw if href], picture=_picture(record),
         )  # fmt: skip
@@ -233,13 +245,16 @@ def _distinct(values: Iterable[str]) -> list[str]:
 def _examples() -> list[tuple[object, str]]:
     """Return the pictures of the legend, each with what it means."""
     inf = float("inf")
-    cases = [
+    cases: list[tuple[dict[str, float | None], str]] = [
         (dict(claimed=10.0, proven=5.0, audited=0.5), "the proof covers the claim; an audit has seen 0.5"),
         (dict(claimed=1.0, proven=29.0, audited=None), "the proof does not cover the claim"),
         (dict(claimed=1.0, proven=1e6, audited=None), "proven, but beyond the axis"),
         (dict(claimed=1.0, proven=inf, audited=None), "nothing finite is proven"),
     ]
-    pictures: list[tuple[object, str]] = [(row_picture(said, **case), said) for case, said in cases]
+    pictures: list[tuple[object, str]] = []
+    for case, said in cases:
+        picture = row_picture(said, claimed=case["claimed"], proven=case["proven"], audited=case["audited"])
+        pictures.append((picture, said))
     said = "reported by a paper, not run here"
     pictures.append((row_picture(said, claimed=10.0, proven=None, audited=None, hollow=True, covered=True), said))
     said = "reported, and the claim does not follow"
@@ -247,12 +262,19 @@ def _examples() -> list[tuple[object, str]]:
     return pictures
 
 
-def _picture(record: Record) -> object:
+def _picture(record: Record) -> tuple[object, str] | None:
+    """Return the picture of a record's three epsilons, and the same in words; None where it has none."""
     p = record.privacy
     if p is None:
-        return ""
+        return None
     audited = None if p.audited is None else p.audited.epsilon
-    return row_picture("the three epsilons", claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited)
+    said = (
+        f"claimed {epsilon_text(p.claimed.epsilon)}, proven {epsilon_text(p.proven.epsilon, 'up')}, "
+        f"audited {epsilon_text(audited, 'down')}"
+    )
+    if record.utility is not None:
+        said += f"; accuracy {100 * record.utility.accuracy:.2f}%"
+    return row_picture(said, claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited), said
 
 
 def _plotly() -> bytes:

@@ -1,13 +1,16 @@
-"""The pages of records and methods: tables of texts and links, from the records alone. Addresses are relative to the site."""
+"""The pages of records and methods: tables of texts and links, from records alone. Addresses: relative to the site."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from bench.attack_record import AttackRecord, AuditRecord, Channel
 from bench.record import Accountant, Record
@@ -15,7 +18,7 @@ from reports.attacks import percent
 from reports.leaderboard import epsilon_text
 from reports.method_docs import MethodSource
 from reports.reported import Reported
-from reports.site_rows import PAPERS, RowView, record_href
+from reports.site_rows import PAPERS, RowView, record_href, verdict_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +325,26 @@ def reported_table(found: Sequence[Reported]) -> Table:
             epsilon_text(r.epsilon),
             f"{r.measure} {r.value:g}",
             r.verdict.value,
-            f"{r.reason} ({r.source})" if r.source else r.reason,
+            verdict_words(r),
         )
         for r in found
     )
     columns = ("printed in", "row, column", "system", "data", "epsilon", "number", "verdict", "why")
     return Table("Numbers that papers print of it; none of them was run here", columns, rows)
+
+
+_MARKED = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`", re.DOTALL)
+
+
+def paragraphs(text: str) -> list[tuple[bool, Markup]]:
+    """Return the paragraphs of a docstring: whether its lines are to be kept as they are, and its text as HTML."""
+    found = []
+    for part in re.split(r"\n\s*\n", text.strip()):
+        kept = any(re.match(r"\s|[-*=|]", line) for line in part.splitlines())
+        safe = str(escape(part if kept else " ".join(part.split())))
+        marked = _MARKED.sub(lambda m: f"<code>{m[1] or m[2]}</code>", safe)
+        found.append((kept, Markup(marked)))
+    return found
 
 
 def value_text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Pictures of the site, as inline SVG: the three epsilons of a row, and accuracy against epsilon of a ranking.
 
-Both have logarithmic axes of epsilon. What is beyond the last decade, and what is infinite, has a place of its own at the
-right end, so that a finite number never looks like none.
+Both have logarithmic axes of epsilon. What is beyond the last decade, and what is infinite, has a place of its own at
+the right end, so that a finite number never looks like none.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ def row_axis() -> Markup:
     return Markup("".join(parts))
 
 
+OWN_COLOURS = 7
+"""How many colours the style sheet has for methods of ours; one more is for systems that only papers report."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One row in the plot of its ranking; accuracies in percent. `colour` is the number of its method."""
@@ -97,9 +101,9 @@ class Point:
     spread: float | None
     claimed: float
     proven: float
-    colour: int
     reported: bool
     uncovered: bool
+    colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +178,16 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
         half = 0.0 if p.spread is None else p.spread / (100 - floor) * (bottom - top)
         bar = f'<path d="M0 {-half:.3g}V{half:.3g}"/>' if half > 4.5 else ""
         shape = '<path class="m" d="M0-5l5 5l-5 5l-5-5z"/>' if p.uncovered else '<circle class="m" r="4.2"/>'
+        proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
         parts.append(
-            f'<a class="pt k{p.colour % COLOURS}{" hollow" if p.reported else ""}" href="{escape(p.href)}" '
+            f'<a class="pt k{p.colour}{" hollow" if p.reported else ""}" href="{escape(p.href)}" '
             f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
-            f'data-y="{y(p.accuracy):.4g}" data-proven="{"Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"}" transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'
+            f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
+            f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'
             f"<title>{escape(p.said)}</title>{bar}{shape}</a>"
         )
     parts.append("</svg>")
     return Markup("\n".join(parts))
-
-
-COLOURS = 8
-"""How many colours the style sheet has for methods."""
 
 
 def ticks(axis: Axis) -> list[tuple[float, str]]:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -23,7 +23,7 @@ from bench.record import Record, Status
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
 from reports.reported import Reported, Verdict
-from reports.site_picture import Axis, Point, axis_of, row_picture, scatter
+from reports.site_picture import OWN_COLOURS, Axis, Point, axis_of, row_picture, scatter
 
 PAPERS = {"dgd": "DGD", "dpsd": "DPSD", "trpate": "TrPATE", "pate": "PATE"}
 GOALS = ("inversion", "membership", "robustness")
@@ -117,6 +117,8 @@ class Ranking:
     adjacencies: str
     axis: Axis
     plot: Markup
+    key: tuple[tuple[str, int], ...]
+    """Methods of ours and the numbers of their colours."""
 
 
 @dataclass(slots=True)
@@ -130,8 +132,6 @@ class Material:
     audited: frozenset[str]
     """Keys of records that an audit speaks of."""
     reported: Sequence[Reported]
-    methods: dict[str, int] = field(default_factory=dict)
-    """Number of each method, which is its colour."""
 
 
 def rankings(material: Material) -> list[Ranking]:
@@ -153,7 +153,7 @@ def rankings(material: Material) -> list[Ranking]:
         unit = PrivacyUnit.RECORD.value if found.unit == "none" else found.unit
         start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
         numbers[start] += 1
-        lines[found.dataset, unit].append(reported_row(found, f"{start}-{numbers[start]}", material))
+        lines[found.dataset, unit].append(reported_row(found, f"{start}-{numbers[start]}"))
     result = [
         _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()))
         for (dataset, unit), rows in lines.items()
@@ -162,7 +162,10 @@ def rankings(material: Material) -> list[Ranking]:
 
 
 def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow]) -> Ranking:
-    points = [row.point for row in rows]
+    colours: dict[str, int] = {}
+    for row in sources:  # in the order of the board: the first methods differ for certain
+        colours.setdefault(row.method, len(colours) % OWN_COLOURS)
+    points = [replace(row.point, colour=colours.get(dict(row.data)["method"], OWN_COLOURS)) for row in rows]
     axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
@@ -175,6 +178,7 @@ def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
         axis=axis,
         plot=scatter(points, axis, f"{dataset}, unit {unit}: accuracy against epsilon"),
+        key=tuple(colours.items()),
     )
 
 
@@ -206,7 +210,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         rank=rank,
         method=row.method,
         method_href=method_href(row.method),
-        asked=texts[1],
+        asked="–" if row.asked is None else f"{row.asked:g}",
         basis=row.basis,
         preset=row.preset,
         picture=picture,
@@ -229,13 +233,13 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         point=Point(
             row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[5]}%; {said}",
             href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed, proven=row.proven,
-            colour=_colour(row.method, material), reported=False, uncovered=uncovered or refuted,
+            reported=False, uncovered=uncovered or refuted,
         ),
         order=(math.isinf(row.proven), -row.accuracy, row.method),
     )  # fmt: skip
 
 
-def reported_row(found: Reported, name: str, material: Material) -> RowView:
+def reported_row(found: Reported, name: str) -> RowView:
     """Return the view of a number that a paper prints: never ranked, and nothing is proven of it here."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
     sound = found.verdict is Verdict.SOUND
@@ -274,17 +278,23 @@ def reported_row(found: Reported, name: str, material: Material) -> RowView:
         public_words=found.public_data,
         attacks=tuple(Figure("–") for _ in GOALS),
         cost=Figure("–"),
-        remarks=((found.verdict.value, f"{found.reason} ({found.source})" if found.source else found.reason),),
+        remarks=((found.verdict.value, verdict_words(found)),),
         verdict=found.verdict.value,
         where=where,
         data=_data(method or found.system, figures, public, "", "", "reported"),
         point=Point(
             row=row_id, said=f"{label}, {said}: {found.value:.2f}%", href=href or f"#{row_id}", accuracy=found.value,
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
-            colour=_colour(method or found.system, material), reported=True, uncovered=uncovered,
+            reported=True, uncovered=uncovered,
         ),
         order=(not math.isfinite(proven), -found.value, label),
     )  # fmt: skip
+
+
+def verdict_words(found: Reported) -> str:
+    """Return why a reported number has its verdict, with the place that says so."""
+    where = f" ({found.source})" if found.source else ""
+    return f"{found.reason}{where}" + (f"; {found.note}" if found.note else "")
 
 
 def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:
@@ -301,7 +311,8 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
         weak = len(done) - len(strong)
         note = f"{attack.attack}, the strongest of {len(strong)}" + (f"; {weak} more without power" if weak else "")
         href = record_href(attack.student, "#attacks")
-        return Figure(value, href, estimate.value, note, more=f"{rest} {attack.attack}".strip())
+        name = "" if attack.attack == goal else attack.attack
+        return Figure(value, href, estimate.value, note, more=f"{rest} {name}".strip())
     if done:
         why = "; ".join(dict.fromkeys(attack.no_power for attack in done if attack.no_power))
         return Figure("no power", record_href(done[0].student, "#attacks"), None, why or "no headline", powerless=True)
@@ -342,7 +353,9 @@ def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
 def _short(remark: str, record: Record) -> str:
     if record.privacy is not None and record.privacy.bypasses and remark == "; ".join(record.privacy.bypasses):
         return "goes round the ledger"
-    return remark if remark.startswith("BUG") else re.split(r": | \(", remark, maxsplit=1)[0]
+    if remark.startswith("BUG"):
+        return remark
+    return re.split(r": | \(| from the paper's", remark, maxsplit=1)[0]
 
 
 def _data(
@@ -355,7 +368,3 @@ def _data(
 
 def _number(value: float) -> str:
     return "Infinity" if math.isinf(value) else f"{value:.6g}"
-
-
-def _colour(method: str, material: Material) -> int:
-    return material.methods.setdefault(method, len(material.methods))

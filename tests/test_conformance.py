@@ -5,18 +5,26 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
 
+from bench.cache import Cache
 from bench.config import Preset, as_dict, build_config, source_of
-from bench.interface import Adjacency, Basis, Budget, Facts, Method, PrivacyUnit
-from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair
+from bench.console import Progress
+from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import SeededNoise
+from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
+from bench.seeds import Streams
 from bench.self_training import SelfTrainingSettings
 from bench.training import FitSettings
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+BUDGET = Budget(10.0, 1e-5)
 
 
 @pytest.fixture(params=METHODS.names())
@@ -56,6 +64,21 @@ def test_method_that_forgets_the_ledger_is_rejected() -> None:
     check = check_method(Forgetful)
     assert not check.ok
     assert "nothing through the ledger" in check.reason
+
+
+def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Method], tmp_path: Path) -> None:
+    """A record must not depend on whether its artefacts were made by the same run."""
+    config = method.calibrate(method.Config(**method.presets(CHECK_FACTS).get("tiny", {})), BUDGET, CHECK_FACTS)
+    releases, artefacts = [], {}
+    for _ in range(2):
+        streams, cache = Streams(0), Cache(tmp_path, {})
+        context = Context(torch.device("cpu"), streams, cache, Progress(), note=lambda text: None)
+        ledger = Ledger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")))
+        released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+        releases.append([*released.student.state_dict().values(), *released.extras.values()])
+        artefacts = cache.counts()
+    assert all(made == 0 for made, _ in artefacts.values()), artefacts
+    assert all(torch.equal(first, second) for first, second in zip(*releases, strict=True))
 
 
 def test_method_says_what_it_is(method: type[Method]) -> None:

@@ -24,6 +24,7 @@ from bench.random_images import random_images
 from bench.registry import METHODS
 from bench.seeds import Streams
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
+from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 from methods.dpsd_label import DPSDLabel, DPSDLabelConfig
 from methods.dpsd_sound import DPSDSound, DPSDSoundConfig, ask
@@ -205,6 +206,15 @@ def test_epsilons_share_the_teacher(tmp_path: Path) -> None:
     DPSD().train_student(tiny(DPSD, 1.0), private_pair()[0], public_set(), book(), context(second))
     assert len(first.made) == 1
     assert second.made == []
+
+
+def test_teacher_answers_alike_whether_it_was_just_trained_or_found(tmp_path: Path) -> None:
+    facts = Facts("digits", 256, 8, 8, 10, (1, 28, 28))
+    config = tiny(DPSD, teacher="small_cnn", teacher_epochs=1)
+    private = private_pair(facts)[0]
+    first, second = (train_teacher(config, private, context(Cache(tmp_path, {}))) for _ in range(2))
+    images = random_images(256, facts.shape, torch.Generator().manual_seed(0))
+    assert torch.equal(first(images), second(images))
 
 
 def test_amount_bounds_what_is_asked_and_paid_for() -> None:

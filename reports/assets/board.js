@@ -191,8 +191,8 @@
         section.drawn.className = "interactive";
         const drawing = section.plot.querySelector("svg");
         drawing.before(section.drawn);
-        drawing.toggleAttribute("hidden", true);
         drawing.style.display = "none";
+        section.plot.querySelector(".key").hidden = true; // Plotly has a legend
         draw(section);
         section.drawn.on("plotly_click", ({ points }) => { location.href = points[0].customdata; });
       }
@@ -227,8 +227,22 @@
     filter();
     form.addEventListener("input", () => { filter(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(() => { setSort(""); filter(); store(); }));
-    addEventListener("hashchange", () => { restore(); filter(); });
+    form.addEventListener("reset", () => setTimeout(() => {
+      setSort("");
+      filter();
+      if (location.hash.includes("=")) store();
+    }));
+    addEventListener("hashchange", () => {
+      // A link to a ranking or row that the filters hide takes them away.
+      const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      if (target?.closest("[hidden]")) {
+        form.reset();
+        requestAnimationFrame(() => setTimeout(() => target.scrollIntoView(), 50));
+      } else {
+        restore();
+        filter();
+      }
+    });
     const start = () => (window.requestIdleCallback ?? setTimeout)(askForPlotly);
     if (document.readyState === "complete") start();
     else addEventListener("load", start);

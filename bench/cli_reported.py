@@ -1,0 +1,41 @@
+"""``bench reported``: what the papers print, with a verdict on each epsilon."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli_run import Json
+from bench.console import print_json
+
+
+def reported(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of numbers.csv and systems.yaml; default: the committed ones.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")] = None,
+    json_: Json = False,
+) -> None:
+    """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
+    import dataclasses
+
+    from bench.store import write_atomic
+    from reports.reported import FOLDER, read_reported
+    from reports.reported_page import to_markdown
+
+    rows = read_reported(FOLDER if folder is None else folder)
+    if json_:
+        # JSON has no infinity: the string, as everywhere in this program.
+        numbers = [dataclasses.asdict(row) for row in rows]
+        print_json({"numbers": [{**n, "epsilon": "inf"} if n["epsilon"] == math.inf else n for n in numbers]})
+        return
+    page = to_markdown(rows)
+    if out is None:
+        print(page, end="")
+        return
+    write_atomic(out, page.encode())
+    print(f"wrote {out}", file=sys.stderr)

@@ -1,0 +1,349 @@
+"""The numbers that the four papers print, each with a verdict on the epsilon beside it.
+
+``leaderboards/reported/numbers.csv`` has one line for each number, as it is printed; ``systems.yaml`` says what is
+known of each system. Both are written by hand and checked here. A verdict is about the printed epsilon for the unit
+that is named, not about the accuracy. "impossible as claimed" is computed, for systems whose proof holds between any
+two teachers: see :mod:`bench.privacy.impossible`.
+
+It imports no torch: the board and the plots read it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bench.errors import BenchError, UnknownNameError
+from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
+from reports.positions import Positions
+
+FOLDER = Path(__file__).parent.parent / "leaderboards" / "reported"
+NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
+
+PAPERS = {
+    "pate": "Papernot et al., ICLR 2017",
+    "trpate": "Wang et al., IEEE Access 2019",
+    "dgd": "Ge et al., IEEE TIP 2023",
+    "dpsd": "Liu et al., arXiv:2601.19090",
+}
+"""The papers whose tables are here, in the order of their years."""
+
+BASELINE = "Baseline"
+"""The system of a paper's own model without privacy: what its drops are measured from."""
+
+PERCENT = frozenset({"accuracy", "label accuracy", "teacher accuracy"})
+POINTS = frozenset({"drop", "gain", "gap"})
+MEASURES = PERCENT | POINTS | {"epsilon", "queries", "records", "minutes", "inception score"}
+"""What a number may be: accuracies in %, differences of them in points, counts and epsilons."""
+
+
+class Verdict(StrEnum):
+    """Whether the epsilon printed beside a number holds for its unit."""
+
+    SOUND = "sound"
+    UNSOUND = "unsound"
+    UNCLEAR = "unclear"
+    IMPOSSIBLE = "impossible as claimed"
+    NONE = "no privacy"
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """One number that one of the four papers prints. Accuracies in %, drops and gains in points."""
+
+    paper: str
+    table: str
+    """As the paper numbers it ("I", "2"); "text" or "fig 3" for what text, captions or figures state."""
+    row: str
+    column: str
+    system: str
+    """As printed, normalised over papers."""
+    method: str | None
+    """Its name in our registry, where we have it."""
+    dataset: str
+    """Our name where we have it; "any" for figures of the accounting alone, "not known" where the cell is lost."""
+    setting: str
+    unit: str
+    """record, label, query-label or client; none for a system without privacy."""
+    public_data: str
+    epsilon: float | None
+    """As printed; infinite without privacy, None where none is given."""
+    delta: float | None
+    measure: str
+    value: float
+    verdict: Verdict
+    reason: str
+    source: str
+    note: str = ""
+    """What a reader of this one number should know: where the papers contradict it, how its cell was told."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+Unit = Literal["record", "label", "query-label", "client", "none"]
+Typed = Literal["sound", "unsound", "unclear", "no privacy"]
+
+
+class _Facts(_Strict):
+    method: str | None = None
+    unit: Unit | None = None
+    public_data: str | None = None
+    verdict: Typed | None = None
+    reason: str | None = None
+    source: str | None = None
+
+    @model_validator(mode="after")
+    def _told(self) -> _Facts:
+        if self.verdict is not None and not (self.reason and self.source):
+            raise ValueError("a verdict needs a reason and a source")
+        if self.reason is not None and not self.source:
+            raise ValueError("a reason needs a source")
+        if any("\n" in text for text in (self.reason or "", self.source or "")):
+            raise ValueError("reason and source are one line each")
+        return self
+
+
+class Override(_Facts):
+    """What is different for some of a system's numbers: those that fit all of the first four fields that are given."""
+
+    paper: str | None = None
+    table: str | None = None
+    dataset: str | None = None
+    epsilon: float | None = None
+
+    @model_validator(mode="after")
+    def _narrow(self) -> Override:
+        if (self.paper, self.table, self.dataset, self.epsilon) == (None, None, None, None):
+            raise ValueError("an override needs a paper, table, dataset or epsilon to apply to")
+        if self.paper is not None and self.paper not in PAPERS:
+            raise ValueError(f"unknown paper {self.paper!r}: {', '.join(PAPERS)}")
+        return self
+
+    def fits(self, number: Number) -> bool:
+        """Return whether `number` is one that this override speaks of."""
+        wanted = (self.paper, self.table, self.dataset, self.epsilon)
+        found = (number.paper, number.table, number.dataset, number.epsilon)
+        return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
+
+
+class System(_Facts):
+    """What is known of one system: whose it is, what its epsilon protects, and whether that holds."""
+
+    citation: str = Field(min_length=1)
+    unit: Unit
+    public_data: str = Field(min_length=1)
+    verdict: Typed
+    between_any_teachers: bool = False
+    """Its proof uses only that an answer of a teacher is bounded: an accuracy may then be ruled out by its epsilon."""
+    overrides: tuple[Override, ...] = ()
+
+    @model_validator(mode="after")
+    def _same(self) -> System:
+        for facts in (self, *self.overrides):
+            unit, verdict = facts.unit or self.unit, facts.verdict or self.verdict
+            if (unit == "none") != (verdict == "no privacy"):
+                raise ValueError("unit none and verdict 'no privacy' go together")
+        return self
+
+
+class Systems(_Strict):
+    """All of ``systems.yaml``. `test_classes` has the records of each class of a data set's test part."""
+
+    systems: Mapping[str, System] = Field(min_length=1)
+    test_classes: Mapping[str, tuple[int, ...]] = {}
+
+    @field_validator("test_classes")
+    @classmethod
+    def _counts(cls, counts: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        for name, classes in counts.items():
+            if len(classes) < 2 or min(classes) < 1:
+                raise ValueError(f"{name} needs the records of 2 or more classes, each at least 1")
+        return counts
+
+
+class Number(_Strict):
+    """One line of ``numbers.csv``."""
+
+    paper: str
+    table: str = Field(min_length=1)
+    row: str = Field(min_length=1)
+    column: str = Field(min_length=1)
+    system: str
+    dataset: str = Field(min_length=1)
+    setting: str
+    epsilon: float | None
+    delta: float | None
+    measure: str
+    value: float
+    note: str
+
+    @field_validator("epsilon", "delta", mode="before")
+    @classmethod
+    def _blank(cls, text: object) -> object:
+        return None if text == "" else text
+
+    @field_validator("paper")
+    @classmethod
+    def _paper(cls, paper: str) -> str:
+        if paper not in PAPERS:
+            raise ValueError(f"unknown paper {paper!r}: {', '.join(PAPERS)}")
+        return paper
+
+    @field_validator("measure")
+    @classmethod
+    def _measure(cls, measure: str) -> str:
+        if measure not in MEASURES:
+            raise ValueError(f"unknown measure {measure!r}: {', '.join(sorted(MEASURES))}")
+        return measure
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Number:
+        if not math.isfinite(self.value):
+            raise ValueError(f"value must be a finite number, not {self.value}")
+        if self.measure in PERCENT and not 0 <= self.value <= 100:
+            raise ValueError(f"an accuracy must lie between 0 and 100, not {self.value:g}")
+        if self.measure in POINTS and not -100 <= self.value <= 100:
+            raise ValueError(f"a difference of accuracies must lie between -100 and 100, not {self.value:g}")
+        if self.measure not in PERCENT | POINTS and self.value < 0:
+            raise ValueError(f"{self.measure} must be at least 0, not {self.value:g}")
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise ValueError(f"epsilon must be positive, inf or blank, not {self.epsilon:g}")
+        if self.delta is not None and not 0 <= self.delta < 1:
+            raise ValueError(f"delta must be at least 0 and below 1, or blank, not {self.delta:g}")
+        if self.measure == "epsilon" and self.epsilon != self.value:
+            raise ValueError("a printed epsilon stands in both columns, epsilon and value")
+        return self
+
+    @property
+    def cell(self) -> tuple[str, str, str, str, str]:
+        """What no two lines may have in common."""
+        return self.paper, self.table, self.row, self.column, self.measure
+
+
+def read_reported(folder: Path = FOLDER) -> list[Reported]:
+    """Return every number of ``numbers.csv`` in `folder`, in its order, with what ``systems.yaml`` says of its system.
+
+    Raises:
+        BenchError: With file and line, where a file is missing or no CSV or YAML, a name or field is unknown, a number
+            is out of its range, two lines name the same cell, or a verdict has no reason or no source.
+
+    """
+    known = read_systems(folder)
+    found: list[Reported] = []
+    cells: dict[tuple[str, ...], int] = {}
+    for line, number in _numbers(folder / NUMBERS):
+        where = f"{folder / NUMBERS}, line {line}"
+        first = cells.setdefault(number.cell, line)
+        if first != line:
+            raise BenchError(f"{where}: the same paper, table, row, column and measure as line {first}. Remove one.")
+        system = known.systems.get(number.system)
+        if system is None:
+            error = UnknownNameError("system", number.system, known.systems, f"Or describe it in {SYSTEMS}.")
+            raise BenchError(f"{where}: {error}")
+        reported = _judged(number, system, known.test_classes)
+        if (reported.epsilon == math.inf) != (reported.unit == "none") and reported.measure == "accuracy":
+            raise BenchError(
+                f"{where}: {number.system} has the unit {reported.unit}, but epsilon {number.epsilon}. "
+                "Write inf for a system without privacy, and only for one."
+            )
+        found.append(reported)
+    return found
+
+
+def read_systems(folder: Path = FOLDER) -> Systems:
+    """Return ``systems.yaml`` of `folder`.
+
+    Raises:
+        BenchError: With file and line, as :func:`read_reported`.
+
+    """
+    path = folder / SYSTEMS
+    positions = Positions.of_yaml(_text(path), str(path))
+    try:
+        return Systems.model_validate(positions.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        line = positions.line(first["loc"])
+        raise BenchError(f"{path}, line {line}: {name}: {_said(first['msg'])}. See the head of the file.") from error
+
+
+def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
+    rows = csv.reader(_text(path).splitlines(keepends=True), strict=True)
+    columns = list(Number.model_fields)
+    try:
+        head = next(rows, [])
+        if head != columns:
+            raise BenchError(f"{path}, line 1: the columns must be {','.join(columns)}, not {','.join(head)}.")
+        begins = rows.line_num + 1
+        for cells in rows:
+            where = f"{path}, line {begins}"
+            if len(cells) != len(columns):
+                raise BenchError(
+                    f"{where}: {len(cells)} cells where {len(columns)} are needed. Quote texts with commas."
+                )
+            try:
+                number = Number.model_validate(dict(zip(columns, cells, strict=True)))
+            except ValidationError as error:
+                first = error.errors()[0]
+                name = ".".join(str(part) for part in first["loc"])
+                raise BenchError(f"{where}: {f'{name}: ' if name else ''}{_said(first['msg'])}.") from error
+            yield begins, number
+            begins = rows.line_num + 1
+    except csv.Error as error:
+        raise BenchError(f"{path}, line {rows.line_num}: no CSV: {error}.") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"cannot read {path}: {error}. The folder needs {NUMBERS} and {SYSTEMS}.") from error
+
+
+def _said(message: str) -> str:
+    return re.sub(r"^Value error, ", "", message).rstrip(".")
+
+
+def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[int]]) -> Reported:
+    override = next((each for each in system.overrides if each.fits(number)), Override(paper=number.paper))
+    unit = override.unit or system.unit
+    verdict, reason = Verdict(override.verdict or system.verdict), override.reason or system.reason or ""
+    source = override.source or system.source or ""
+    probability = _probability(number, unit, test_classes) if system.between_any_teachers else 1.0
+    if probability < IMPLAUSIBLE:
+        verdict = Verdict.IMPOSSIBLE
+        reason = (
+            f"The proof speaks of any two teachers; under it such an accuracy has probability at most "
+            f"{rounded_up(probability)}. {reason}"
+        )
+        source = f"bench/privacy/impossible.py; {source}"
+    return Reported(
+        **number.model_dump(),
+        method=override.method or system.method,
+        unit=unit,
+        public_data=override.public_data or system.public_data,
+        verdict=verdict,
+        reason=reason,
+        source=source,
+    )
+
+
+def _probability(number: Number, unit: str, test_classes: Mapping[str, Sequence[int]]) -> float:
+    counts = test_classes.get(number.dataset)
+    if counts is None or unit != "record" or number.measure != "accuracy":
+        return 1.0
+    if number.epsilon is None or number.delta is None or math.isinf(number.epsilon):
+        return 1.0
+    shares = [count / sum(counts) for count in counts]
+    return probability_bound(number.epsilon, number.delta, number.value / 100, shares).probability

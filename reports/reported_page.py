@@ -1,0 +1,200 @@
+"""The printed numbers of the four papers as a Markdown page: one table for each data set and unit, never mixed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from reports.contradictions import Conflict, DropError, conflicts, drop_errors
+from reports.leaderboard import md
+from reports.reported import PAPERS, PERCENT, Reported, Verdict
+
+NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
+"""How the page calls the papers."""
+
+UNITS = ("record", "client", "label", "query-label", "none")
+"""The units in the order of their tables."""
+
+HEAD = """# What the four papers print
+
+The numbers in the tables of {papers}, and those
+that text and captions state: copied from the papers, not measured here. Accuracy in %. The verdict is about the epsilon
+beside the accuracy, for the unit of the table, and the number in brackets leads to its reason. A sound epsilon says
+nothing about whether the accuracy can be reached; [the board](leaderboard.md) has what was.
+
+- **sound**: the epsilon follows from the mechanism as its paper describes it.
+- **unsound**: a step of the proof or of the accounting fails, or private data goes round the mechanism.
+- **unclear**: neither is shown by what is published.
+- **impossible as claimed**: the claim holds between any two teachers or not at all, and under it such an accuracy has a
+  probability below 5%; the reason prints the bound ([how](../bench/privacy/impossible.py)).
+- **no privacy**: there is no mechanism.
+
+The data are [reported/numbers.csv](reported/numbers.csv) and [reported/systems.yaml](reported/systems.yaml), from which
+`python -m bench reported -o leaderboards/reported.md` makes this page.
+"""
+
+
+def to_markdown(rows: Sequence[Reported]) -> str:
+    """Return the page of `rows`: tables, other numbers, conflicts, wrong drops, notes and the reasons of verdicts."""
+    tables: dict[tuple[str, str], list[Reported]] = defaultdict(list)
+    for row in rows:
+        if row.measure == "accuracy":
+            tables[row.dataset, row.unit].append(row)
+    order = sorted(tables, key=lambda key: (key[0], UNITS.index(key[1])))
+    numbers = _footnotes(tables, order)
+    *most, last = [f"{NAMES[paper]} ({citation})" for paper, citation in PAPERS.items()]
+    papers = f"{', '.join(most)} and {last}"
+    parts = [HEAD.format(papers=papers), _summary(rows)]
+    parts += [_table(dataset, unit, tables[dataset, unit], numbers) for dataset, unit in order]
+    parts += [_others(rows), _conflicts(conflicts(rows)), _drops(drop_errors(rows)), _notes(rows), _reasons(numbers)]
+    return "\n".join(part for part in parts if part)
+
+
+_Judgement = tuple[str, Verdict, str, str]
+
+
+def _judgement(row: Reported) -> _Judgement:
+    return row.system, row.verdict, row.reason, row.source
+
+
+def _footnotes(
+    tables: dict[tuple[str, str], list[Reported]], order: Iterable[tuple[str, str]]
+) -> dict[_Judgement, int]:
+    numbers: dict[_Judgement, int] = {}
+    for key in order:
+        for row in sorted(tables[key], key=_rank):
+            numbers.setdefault(_judgement(row), len(numbers) + 1)
+    return numbers
+
+
+def _rank(row: Reported) -> tuple[object, ...]:
+    epsilon = math.inf if row.epsilon is None else row.epsilon
+    return row.system.casefold(), row.system, epsilon, list(PAPERS).index(row.paper), row.table, row.setting, row.column
+
+
+def _lines(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    # A table that prints one number in several of its rows (a baseline beside each epsilon) has it once here.
+    return [*head, *dict.fromkeys("| " + " | ".join(md(cell) for cell in each) + " |" for each in cells)]
+
+
+def number_text(value: float | None) -> str:
+    """Return a printed number without trailing zeros; ∞ for infinity, a dash for None."""
+    if value is None:
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:.10g}"
+
+
+def _where(row: Reported) -> str:
+    place = row.table if row.table.startswith(("text", "fig")) else f"Table {row.table}"
+    return f"{NAMES[row.paper]}, {place}"
+
+
+def _summary(rows: Sequence[Reported]) -> str:
+    systems: dict[Verdict, set[str]] = defaultdict(set)
+    counts = Counter(row.verdict for row in rows if row.measure == "accuracy")
+    for row in rows:
+        if row.measure == "accuracy":
+            systems[row.verdict].add(row.system)
+    cells = [
+        (verdict.value, str(counts[verdict]), ", ".join(sorted(systems[verdict], key=lambda s: (s.casefold(), s))))
+        for verdict in Verdict
+        if counts[verdict]
+    ]
+    return "\n".join([*_lines(("verdict", "accuracies", "systems"), cells), ""])
+
+
+def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Judgement, int]) -> str:
+    title = "without privacy" if unit == "none" else f"unit {unit}"
+    columns = ("system", "epsilon", "delta", "accuracy", "printed in", "setting", "public data", "verdict")
+    cells = [
+        (
+            row.system,
+            number_text(row.epsilon),
+            number_text(row.delta),
+            number_text(row.value),
+            _where(row),
+            row.setting,
+            row.public_data,
+            f"{row.verdict.value} [{numbers[_judgement(row)]}]",
+        )
+        for row in sorted(rows, key=_rank)
+    ]
+    return "\n".join([f"## {md(dataset)}, {title}\n", *_lines(columns, cells), ""])
+
+
+def _others(rows: Sequence[Reported]) -> str:
+    """Return what is no accuracy; drops and epsilons of tables stand beside theirs in the data, and are left out."""
+    cells = [
+        (_where(row), row.row, row.column, row.dataset, row.setting, row.measure, number_text(row.value))
+        for row in rows
+        if row.measure in PERCENT - {"accuracy"}
+        or row.measure not in PERCENT | {"drop", "epsilon"}
+        or (row.measure == "epsilon" and row.table.startswith(("text", "fig")))
+    ]
+    if not cells:
+        return ""
+    columns = ("printed in", "row", "column", "data set", "setting", "what", "value")
+    return "\n".join(["## Other numbers\n", *_lines(columns, cells), ""])
+
+
+def _conflicts(found: Sequence[Conflict]) -> str:
+    if not found:
+        return ""
+    said = "The same system, data set, epsilon and setting, and accuracies that differ by more than rounding.\n"
+    cells = [
+        (
+            each.system,
+            each.dataset,
+            number_text(each.epsilon),
+            "; ".join(f"{number_text(row.value)} ({_where(row)})" for row in each.rows),
+        )
+        for each in found
+    ]
+    return "\n".join(
+        [
+            "## Where they contradict each other\n",
+            said,
+            *_lines(("system", "data set", "epsilon", "printed"), cells),
+            "",
+        ]
+    )
+
+
+def _drops(found: Sequence[DropError]) -> str:
+    if not found:
+        return ""
+    cells = [
+        (
+            _where(each.drop),
+            each.drop.system,
+            each.drop.dataset,
+            number_text(each.drop.epsilon),
+            number_text(each.drop.value),
+            f"{number_text(each.baseline.value)} − {number_text(each.accuracy.value)} = {each.difference:.2f}",
+        )
+        for each in found
+    ]
+    columns = ("printed in", "system", "data set", "epsilon", "drop", "what the accuracies give")
+    return "\n".join(["## Drops that do not follow\n", *_lines(columns, cells), ""])
+
+
+def _notes(rows: Sequence[Reported]) -> str:
+    notes: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        # What only tells the section is for who checks the data.
+        if row.note and not row.note.startswith(("section", "caption")):
+            notes[row.note].append(f"{_where(row)}, {row.system}, {row.dataset}: {number_text(row.value)}")
+    if not notes:
+        return ""
+    lines = [f"- {md('; '.join(dict.fromkeys(places)))}. {md(note)}." for note, places in notes.items()]
+    return "\n".join(["## Notes\n", *lines, ""])
+
+
+def _reasons(numbers: dict[_Judgement, int]) -> str:
+    lines = [
+        f"- [{number}] **{md(system)}**, {verdict.value}: {md(reason.rstrip('.'))}. Source: {md(source)}."
+        for (system, verdict, reason, source), number in numbers.items()
+    ]
+    return "\n".join(["## Reasons\n", *lines, ""])

@@ -1,0 +1,116 @@
+"""What is wrong in the files of printed numbers is said in one line, with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.errors import BenchError
+from reports.reported import NUMBERS, SYSTEMS, Verdict, read_reported, read_systems
+
+HEADER = "paper,table,row,column,system,dataset,setting,epsilon,delta,measure,value,note\n"
+GOOD = "dgd,I,Our X,MNIST,X,mnist,,10,1e-5,accuracy,97.4,\n"
+YAML = """systems:
+  X:
+    citation: someone
+    unit: record
+    public_data: none
+    verdict: sound
+    reason: because
+    source: there
+"""
+
+
+def folder(tmp_path: Path, numbers: str = HEADER + GOOD, systems: str = YAML) -> Path:
+    (tmp_path / NUMBERS).write_text(numbers)
+    (tmp_path / SYSTEMS).write_text(systems)
+    return tmp_path
+
+
+def test_one_line_and_one_system_are_enough(tmp_path: Path) -> None:
+    (row,) = read_reported(folder(tmp_path))
+    assert (row.value, row.verdict, row.reason, row.method) == (97.4, Verdict.SOUND, "because", None)
+
+
+BAD_NUMBERS = (
+    (GOOD.replace("I,Our X,MNIST,X", "II,Our X,MNIST,Y"), 3, "unknown system 'Y'"),
+    (GOOD.replace("97.4", "nan"), 3, "finite"),
+    (GOOD.replace("97.4", "inf"), 3, "finite"),
+    (GOOD.replace("97.4", "100.1"), 3, "between 0 and 100"),
+    (GOOD.replace("97.4", "-1"), 3, "between 0 and 100"),
+    (GOOD.replace("97.4", "ninety"), 3, "value"),
+    (GOOD.replace("dgd,", "dgb,"), 3, "unknown paper 'dgb'"),
+    (GOOD.replace("accuracy", "acuracy"), 3, "unknown measure 'acuracy'"),
+    (GOOD.replace(",10,", ",0,"), 3, "epsilon must be positive"),
+    (GOOD.replace(",10,", ",nan,"), 3, "epsilon must be positive"),
+    (GOOD.replace(",10,", ",inf,").replace("I,", "II,"), 3, "Write inf for a system without privacy"),
+    (GOOD.replace("1e-5", "1"), 3, "delta"),
+    (GOOD.replace("accuracy", "epsilon"), 3, "both columns"),
+    (GOOD.replace("accuracy,97.4", "drop,101"), 3, "between -100 and 100"),
+    (GOOD.replace(",\n", "\n"), 3, "11 cells where 12 are needed"),
+    (GOOD.replace("MNIST", ""), 3, "column"),
+    (GOOD.replace("Our X", "Our Z") + GOOD.replace("97.4", "97.5"), 4, "as line 2"),
+    (GOOD.replace("Our X", '"Our\nX"') + GOOD.replace("97.4", "x,y"), 5, "13 cells"),
+)
+
+
+@pytest.mark.parametrize(("second", "line", "says"), BAD_NUMBERS, ids=[says for _, _, says in BAD_NUMBERS])
+def test_a_bad_number_is_named_by_file_and_line(tmp_path: Path, second: str, line: int, says: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        read_reported(folder(tmp_path, HEADER + GOOD + second))
+    assert f"{NUMBERS}, line {line}: " in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+BAD_SYSTEMS = (
+    (YAML.replace("    reason: because\n", ""), 2, "a verdict needs a reason and a source"),
+    (YAML.replace("    source: there\n", ""), 2, "a verdict needs a reason and a source"),
+    (YAML.replace("sound", "certain"), 6, "verdict"),
+    (YAML.replace("verdict: sound", "verdict: impossible as claimed"), 6, "verdict"),
+    (YAML.replace("unit: record", "unit: person"), 4, "unit"),
+    (YAML.replace("unit: record", "unit: none"), 2, "go together"),
+    (YAML + "    colour: red\n", 9, "colour"),
+    (YAML + "  X:\n    unit: record\n", 9, "'X' stands there twice"),
+    (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 9, "an override needs"),
+    (YAML + "    overrides:\n      - {dataset: mnist, verdict: sound}\n", 10, "needs a reason and a source"),
+    (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 10, "unknown paper 'dgb'"),
+    (YAML + "test_classes:\n  mnist: [1]\n", 9, "2 or more classes"),
+    (YAML.replace("because", '"one\\ntwo"'), 2, "one line each"),
+    (YAML + "  [\n", 10, "no YAML"),
+    ("systems: {}\n", 1, "systems"),
+)
+
+
+@pytest.mark.parametrize(("text", "line", "says"), BAD_SYSTEMS, ids=[says for _, _, says in BAD_SYSTEMS])
+def test_a_bad_system_is_named_by_file_and_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        read_systems(folder(tmp_path, systems=text))
+    assert f"{SYSTEMS}, line {line}" in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_columns_are_said(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=f"cannot read .*{SYSTEMS}"):
+        read_reported(tmp_path)
+    with pytest.raises(BenchError, match=rf"{NUMBERS}, line 1: the columns must be paper,table"):
+        read_reported(folder(tmp_path, HEADER.replace(",note", "") + GOOD))
+    with pytest.raises(BenchError, match=rf"{NUMBERS}, line 1: the columns must be"):
+        read_reported(folder(tmp_path, ""))
+
+
+def test_the_first_override_that_fits_is_taken(tmp_path: Path) -> None:
+    told = (
+        YAML + "    overrides:\n"
+        "      - {dataset: mnist, epsilon: 1, verdict: unclear, reason: r1, source: s1}\n"
+        "      - {dataset: mnist, verdict: unsound, reason: r2, source: s2, public_data: p2}\n"
+    )
+    lines = GOOD + GOOD.replace("Our X", "one").replace(",10,", ",1,") + GOOD.replace("mnist", "svhn")
+    rows = read_reported(folder(tmp_path, HEADER + lines.replace("MNIST,X,svhn", "SVHN,X,svhn"), told))
+    assert [(r.verdict.value, r.reason, r.public_data) for r in rows] == [
+        ("unsound", "r2", "p2"),
+        ("unclear", "r1", "none"),
+        ("sound", "because", "none"),
+    ]
