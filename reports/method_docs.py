@@ -32,9 +32,9 @@ def method_sources(folder: Path = METHODS) -> dict[str, MethodSource]:
     for path in sorted(folder.glob("*.py")):
         try:
             module = ast.parse(path.read_text(encoding="utf-8"))
+            constants = _texts(module.body, _imported(module, folder))
         except (SyntaxError, ValueError):
             continue
-        constants = _texts(module.body, {})
         for node in module.body:
             name = _registered(node) if isinstance(node, ast.ClassDef) else None
             if name is not None and isinstance(node, ast.ClassDef):
@@ -51,6 +51,18 @@ def method_sources(folder: Path = METHODS) -> dict[str, MethodSource]:
     return dict(sorted(found.items()))
 
 
+def _imported(module: ast.Module, folder: Path) -> dict[str, str]:
+    """Return the texts that a module takes from other files of its folder."""
+    found: dict[str, str] = {}
+    for line in module.body:
+        if isinstance(line, ast.ImportFrom) and line.module and line.module.startswith(f"{folder.name}."):
+            path = folder / f"{line.module.rsplit('.', 1)[-1]}.py"
+            if path.is_file():
+                texts = _texts(ast.parse(path.read_text(encoding="utf-8")).body, {})
+                found.update({a.asname or a.name: texts[a.name] for a in line.names if a.name in texts})
+    return found
+
+
 def _registered(node: ast.ClassDef) -> str | None:
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "register_method":
@@ -61,7 +73,7 @@ def _registered(node: ast.ClassDef) -> str | None:
 
 
 def _texts(body: Sequence[ast.stmt], constants: Mapping[str, str]) -> dict[str, str]:
-    """Return the names in `body` that are given a text, one of `constants`, or a member of an enum.
+    """Return `constants` and the names in `body` that are given a text, one of these, or a member of an enum.
 
     ``PrivacyUnit.RECORD`` becomes "record".
     """
@@ -80,4 +92,4 @@ def _texts(body: Sequence[ast.stmt], constants: Mapping[str, str]) -> dict[str, 
             found[target.id] = constants[value.id]
         elif isinstance(value, ast.Attribute):
             found[target.id] = value.attr.lower().replace("_", "-")
-    return found
+    return {**constants, **found}

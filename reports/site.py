@@ -93,11 +93,14 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
     for number in source.reported:
         if number.method:
             printed[number.method].append(number)
+    rows: dict[str, list[tuple[Ranking, RowView]]] = defaultdict(list)
+    for ranking in every:
+        for row in ranking.rows:
+            rows[row.name].append((ranking, row))
     for name in sorted({*methods, *printed}):
-        mine = _rows_of(name, every)
         yield (
             f"methods/{page_name(name)}.html",
-            pages.method(name, sources.get(name), of_method[name], mine, printed[name]),
+            pages.method(name, sources.get(name), of_method[name], rows[name], printed[name]),
         )
     lines = {key: f"index.html#row-{quote(page_name(row.keys[0]))}" for row in source.board.rows for key in row.keys}
     for key, record in sorted(records.items()):
@@ -225,10 +228,6 @@ class _Pages:
             self._images[name] = data
         asked = "no privacy" if record.epsilon is None else f"epsilon {record.epsilon:g} {record.basis.value}"
         return quote(name), f"released images: {record.dataset}, {asked}, seed {record.seed}"
-
-
-def _rows_of(name: str, every: Iterable[Ranking]) -> list[tuple[Ranking, RowView]]:
-    return [(ranking, row) for ranking in every for row in ranking.rows if ("method", name) in row.data]
 
 
 def _by_student(rows: Iterable[R]) -> dict[str, list[R]]:

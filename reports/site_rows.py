@@ -74,7 +74,10 @@ class RowView:
     id: str
     ours: bool
     rank: int | None
+    name: str
+    """The method in the registry; of a reported system that is none of ours, its name."""
     method: str
+    """What the row prints for it."""
     method_href: str
     asked: str
     basis: str
@@ -165,7 +168,7 @@ def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence
     colours: dict[str, int] = {}
     for row in sources:  # in the order of the board: the first methods differ for certain
         colours.setdefault(row.method, len(colours) % OWN_COLOURS)
-    points = [replace(row.point, colour=colours.get(dict(row.data)["method"], OWN_COLOURS)) for row in rows]
+    points = [replace(row.point, colour=colours.get(row.name, OWN_COLOURS)) for row in rows]
     axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
@@ -208,6 +211,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         id=f"row-{page_name(key)}",
         ours=True,
         rank=rank,
+        name=row.method,
         method=row.method,
         method_href=method_href(row.method),
         asked="–" if row.asked is None else f"{row.asked:g}",
@@ -239,7 +243,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
     )  # fmt: skip
 
 
-def reported_row(found: Reported, name: str) -> RowView:
+def reported_row(found: Reported, place: str) -> RowView:
     """Return the view of a number that a paper prints: never ranked, and nothing is proven of it here."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
     sound = found.verdict is Verdict.SOUND
@@ -250,16 +254,17 @@ def reported_row(found: Reported, name: str) -> RowView:
     said = f"reported in {where}: claimed {claimed_text}, {found.verdict.value}"
     # What the paper proves is believed where the verdict is that its proof holds; nothing else is taken for proven.
     proven = epsilon if sound and epsilon is not None else math.inf
-    method = found.method or ""
+    name = found.method or found.system
     label = found.system + (f", {found.setting}" if found.setting else "")
     public = public_kinds(found.public_data)
     figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
-    row_id = f"reported-{page_name(name)}"
+    row_id = f"reported-{page_name(place)}"
     href = method_href(found.method) + "#reported" if found.method else ""
     return RowView(
         id=row_id,
         ours=False,
         rank=None,
+        name=name,
         method=label,
         method_href=href,
         asked="–",
@@ -281,7 +286,7 @@ def reported_row(found: Reported, name: str) -> RowView:
         remarks=((found.verdict.value, verdict_words(found)),),
         verdict=found.verdict.value,
         where=where,
-        data=_data(method or found.system, figures, public, "", "", "reported"),
+        data=_data(name, figures, public, "", "", "reported"),
         point=Point(
             row=row_id, said=f"{label}, {said}: {found.value:.2f}%", href=href or f"#{row_id}", accuracy=found.value,
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
