@@ -103,7 +103,8 @@ class RowView:
     data: tuple[tuple[str, str], ...]
     """What the script sorts and filters by."""
     point: Point
-    order: tuple[bool, float, str]
+    order: tuple[bool, bool, float, str]
+    """Finite proven epsilons first; of the others ours first; then by accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
             href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed, proven=row.proven,
             reported=False, uncovered=uncovered or refuted,
         ),
-        order=(math.isinf(row.proven), -row.accuracy, row.method),
+        order=(math.isinf(row.proven), False, -row.accuracy, row.method),
     )  # fmt: skip
 
 
@@ -283,7 +284,7 @@ def reported_row(found: Reported, place: str) -> RowView:
         public_words=found.public_data,
         attacks=tuple(Figure("–") for _ in GOALS),
         cost=Figure("–"),
-        remarks=((found.verdict.value, verdict_words(found)),),
+        remarks=(("why", verdict_words(found)),),
         verdict=found.verdict.value,
         where=where,
         data=_data(name, figures, public, "", "", "reported"),
@@ -292,7 +293,7 @@ def reported_row(found: Reported, place: str) -> RowView:
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
             reported=True, uncovered=uncovered,
         ),
-        order=(not math.isfinite(proven), -found.value, label),
+        order=(math.isinf(proven), math.isinf(proven), -found.value, label),
     )  # fmt: skip
 
 
@@ -334,8 +335,10 @@ def public_kinds(words: str, *, transferred: bool = False) -> list[str]:
         kinds.append("labelled")
     if "unlabelled" in lower:
         kinds.append("unlabelled")
+    if "private" in lower:
+        kinds.append("private-images")
     if not kinds:
-        kinds.append("none" if lower.strip() in ("", "none") else "other")
+        kinds.append("none" if lower.strip() in ("", "none") else "not-stated" if "not stated" in lower else "other")
     return kinds
 
 

@@ -286,6 +286,8 @@ def test_public_data_has_kinds_to_filter_by() -> None:
     assert public_kinds("ImageNet through resnet50 (overlap: x); unlabelled images") == ["transferred", "unlabelled"]
     assert public_kinds("an untrained net", transferred=True) == ["transferred"]
     assert public_kinds("a prior from imdb; unlabelled records") == ["labelled", "unlabelled"]
+    assert public_kinds("the images of the private records, whose labels alone are private") == ["private-images"]
+    assert public_kinds("not stated by the table") == ["not-stated"]
     assert public_kinds("words of a paper") == ["other"]
 
 

@@ -148,9 +148,8 @@ def test_plotly_takes_the_place_of_the_drawn_plot(seen: Seen, site: Path) -> Non
     names = page.locator("#mnist-record .legendtext").all_text_contents()
     assert "dgd (reported)" in names
     assert any("<script>" in name for name in names), "a method's name is text in the plot"
-    page.locator("#mnist-record .interactive").evaluate(
-        "plot => plot.emit('plotly_click', {points: [{customdata: plot.data.find(t => t.name === 'pate').customdata[0]}]})"
-    )
+    click = "plot => plot.emit('plotly_click', {points: [{customdata: plot.data.find(IS).customdata[0]}]})"
+    page.locator("#mnist-record .interactive").evaluate(click.replace("IS", "trace => trace.name === 'pate'"))
     page.wait_for_url("**/records/**")
     seen.check()
 

@@ -166,13 +166,15 @@
       trace.text.push(mark.querySelector("title").textContent.split(/[;:] /).map(plain).join("<br>"));
       trace.customdata.push(mark.getAttribute("href"));
     }
+    const narrow = section.drawn.clientWidth < 600; // no room for a legend: the one below the drawing is kept
+    section.plot.querySelector(".key").hidden = !narrow;
     const values = [], names = [];
     for (let d = low; d <= high; d++) values.push(d), names.push(String(Number((10 ** d).toPrecision(1))));
     if (beyond) values.push(high + 0.5), names.push(`> ${10 ** high}`);
     values.push(end - 0.5), names.push("∞");
     const axis = { gridcolor: colour("line"), zeroline: false, linecolor: colour("muted") };
     Plotly.react(section.drawn, [...traces.values()], {
-      margin: { l: 52, r: 10, t: 8, b: 44 }, hovermode: "closest", showlegend: true, dragmode: "zoom",
+      margin: { l: 52, r: 10, t: 8, b: 44 }, hovermode: "closest", showlegend: !narrow, dragmode: "zoom",
       paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
       hoverlabel: { align: "left", bgcolor: colour("raised"), bordercolor: colour("muted"), font: { color: colour("ink") } },
@@ -192,7 +194,6 @@
         const drawing = section.plot.querySelector("svg");
         drawing.before(section.drawn);
         drawing.style.display = "none";
-        section.plot.querySelector(".key").hidden = true; // Plotly has a legend
         draw(section);
         section.drawn.on("plotly_click", ({ points }) => { location.href = points[0].customdata; });
       }
