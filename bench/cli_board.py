@@ -38,7 +38,7 @@ def leaderboard(
     from reports.trpate import trpate_page
 
     folders = runs or [_committed()]
-    records, audits, attacks, homes = _read(folders)
+    records, audits, attacks, homes = read_folders(folders)
     board = build_board(records, audits)
     for key, why in board.refused:
         print(f"warning: {key} is not shown: {why}", file=sys.stderr)
@@ -70,7 +70,7 @@ def _committed() -> Path:
     return COMMITTED
 
 
-def _read(
+def read_folders(
     folders: list[Path],
 ) -> tuple[list[Record], list[AuditRecord], list[AttackRecord], dict[str, Path]]:
     """Return the records, audits and attacks of `folders`, by key the last one's, and where each lies.

@@ -142,7 +142,10 @@ _BOX = (52.0, 12.0, PLOT_WIDTH - 12.0, PLOT_HEIGHT - 44.0)
 
 
 def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
-    """Return accuracy against epsilon as SVG, each point a link; both places of a point are in its data."""
+    """Return accuracy against epsilon as SVG, each point a link; both places of a point are in its data.
+
+    The tab key passes over the points: the table has the same links.
+    """
     left, top, right, bottom = _BOX
     unit = (right - left) / (axis.end - axis.low)
     least = min((p.accuracy - (p.spread or 0) for p in points), default=0.0)
@@ -180,7 +183,7 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
         shape = '<path class="m" d="M0-5l5 5l-5 5l-5-5z"/>' if p.uncovered else '<circle class="m" r="4.2"/>'
         proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
         parts.append(
-            f'<a class="pt k{p.colour}{" hollow" if p.reported else ""}" href="{escape(p.href)}" '
+            f'<a class="pt k{p.colour}{" hollow" if p.reported else ""}" tabindex="-1" href="{escape(p.href)}" '
             f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
             f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
             f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'

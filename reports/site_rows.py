@@ -250,7 +250,9 @@ def reported_row(found: Reported, place: str) -> RowView:
     sound = found.verdict is Verdict.SOUND
     uncovered = found.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE)
     paper = PAPERS.get(found.paper, found.paper)
-    where = f"{paper} Tab. {found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
+    where = (
+        f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
+    )
     claimed_text = epsilon_text(epsilon)
     said = f"reported in {where}: claimed {claimed_text}, {found.verdict.value}"
     # What the paper proves is believed where the verdict is that its proof holds; nothing else is taken for proven.

@@ -82,7 +82,11 @@ def test_reported_rows_are_told_apart_and_have_no_number(site: Path) -> None:
     assert finite == list(range(1, len(finite) + 1))
     assert len(finite) == 3
     page = (site / "index.html").read_text()
-    for said in ("reported in DGD Tab. I", "reported in PATE, text", "the generator sees a classifier (Section III)"):
+    for said in (
+        "reported in DGD Tab.\u00a0I",
+        "reported in PATE, text",
+        "the generator sees a classifier (Section III)",
+    ):
         assert said in page
     rows = [a for a in Page(page).of("tr") if a.get("class") == "reported"]
     assert {row["data-source"] for row in rows} == {"reported"}
@@ -324,7 +328,7 @@ def test_command_writes_the_site_and_warns_of_what_it_does_not_show(tmp_path: Pa
     assert code == 0
     assert "warning: mnist-worse-10.0-s0 is not shown: its accuracy is nan" in err
     assert dead_links(run.path / "site") == []
-    assert "reported in DGD Tab. I" in (run.path / "site" / "index.html").read_text()
+    assert "reported in DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
 
 
 def test_command_without_records_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,10 @@ def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None
     assert page.inner_text("#count") == f"1 of {every} rows, in 1 of 4 rankings"
     assert page.get_attribute("#count", "aria-live") == "polite"
     assert page.url.endswith("#unit=client")
+    page.click("nav.parts a[href='#mnist-record']")  # a link to what is filtered away
+    page.wait_for_function("document.querySelector('#mnist-record').getBoundingClientRect().top < 200")
+    assert len(shown(page)) == every
+    page.select_option("[name=unit]", "client")
     page.click("button[type=reset]")
     page.wait_for_function("!location.hash")
     assert len(shown(page)) == every

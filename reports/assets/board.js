@@ -152,7 +152,7 @@
       const name = data.method + (hollow ? " (reported)" : "");
       const k = [...mark.classList].find((word) => /^k\d$/.test(word));
       if (!traces.has(name)) traces.set(name, {
-        name: plain(name), type: "scatter", mode: "markers", x: [], y: [], text: [], customdata: [],
+        name: plain(name.length > 40 ? `${name.slice(0, 39)}…` : name), type: "scatter", mode: "markers", x: [], y: [], text: [], customdata: [],
         error_y: { type: "data", array: [], thickness: 1.2, width: 3 }, hovertemplate: "%{text}<extra></extra>",
         marker: { color: colour(k), size: 9, symbol: [], line: { width: hollow ? 2 : 0.6, color: hollow ? colour(k) : colour("paper") } },
       });
@@ -167,7 +167,7 @@
       trace.customdata.push(mark.getAttribute("href"));
     }
     const narrow = section.drawn.clientWidth < 600; // no room for a legend: the one below the drawing is kept
-    section.plot.querySelector(".key").hidden = !narrow;
+    section.plot.querySelector(".colours").hidden = !narrow;
     const values = [], names = [];
     for (let d = low; d <= high; d++) values.push(d), names.push(String(Number((10 ** d).toPrecision(1))));
     if (beyond) values.push(high + 0.5), names.push(`> ${10 ** high}`);
@@ -235,7 +235,7 @@
     }));
     addEventListener("hashchange", () => {
       // A link to a ranking or row that the filters hide takes them away.
-      const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      const target = document.querySelector(":target");
       if (target?.closest("[hidden]")) {
         form.reset();
         requestAnimationFrame(() => setTimeout(() => target.scrollIntoView(), 50));
