@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from bench import __version__, cli_attack, cli_board, cli_data, cli_epsilon, cli_reported, cli_run, cli_weights
+from bench import (
+    __version__,
+    cli_attack,
+    cli_board,
+    cli_data,
+    cli_epsilon,
+    cli_report,
+    cli_reported,
+    cli_run,
+    cli_weights,
+)
 from bench.cli_run import Json, Out, Sets
 from bench.console import print_json, print_table
 from bench.errors import BenchError
@@ -32,6 +42,7 @@ app.command("cancel")(cli_run.cancel)
 app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 app.command("leaderboard")(cli_board.leaderboard)
+app.command("report")(cli_report.report)
 app.command("reported")(cli_reported.reported)
 
 

@@ -146,7 +146,7 @@ Baselines = dict[tuple[str, str, str], tuple[float, tuple[str, ...]]]
 def _baselines(groups: Iterable[list[Record]]) -> Baselines:
     found: Baselines = {}
     for group in groups:
-        if group[0].epsilon is None:
+        if group[0].epsilon is None and group[0].config.get("records") is None:
             accuracy = statistics.fmean(_accuracy(record) for record in group)
             keys = tuple(record.key for record in sorted(group, key=lambda r: r.seed))
             key = _compared_with(group[0])

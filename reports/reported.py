@@ -324,7 +324,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
     if probability < IMPLAUSIBLE:
         verdict = Verdict.IMPOSSIBLE
         reason = (
-            f"The proof speaks of any two teachers; under it such an accuracy has probability at most "
+            f"Under a claim that holds between any two teachers such an accuracy has probability at most "
             f"{rounded_up(probability)}. {reason}"
         )
         source = f"bench/privacy/impossible.py; {source}"

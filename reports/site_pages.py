@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from bench.attack_record import AttackRecord, AuditRecord, Channel
+from bench.privacy.impossible import rounded_up
 from bench.record import Accountant, Record
 from reports.attacks import percent
 from reports.leaderboard import epsilon_text
@@ -100,7 +101,7 @@ def _about(record: Record, siblings: Sequence[Record]) -> Section:
         rows.append(
             (
                 "under the claim",
-                f"an accuracy above {100 * found.threshold:.2f}% has probability at most {found.probability:.2g}",
+                f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)}",
             )
         )
     rows += [(f"seed {other.seed}", Link(other.key, record_href(other.key))) for other in siblings]
@@ -223,13 +224,15 @@ def _attack_table(attack: AttackRecord) -> Table:
     roles = list(attack.targets)
     measures = list(dict.fromkeys(name for scores in attack.targets.values() for name in scores.metrics))
     rows: list[tuple[Cell, ...]] = [
-        ("accuracy of the target", *(_share(attack.targets[role].accuracy) for role in roles))
+        ("accuracy of the target, %", *(_share(attack.targets[role].accuracy) for role in roles))
     ]
     for measure in measures:
-        scale = 1 if any(word in measure for word in ("auc", "ssim", "lpips", "gap", "psnr", "distance")) else 100
+        share = attack.goal == "robustness" or any(word in measure for word in ("top-", "tpr@", "recovery"))
         found = (attack.targets[role].metrics.get(measure) for role in roles)
-        rows.append((measure, *(percent(estimate, scale) for estimate in found)))
-    said = [f"Goal {attack.goal}; sees {attack.access or 'not said'}, knows {attack.knowledge or 'not said'}."]
+        unit = ", %" if share else ""
+        rows.append((measure + unit, *(percent(estimate, 100 if share else 1) for estimate in found)))
+    known = [f"sees {attack.access}"] * bool(attack.access) + [f"knows {attack.knowledge}"] * bool(attack.knowledge)
+    said = [f"The attacker {' and '.join(known)}."] if known else []
     if attack.no_power:
         said.append(f"No power: {attack.no_power}.")
     if attack.failure is not None:
@@ -237,7 +240,8 @@ def _attack_table(attack: AttackRecord) -> Table:
     said += attack.notes
     if attack.citation:
         said.append(f"After {attack.citation}.")
-    return Table(f"{attack.attack}, {attack.goal}", ("measure", *roles), tuple(rows), " ".join(said))
+    caption = attack.attack if attack.attack == attack.goal else f"{attack.attack}, {attack.goal}"
+    return Table(caption, ("measure", *roles), tuple(rows), " ".join(said))
 
 
 def _provenance(record: Record) -> Table:
