@@ -231,8 +231,7 @@ def _attack_table(attack: AttackRecord) -> Table:
         found = (attack.targets[role].metrics.get(measure) for role in roles)
         unit = ", %" if share else ""
         rows.append((measure + unit, *(percent(estimate, 100 if share else 1) for estimate in found)))
-    known = [f"sees {attack.access}"] * bool(attack.access) + [f"knows {attack.knowledge}"] * bool(attack.knowledge)
-    said = [f"The attacker {' and '.join(known)}."] if known else []
+    said = [f"{name}: {text}." for name, text in (("Access", attack.access), ("Knowledge", attack.knowledge)) if text]
     if attack.no_power:
         said.append(f"No power: {attack.no_power}.")
     if attack.failure is not None:
