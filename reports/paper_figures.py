@@ -163,11 +163,11 @@ def _line_look(series: Series) -> dict[str, Any]:
 
 def _bar_look(series: Series) -> dict[str, Any]:
     colour = COLOURS[series.slot % len(COLOURS)]
+    hatch = HATCHES[series.slot % len(HATCHES)]
     if series.whose == "theirs":
-        return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9}
+        return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9, "hatch": hatch}
     # A lighter face, so that the pattern is seen in print without colour.
     light = tuple(1 - 0.55 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
-    hatch = HATCHES[series.slot % len(HATCHES)]
     return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
 
 
