@@ -146,7 +146,7 @@ def _shows_8(material: Material) -> Sequence[str]:
         score = material.value(Attacked(one, "gmi", "[IS]", "student", 1e-6))
         gap = material.value(Attacked(one, "gmi", "committee top-1 above counterfactual"))
         if score is not None:
-            above = "" if gap is None else f", named {gap.mean:+.1f} points above the control"
+            above = "" if gap is None else f", named {gap.mean:+.1f} points against the control"
             told.append(f"{name} {score.mean:.2f} million{above}")
     found = ["What ours shows. [IS] = (IS - 1) * 10^6: " + "; ".join(told) + "."] if told else []
     return [

@@ -256,7 +256,10 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
 def _why_empty(picture: Picture, material: Material) -> str:
     if picture.cell.cannot:
         return "in no record"
-    return "not run" if material.find(picture.cell) is None else "no picture\nbeside its record"
+    found = material.find(picture.cell)
+    if found is None or (picture.attack and not material.evidence.attacks_on(found, picture.attack)):
+        return "not run"
+    return "no picture\nbeside its record"
 
 
 def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> list[tuple[object, ...]]:

@@ -306,7 +306,7 @@ class Material:
         commands = [picture.cell.command] if picture.cell.command else []
         if picture.attack:
             commands.append(Attacked(picture.cell, picture.attack, "").command)
-        if self.find(picture.cell) is None:
+        if picture.cell.cannot or self.find(picture.cell) is None:
             return Missing(what + picture.cell.label, picture.cell.cannot or "not run", tuple(commands))
         why = "the file is not beside its record; give the run directory that has it with --runs"
         return Missing(what + picture.cell.label, why, tuple(commands))

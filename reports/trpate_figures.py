@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from reports.evidence import Cell, Setting
 from reports.leaderboard import epsilon_text
 from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
+from reports.reported import Reported
 
 DELTA = 1e-5
+WHOLE = (0.0, 102.0)
 Settings = dict[str, Setting]
 SMALL_NETS: Settings = {"teachers": 200, "gamma": 0.05, "least_queries": 1, "claim": "closed-form"}
 """PATE with small nets, of which the paper says no more than that there are 200 teachers."""
@@ -63,20 +65,29 @@ FULL = {"mnist": 60_000, "cifar10": 40_000}
 """Private records here; the paper's CIFAR-10 curve goes to 50,000."""
 
 
-def _by_size(method: str, dataset: str, preset: str) -> tuple[Point, ...]:
-    cells = [
-        (n, Cell(method, dataset, settings=() if n == FULL[dataset] else (("records", n),), preset=preset))
-        for n in (*SIZES, FULL[dataset])
-    ]
-    return tuple(Point(float(n), Ours(one)) for n, one in cells)
-
-
-def _printed_sizes(material: Material, table: str, **wanted: str) -> tuple[Point, ...]:
+def _by_size(method: str, dataset: str, preset: str, printed: dict[float, Reported]) -> tuple[Point, ...]:
+    """Return the accuracies by size, each with the printed one beside it where the text has one."""
     points = []
+    for n in (*SIZES, FULL[dataset]):
+        whole = n == FULL[dataset]
+        one = Cell(method, dataset, settings=() if whole else (("records", n),), preset=preset)
+        beside = printed.get(float(PRINTED_FULL[dataset] if whole else n))
+        points.append(Point(float(n), Ours(one, beside=beside)))
+    return tuple(points)
+
+
+def _printed_sizes(material: Material, table: str, **wanted: str) -> dict[float, Reported]:
+    """Return what the text of the paper has of a curve, by the number of records."""
+    sizes = {}
     for number in material.printed(table=table, **wanted):
-        size = float(number.setting.split()[0]) if "records" in number.setting else float(PRINTED_FULL[number.dataset])
-        points.append(Point(size, Theirs(number)))
-    return tuple(sorted(points, key=lambda point: float(str(point.x))))
+        records = number.setting.split()[0] if "records" in number.setting else PRINTED_FULL[number.dataset]
+        sizes[float(records)] = number
+    return dict(sorted(sizes.items()))
+
+
+def _theirs(label: str, printed: dict[float, Reported], slot: int) -> tuple[Series, ...]:
+    points = tuple(Point(size, Theirs(number)) for size, number in printed.items())
+    return (Series(label, points, slot, "theirs"),) if points else ()
 
 
 PRINTED_FULL = {"mnist": 60_000, "cifar10": 50_000}
@@ -84,26 +95,23 @@ PRINTED_FULL = {"mnist": 60_000, "cifar10": 50_000}
 
 
 def _figure_1(material: Material) -> Sequence[Panel]:
-    series = []
+    series: list[Series] = []
     for slot, (name, dataset) in enumerate([("MNIST", "mnist"), ("CIFAR-10", "cifar10")]):
-        series.append(Series(f"{name}, small net", _by_size("nonprivate", dataset, "quick"), slot))
-        theirs = _printed_sizes(material, "fig 1", dataset=dataset)
-        series.append(Series(f"{name}, printed", theirs, slot, "theirs"))
-    return [
-        Panel("", "training records", "accuracy (%)", tuple(s for s in series if s.points), x_scale="log",
-              y_limits=(0.0, 102.0))
-    ]  # fmt: skip
+        printed = _printed_sizes(material, "fig 1", dataset=dataset)
+        series.append(Series(f"{name}, small net", _by_size("nonprivate", dataset, "quick", printed), slot))
+        series += _theirs(f"{name}, printed", printed, slot)
+    return [Panel("", "training records", "accuracy (%)", tuple(series), x_scale="log", y_limits=WHOLE)]
 
 
 def _figure_5(material: Material) -> Sequence[Panel]:
-    scratch = Series("from scratch, small net", _by_size("nonprivate", "cifar10", "quick"), 0)
-    transfer = Series("transferred, ResNet-50", _by_size("nonprivate-transfer", "cifar10", "paper"), 1)
-    printed = (
-        Series("from scratch, VGG13, printed", _printed_sizes(material, "fig 1", dataset="cifar10"), 0, "theirs"),
-        Series("transferred, VGG13, printed", _printed_sizes(material, "fig 5"), 1, "theirs"),
+    scratch, transfer = _printed_sizes(material, "fig 1", dataset="cifar10"), _printed_sizes(material, "fig 5")
+    series = (
+        Series("from scratch, small net", _by_size("nonprivate", "cifar10", "quick", scratch), 0),
+        *_theirs("from scratch, VGG13, printed", scratch, 0),
+        Series("transferred, ResNet-50", _by_size("nonprivate-transfer", "cifar10", "paper", transfer), 1),
+        *_theirs("transferred, VGG13, printed", transfer, 1),
     )
-    series = (scratch, transfer, *(one for one in printed if one.points))
-    return [Panel("CIFAR-10", "training records", "accuracy (%)", series, x_scale="log", y_limits=(0.0, 102.0))]
+    return [Panel("CIFAR-10", "training records", "accuracy (%)", series, x_scale="log", y_limits=WHOLE)]
 
 
 def _shows_sizes(material: Material) -> Sequence[str]:
@@ -153,10 +161,9 @@ def _figure_7(material: Material) -> Sequence[Panel]:
         Series(name, tuple(Point(1 / gamma, Ours(one)) for gamma, one in zip(GAMMAS, cells, strict=True)), slot)
         for name, slot, cells in curves
     ]
-    whole = (0.0, 102.0)
     return [
-        Panel("1,000 labels", "noise scale 1/γ", "labels right (%)", tuple(labels), y_limits=whole),
-        Panel("the student of these labels", "noise scale 1/γ", "accuracy (%)", tuple(students), y_limits=whole),
+        Panel("1,000 labels", "noise scale 1/γ", "labels right (%)", tuple(labels), y_limits=WHOLE),
+        Panel("the student of these labels", "noise scale 1/γ", "accuracy (%)", tuple(students), y_limits=WHOLE),
     ]
 
 
@@ -178,8 +185,9 @@ def _shows_7(material: Material) -> Sequence[str]:
         "What ours shows. Labels right at γ 0.05: " + ", ".join(told) + "." if told else "",
         "The noise has the scale 1/γ on each count of 200 teachers. The right panel is ours: what such labels are "
         "worth." + printed,
-        "A point at γ is asked for by the ε that Theorem 1 gives it for 1,000 queries, from 1.0 at γ 0.0125 to "
-        "hundreds of thousands at γ 10.",
+        "A point at γ is asked for by the ε that Theorem 1 gives it for 1,000 queries: "
+        f"{epsilon_text(asked_for(min(GAMMAS), 1000))} at γ {min(GAMMAS):g}, "
+        f"{epsilon_text(asked_for(max(GAMMAS), 1000))} at γ {max(GAMMAS):g}, which is next to no noise.",
     )
 
 

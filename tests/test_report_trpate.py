@@ -135,7 +135,8 @@ def test_labels_by_the_scale_of_the_noise() -> None:
 def test_what_no_record_holds_has_no_command() -> None:
     spec = choose(PAPER.figures, "4", "figure", "trpate")
     assert isinstance(spec, FigureSpec)
-    material = material_of(PAPER)
+    there = [record_of(Cell(name, "cifar10", preset="quick")) for name in ("nonprivate", "nonprivate-transfer")]
+    material = material_of(PAPER, *there)
     missing = [material.missing(entry) for entry in entries_of(spec.panels(material))]
     assert len(missing) == 2
     assert all(found is not None and not found.commands and "t-SNE" in found.why for found in missing)
