@@ -98,12 +98,9 @@ def _about(record: Record, siblings: Sequence[Record]) -> Section:
         rows.append(("student, SHA-256", record.student.sha256))
     if record.privacy is not None and record.privacy.plausibility is not None:
         found = record.privacy.plausibility
-        rows.append(
-            (
-                "under the claim",
-                f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)}",
-            )
-        )
+        most = rounded_up(found.probability)
+        above = f"an accuracy above {100 * found.threshold:.2f}% has probability at most {most}"
+        rows.append(("under the claim", above))
     rows += [(f"seed {other.seed}", Link(other.key, record_href(other.key))) for other in siblings]
     rows += [("note", note) for note in record.notes]
     return Section(
