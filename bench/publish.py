@@ -356,21 +356,15 @@ def write(publication: Publication, into: Path) -> None:
 def rebuild(folder: Path) -> list[Path]:
     """Make the pages of the board in `folder` again from the records that lie there, and return them.
 
-    Raises :class:`BenchError` where a record is damaged: the pages would leave it out.
+    A README.md beside `folder` that has the marks gets its table. Raises :class:`BenchError` where a record is damaged:
+    the pages would leave it out.
     """
-    from reports.attacks import attacks_page
-    from reports.leaderboard import build_board, to_csv, to_markdown
-    from reports.trpate import trpate_page
+    from reports.pages import gather, write_pages
+    from reports.summary import BEGIN
 
-    read = RunDir(folder).read_records(set_aside=False)
-    audits, torn = RunDir(folder).read_audits()
-    attacks, broken = RunDir(folder).read_attacks()
-    for line in [*read.damaged, *torn, *broken]:
+    found = gather([folder], set_aside=False)
+    for line in found.warnings:
         raise BenchError(f"{line}. Restore it by git, then give the same command again.")
-    board = build_board(read.found, audits)
-    pages = {"leaderboard.md": to_markdown(board), "leaderboard.csv": to_csv(board)}
-    pages["trpate.md"] = trpate_page(read.found)
-    pages["attacks.md"] = attacks_page(read.found, attacks) if attacks else ""
-    made = {folder / name: text.encode() for name, text in pages.items() if text}
-    write_together(made)
-    return list(made)
+    readme = folder.parent / "README.md"
+    marked = readme.is_file() and BEGIN in readme.read_text(encoding="utf-8")
+    return write_pages(folder, found, readme=readme if marked else None)[1]

@@ -2,77 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 from site_tools import dead_links
 
 from bench.calibrations import Calibrations
-from bench.cli_board import read_folders
 from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
-from reports.attacks import attacks_page
-from reports.leaderboard import build_board, to_csv, to_markdown
-from reports.reported import read_reported
-from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site
-from reports.trpate import trpate_page
+from reports.pages import gather, write_pages
+from reports.site import PLOTLY, PLOTLY_IS_HERE
 
 ROOT = Path(__file__).parent.parent
+NOT_COMMITTED = {Path(PLOTLY).name, Path(PLOTLY_IS_HERE).name, "run.json"}
+"""What the command makes and the repository leaves out."""
 
 
-def test_committed_board_is_regenerated_to_the_byte() -> None:
-    read = RunDir(ROOT / "leaderboards").read_records(set_aside=False)
-    assert read.damaged == []
-    assert read.found
-    audits, damaged = RunDir(ROOT / "leaderboards").read_audits()
-    assert damaged == []
-    board = build_board(read.found, audits)
-    assert (ROOT / "leaderboards" / "leaderboard.md").read_text() == to_markdown(board)
-    assert (ROOT / "leaderboards" / "leaderboard.csv").read_text() == to_csv(board)
+def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) -> None:
+    """`python -m bench leaderboard leaderboards --readme README.md` mends what this finds."""
+    committed, folder = ROOT / "leaderboards", tmp_path / "leaderboards"
+    shutil.copytree(committed, folder)
+    for path in [*folder.glob("*.*"), folder / "site"]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copy(ROOT / "README.md", tmp_path)
+    found = gather([folder], set_aside=False)
+    assert found.warnings == []
+    board, _ = write_pages(folder, found, readme=tmp_path / "README.md")
+    assert board.refused == []
+    assert (tmp_path / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
+    assert _contents(folder) == _contents(committed)
+    assert dead_links(committed / "site") == []
 
 
-def test_committed_attacks_are_regenerated_to_the_byte() -> None:
-    directory = RunDir(ROOT / "leaderboards")
-    attacks, damaged = directory.read_attacks()
-    assert damaged == []
-    assert attacks
-    page = attacks_page(directory.read_records(set_aside=False).found, attacks)
-    assert (ROOT / "leaderboards" / "attacks.md").read_text() == page
-
-
-def test_committed_tables_of_trpate_are_regenerated_to_the_byte() -> None:
-    page = trpate_page(RunDir(ROOT / "leaderboards").read_records(set_aside=False).found)
-    assert (ROOT / "leaderboards" / "trpate.md").read_text() == page
-
-
-def test_committed_site_is_regenerated_to_the_byte() -> None:
-    folder = ROOT / "leaderboards"
-    if not (folder / "site" / LIST).is_file():
-        pytest.skip("no site is committed")
-    records, audits, attacks, homes = read_folders([folder])
-    source = Source(build_board(records, audits), records, audits, attacks, read_reported(), homes)
-    built = {name: data for name, data in build_site(source, folder) if name not in (PLOTLY, PLOTLY_IS_HERE)}
-    names = {str(path.relative_to(folder / "site")) for path in (folder / "site").rglob("*") if path.is_file()}
-    assert names - {LIST, PLOTLY, PLOTLY_IS_HERE} == set(built)
-    assert [name for name, data in built.items() if (folder / "site" / name).read_bytes() != data] == []
-    assert dead_links(folder / "site") == []
-
-
-SHOWN = ("mnist", "fmnist", "att-faces-a")
-"""The data sets whose tables README prints whole; the others have pages of their own."""
-
-
-def test_readme_prints_the_committed_board() -> None:
-    board = (ROOT / "leaderboards" / "leaderboard.md").read_text()
-    tables = {part.split(",")[0]: part.splitlines() for part in board.split("\n## ")[1:]}
-    readme = (ROOT / "README.md").read_text()
-    for name in SHOWN:
-        rows = [line for line in tables[name] if line.startswith("| ")]
-        assert rows
-        assert all(row in readme for row in rows), name
-    every = {line for part in tables.values() for line in part}
-    printed = readme.split("## The board")[1].split("\n## ")[0].splitlines()
-    assert [line for line in printed if line.startswith("| ") and line not in every] == []
+def _contents(folder: Path) -> dict[str, str]:
+    ours = (path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_COMMITTED)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in ours}
 
 
 def test_nothing_of_the_board_has_run_from_changed_files() -> None:

@@ -1,0 +1,89 @@
+"""All pages of a board: Markdown, CSV, the site and README's table, made from what lies in run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.atomic import write_together
+from bench.attack_record import AttackRecord, AuditRecord
+from bench.errors import BenchError
+from bench.record import Record
+from bench.store import RunDir
+from reports import summary
+from reports.attacks import attacks_page
+from reports.leaderboard import Board, build_board, to_csv, to_markdown
+from reports.reported import FOLDER, read_reported
+from reports.reported_page import to_markdown as reported_page
+from reports.site import Source, write_site
+from reports.trpate import trpate_page
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What run directories hold: by key the last one's, where each lies, and a line for each file not understood."""
+
+    records: list[Record]
+    audits: list[AuditRecord] = field(default_factory=list)
+    attacks: list[AttackRecord] = field(default_factory=list)
+    homes: dict[str, Path] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def gather(folders: Sequence[Path], *, set_aside: bool = True) -> Gathered:
+    """Return the records, audits and attacks of `folders`; `set_aside` is of damaged records, as in a run directory.
+
+    Raises :class:`BenchError` where a folder is no run directory, or none of them holds a record.
+    """
+    records: dict[str, Record] = {}
+    audits: dict[str, AuditRecord] = {}
+    attacks: dict[str, AttackRecord] = {}
+    homes: dict[str, Path] = {}
+    warnings: list[str] = []
+    for path in folders:
+        directory = RunDir(path)
+        read = directory.read_records(set_aside=set_aside)
+        found, damaged = directory.read_audits()
+        struck, torn = directory.read_attacks()
+        warnings += [*read.damaged, *damaged, *torn]
+        if not read.found and len(folders) > 1:
+            warnings.append(f"{path} holds no records")
+        records.update({record.key: record for record in read.found})
+        audits.update({audit.key: audit for audit in found})
+        attacks.update({attack.key: attack for attack in struck})
+        keys = [*(r.key for r in read.found), *(a.key for a in found), *(a.key for a in struck)]
+        homes.update(dict.fromkeys(keys, path))
+    if not records:
+        names = ", ".join(str(path) for path in folders)
+        raise BenchError(
+            f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
+            "makes some; `python -m bench status` says what became of a run."
+        )
+    return Gathered(list(records.values()), list(audits.values()), list(attacks.values()), homes, warnings)
+
+
+def write_pages(folder: Path, found: Gathered, *, readme: Path | None = None) -> tuple[Board, list[Path]]:
+    """Write the pages of `found` into `folder`; return the board and the pages that a reader opens.
+
+    `readme` gets the table of MNIST between its marks. Records that the board refuses are on no page. Where `folder`
+    holds the printed numbers of papers (``reported/``), their page is written beside the others.
+    """
+    board = build_board(found.records, found.audits)
+    refused = {key for key, _ in board.refused}
+    records = [record for record in found.records if record.key not in refused]
+    texts = {
+        folder / "leaderboard.md": to_markdown(board),
+        folder / "leaderboard.csv": to_csv(board),
+        folder / "trpate.md": trpate_page(records),
+        folder / "attacks.md": attacks_page(records, found.attacks) if found.attacks else "",
+    }
+    if (folder / "reported").is_dir():
+        texts[folder / "reported.md"] = reported_page(read_reported(folder / "reported"))
+    if readme is not None:
+        texts[readme] = summary.put(summary.summary(board), readme.read_text(encoding="utf-8"))
+    made = {path: text.encode() for path, text in texts.items() if text}
+    write_together(made)
+    printed = read_reported() if FOLDER.is_dir() else []  # an installed package has no such folder
+    write_site(folder, Source(board, records, found.audits, found.attacks, printed, found.homes))
+    return board, [*made, folder / "site" / "index.html"]
