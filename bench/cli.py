@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bench import (
     __version__,
     cli_attack,
+    cli_board,
     cli_data,
     cli_epsilon,
     cli_export,
     cli_publish,
+    cli_report,
     cli_reported,
     cli_run,
     cli_weights,
@@ -22,10 +24,6 @@ from bench import (
 from bench.cli_run import Json, Out, Sets
 from bench.console import print_json, print_table
 from bench.errors import BenchError
-
-if TYPE_CHECKING:
-    from bench.attack_record import AttackRecord, AuditRecord
-    from bench.record import Record
 
 app = typer.Typer(
     name="bench",
@@ -47,6 +45,8 @@ app.command("attack")(cli_attack.attack)
 app.command("audit")(cli_attack.audit)
 app.command("publish")(cli_publish.publish)
 app.command("export")(cli_export.export)
+app.command("leaderboard")(cli_board.leaderboard)
+app.command("report")(cli_report.report)
 app.command("reported")(cli_reported.reported)
 
 
@@ -127,47 +127,6 @@ def check(
         print(f"not checked, plug-in failed to import: {where}: {why}", file=sys.stderr)
     if not all(result.ok for result in results):
         raise typer.Exit(1)
-
-
-@app.command()
-def leaderboard(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or leaderboards for the committed records.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of leaderboard.md and .csv; default: the first RUNS.")
-    ] = None,
-    json_: Json = False,
-) -> None:
-    """Write the leaderboard of one or more run directories as Markdown and CSV, and print it."""
-    from bench.store import RunDir, write_atomic
-    from reports.attacks import attacks_page
-    from reports.leaderboard import build_board, to_csv, to_markdown
-    from reports.trpate import trpate_page
-
-    records: dict[str, Record] = {}
-    audits: dict[str, AuditRecord] = {}
-    attacks: dict[str, AttackRecord] = {}
-    for path in runs:
-        read = RunDir(path).read_records()
-        found, damaged = RunDir(path).read_audits()
-        struck, torn = RunDir(path).read_attacks()
-        for line in [*read.damaged, *damaged, *torn]:
-            print(f"warning: {line}", file=sys.stderr)
-        records.update({record.key: record for record in read.found})
-        audits.update({audit.key: audit for audit in found})
-        attacks.update({attack.key: attack for attack in struck})
-    board = build_board(records.values(), audits.values())
-    folder = runs[0] if out is None else out
-    write_atomic(folder / "leaderboard.md", to_markdown(board).encode())
-    write_atomic(folder / "leaderboard.csv", to_csv(board).encode())
-    cli_run.print_board(list(records.values()), list(audits.values()), json_=json_)
-    print(f"wrote {folder / 'leaderboard.md'} and {folder / 'leaderboard.csv'}", file=sys.stderr)
-    transferred = trpate_page(records.values())
-    if transferred:
-        write_atomic(folder / "trpate.md", transferred.encode())
-        print(f"wrote {folder / 'trpate.md'}", file=sys.stderr)
-    if attacks:
-        write_atomic(folder / "attacks.md", attacks_page(records.values(), list(attacks.values())).encode())
-        print(f"wrote {folder / 'attacks.md'}", file=sys.stderr)
 
 
 def main() -> None:

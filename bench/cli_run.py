@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bench.schedule import Unit
     from bench.store import RunDir
     from bench.worker import Outcome
+    from reports.leaderboard import Board
 
 
 class Launcher(StrEnum):
@@ -410,8 +411,8 @@ def _whole(text: str) -> int:
         raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
 
 
-def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool) -> None:
-    """Print the board of `records`, with what `audits` found, as tables or as JSON."""
+def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None) -> None:
+    """Print the board of `records`, with what `audits` found, as tables or as JSON; `board`: where it is built."""
     from bench.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
@@ -419,7 +420,7 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
         filled = with_audits(records, audits)
         print_json({"records": [record.model_dump(mode="json") for record in filled]})
         return
-    board = build_board(records, audits)
+    board = build_board(records, audits) if board is None else board
     for (dataset, unit), rows in board.tables().items():
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
@@ -432,6 +433,8 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
         )
     for record in board.failures:
         print(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
+    for key, why in board.refused:
+        print(f"not shown: {key}: {why}")
 
 
 Runs = Annotated[Path, typer.Argument(help="Run directory.")]

@@ -356,10 +356,13 @@ def write(publication: Publication, into: Path) -> None:
 def rebuild(folder: Path) -> list[Path]:
     """Make the pages of the board in `folder` again from the records that lie there, and return them.
 
-    Raises :class:`BenchError` where a record is damaged: the pages would leave it out.
+    Its site is made again where it has one. Raises :class:`BenchError` where a record is damaged or is not shown: the
+    pages would leave it out.
     """
     from reports.attacks import attacks_page
     from reports.leaderboard import build_board, to_csv, to_markdown
+    from reports.reported import FOLDER, read_reported
+    from reports.site import Source, write_site
     from reports.trpate import trpate_page
 
     read = RunDir(folder).read_records(set_aside=False)
@@ -368,9 +371,16 @@ def rebuild(folder: Path) -> list[Path]:
     for line in [*read.damaged, *torn, *broken]:
         raise BenchError(f"{line}. Restore it by git, then give the same command again.")
     board = build_board(read.found, audits)
+    for key, why in board.refused:
+        raise BenchError(f"the record {key} is not shown: {why}. Delete it, then give the same command again.")
     pages = {"leaderboard.md": to_markdown(board), "leaderboard.csv": to_csv(board)}
     pages["trpate.md"] = trpate_page(read.found)
     pages["attacks.md"] = attacks_page(read.found, attacks) if attacks else ""
     made = {folder / name: text.encode() for name, text in pages.items() if text}
     write_together(made)
+    if (folder / "site").is_dir():
+        homes = dict.fromkeys([row.key for rows in (read.found, audits, attacks) for row in rows], folder)
+        printed = read_reported() if FOLDER.is_dir() else []
+        write_site(folder, Source(board, read.found, audits, attacks, printed, homes))
+        return [*made, folder / "site" / "index.html"]
     return list(made)

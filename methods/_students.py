@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.errors import BenchError
+
 if TYPE_CHECKING:
     import torch
 
-    from bench.interface import Context, Facts
+    from bench.interface import Context, Facts, PrivateData
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:
@@ -15,6 +17,27 @@ def student_depends(config: Any, context: Context) -> dict[str, Any]:
     from bench.config import as_dict
 
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
+
+
+def check_records(records: int | None, facts: Facts) -> None:
+    """Raise :class:`BenchError` where `records` are none, or more than the private records of `facts`."""
+    if records is not None and not 1 <= records <= facts.private_records:
+        raise BenchError(
+            f"records must lie between 1 and the {facts.private_records} private records of {facts.dataset}, or be "
+            f"none for all of them, not {records}."
+        )
+
+
+def some_records(records: int | None, private: PrivateData, context: Context) -> torch.Tensor | slice:
+    """Return the positions of so many private records, drawn at random and sorted; all of them for None."""
+    import torch
+
+    if records is None:
+        return slice(None)
+    # Siblings of an audit may hold a record less.
+    count = min(records, len(private))
+    drawn = torch.randperm(len(private), generator=context.streams.torch("records"))[:count]
+    return drawn.sort().values
 
 
 def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:

@@ -31,6 +31,10 @@ class NonPrivateConfig:
     batch_size: int = setting(128, "PATE 2017's published code, deep_cnn.py")
     lr: float = setting(0.05, "PATE 2017's published code, deep_cnn.py")
     momentum: float = setting(0.9, "ours")
+    records: int | None = setting(
+        None, "TrPATE (IEEE Access 2019), figures 1 and 5: so many private records, in as many steps; none: all",
+        later=True,
+    )  # fmt: skip
 
 
 @register_method("nonprivate")
@@ -55,6 +59,9 @@ class NonPrivate(Method):
     @classmethod
     def calibrate(cls, config: NonPrivateConfig, budget: Budget, facts: Facts) -> NonPrivateConfig:
         """Return `config`: there is nothing to calibrate."""
+        from methods._students import check_records
+
+        check_records(config.records, facts)
         return config
 
     @classmethod
@@ -70,23 +77,23 @@ class NonPrivate(Method):
         ledger: Ledger,
         context: Context,
     ) -> Released:
-        """Train the student on all private records, declared as a bypass."""
+        """Train the student on all private records, or as many as the config says, declared as a bypass."""
         from bench.training import FitSettings, fit
-        from methods._students import make_student, student_depends
+        from methods._students import make_student, some_records, student_depends
 
         ledger.bypass(self.bypass)
-        settings = FitSettings(
-            epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
-        )
+        steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
+        settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
+        chosen = some_records(config.records, private, context)
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         with (
             context.checkpoint("student", student_depends(config, context)) as checkpoint,
-            context.progress.stage("student", settings.total_steps(len(private))) as stage,
+            context.progress.stage("student", steps) as stage,
         ):
             fit(
                 student,
-                private.images,
-                private.labels,
+                private.images[chosen],
+                private.labels[chosen],
                 settings,
                 context.streams.torch("student/order"),
                 device=context.device,

@@ -42,6 +42,9 @@ class NonPrivateTransferConfig(TransferConfig):
     batch_size: int = setting(32, f"{PAPER}, section V.A.1")
     lr: float = setting(0.01, "ours: the paper does not say; falls to zero along a cosine")
     momentum: float = setting(0.9, "ours: the paper does not say")
+    records: int | None = setting(
+        None, f"{PAPER}, figure 5: so many private records, in as many steps; none: all", later=True
+    )  # fmt: skip
 
 
 @register_method("nonprivate-transfer")
@@ -67,6 +70,9 @@ class NonPrivateTransfer(Method):
     @classmethod
     def calibrate(cls, config: NonPrivateTransferConfig, budget: Budget, facts: Facts) -> NonPrivateTransferConfig:
         """Return `config` with its weights named: there is no noise to calibrate."""
+        from methods._students import check_records
+
+        check_records(config.records, facts)
         named: NonPrivateTransferConfig = with_digest(config, facts)
         return named
 
@@ -89,26 +95,26 @@ class NonPrivateTransfer(Method):
         self, config: NonPrivateTransferConfig, private: PrivateData, public: PublicData, ledger: Ledger,
         context: Context,
     ) -> Released:  # fmt: skip
-        """Train the head on the features of all private records, declared as a bypass."""
+        """Train the head on the features of all private records, or as many as the config says; it is a bypass."""
         from bench.features import features_of
         from bench.training import FitSettings, fit
-        from methods._students import student_depends
+        from methods._students import some_records, student_depends
         from methods._transfer import backbone_of, make_transfer
 
         ledger.bypass(self.bypass)
         backbone = backbone_of(config, private.facts, public, context)
         features = features_of(private.images, backbone, context, "private")
-        settings = FitSettings(
-            epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum
-        )
+        steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
+        settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
+        chosen = some_records(config.records, private, context)
         student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
         order = context.streams.torch("student/order")
         with (
             context.checkpoint("student", student_depends(config, context)) as checkpoint,
-            context.progress.stage("student", settings.total_steps(len(private))) as stage,
+            context.progress.stage("student", steps) as stage,
         ):
             fit(
-                student.head, features, private.labels, settings, order, device=context.device, stage=stage,
-                checkpoint=checkpoint,
+                student.head, features[chosen], private.labels[chosen], settings, order, device=context.device,
+                stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return Released(student.eval(), "frozen_transfer", options)

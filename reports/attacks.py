@@ -147,13 +147,8 @@ def membership_row(record: Record | None, attack: AttackRecord) -> tuple[str, ..
 
 def robustness_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
     """Return the row of a robustness sweep: the strongest attack at its ends."""
-    metrics = attack.targets[Role.STUDENT.value].metrics
-    swept = sorted(
-        (float(name.rsplit("@", 1)[1]), estimate)
-        for name, estimate in metrics.items()
-        if name.startswith("autoattack@") and float(name.rsplit("@", 1)[1]) > 0
-    )
-    clean = metrics.get("clean")
+    swept = _swept(attack)
+    clean = attack.targets[Role.STUDENT.value].metrics.get("clean")
 
     def at(place: int) -> str:
         if not swept:
@@ -162,6 +157,35 @@ def robustness_row(record: Record | None, attack: AttackRecord) -> tuple[str, ..
         return f"{percent(estimate)} at {size:.4g}"
 
     return (who(record, attack), percent(clean), at(0), at(-1), "; ".join(attack.notes))
+
+
+def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
+    """Return the accuracy under AutoAttack by the size of the change, sizes rising, without size 0."""
+    found = (
+        (float(name.rsplit("@", 1)[1]), estimate)
+        for name, estimate in attack.targets[Role.STUDENT.value].metrics.items()
+        if name.startswith("autoattack@")
+    )
+    return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: pair[0])
+
+
+def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
+    """Return the one number of an attack and its text, None where it has none.
+
+    Inversion: how many more reconstructions (in %) the committee names than for a target that saw other records.
+    Membership: the AUC on the headline family. Robustness: accuracy in % at the smallest change.
+    """
+    student = attack.targets.get(Role.STUDENT.value)
+    if student is None:
+        return None
+    if attack.goal == "robustness":
+        swept = _swept(attack)
+        return (swept[0][1], f"{percent(swept[0][1])} at {swept[0][0]:.4g}") if swept else None
+    if attack.goal == "inversion":
+        found = student.metrics.get(f"{INVERSION_METRIC} above counterfactual")
+        return None if found is None else (found, percent(found))
+    found = student.metrics.get(f"{attack.details.get('headline', '')} auc")
+    return None if found is None else (found, percent(found, 1))
 
 
 def percent(estimate: Estimated | None, scale: float = 100) -> str:

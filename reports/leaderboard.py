@@ -69,14 +69,18 @@ class BoardRow:
     keys: tuple[str, ...]
     config: str
     """Short hash of the config: tells rows apart that differ in an option only."""
+    baseline: tuple[str, ...] = ()
+    """Keys of the records that `drop` is measured from."""
 
 
 @dataclass(slots=True)
 class Board:
-    """All rows of the board and the cells that failed."""
+    """All rows of the board, the cells that failed, and those whose numbers cannot be shown."""
 
     rows: list[BoardRow] = field(default_factory=list)
     failures: list[Record] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    """Key and reason of each done cell that is not shown."""
 
     def tables(self) -> dict[tuple[str, str], list[BoardRow]]:
         """Return the rows by (data set, unit), ordered as they are printed."""
@@ -99,15 +103,30 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     for record in records:
         if record.status is Status.FAILED:
             board.failures.append(record)
+        elif why := unusable(record):
+            board.refused.append((record.key, why))
         elif record.privacy is not None and record.utility is not None:
             groups[row_key(record)].append(record)
-    baseline = _baselines(group for group in groups.values())
+    baselines = _baselines(groups.values())
     for group in groups.values():
         mine = [audit for record in group for audit in by_student[record.key]]
-        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baseline, mine))
+        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baselines, mine))
     board.rows.sort(key=lambda row: (row.dataset, row.unit, _rank(row)))
     board.failures.sort(key=lambda record: record.key)
+    board.refused.sort()
     return board
+
+
+def unusable(record: Record) -> str:
+    """Return why the numbers of a record cannot stand in a table or a plot; empty where they can."""
+    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
+        return f"its accuracy is {record.utility.accuracy}, not a share between 0 and 1"
+    if record.privacy is not None:
+        figures = {"claimed": record.privacy.claimed.epsilon, "proven": record.privacy.proven.epsilon}
+        for name, epsilon in figures.items():
+            if not epsilon >= 0:
+                return f"its {name} epsilon is {epsilon}"
+    return ""
 
 
 def row_key(record: Record) -> str:
@@ -120,13 +139,18 @@ def row_key(record: Record) -> str:
     )  # fmt: skip
 
 
-def _baselines(groups: Iterable[list[Record]]) -> dict[tuple[str, str, str], float]:
-    found: dict[tuple[str, str, str], float] = {}
+Baselines = dict[tuple[str, str, str], tuple[float, tuple[str, ...]]]
+"""What a row is compared with: mean accuracy in percent, and the keys of the records behind it."""
+
+
+def _baselines(groups: Iterable[list[Record]]) -> Baselines:
+    found: Baselines = {}
     for group in groups:
-        if group[0].epsilon is None:
+        if group[0].epsilon is None and group[0].config.get("records") is None:
             accuracy = statistics.fmean(_accuracy(record) for record in group)
+            keys = tuple(record.key for record in sorted(group, key=lambda r: r.seed))
             key = _compared_with(group[0])
-            found[key] = max(found.get(key, 0.0), accuracy)
+            found[key] = max(found.get(key, (0.0, keys)), (accuracy, keys))
     return found
 
 
@@ -140,16 +164,14 @@ def _accuracy(record: Record) -> float:
     return 100 * record.utility.accuracy
 
 
-def _row(
-    group: Sequence[Record], baseline: dict[tuple[str, str, str], float], audits: Sequence[AuditRecord]
-) -> BoardRow:
+def _row(group: Sequence[Record], baselines: Baselines, audits: Sequence[AuditRecord]) -> BoardRow:
     first = group[0]
     privacy = first.privacy
     assert privacy is not None
     every = [record.privacy for record in group if record.privacy is not None]
     accuracies = [_accuracy(record) for record in group]
     accuracy = statistics.fmean(accuracies)
-    reference = baseline.get(_compared_with(first))
+    reference, compared_with = baselines.get(_compared_with(first), (None, ()))
     claimed = max(p.claimed.epsilon for p in every)
     # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
     worst = max((p.proven for p in every), key=lambda figure: figure.epsilon)
@@ -178,6 +200,7 @@ def _row(
         reduced=tuple(first.reduced),
         keys=tuple(record.key for record in group),
         config=digest_of(first.config)[:6],
+        baseline=compared_with,
     )
 
 
@@ -308,7 +331,11 @@ def to_markdown(board: Board) -> str:
             for record in board.failures
         )
         parts.append("")
-    if not board.rows and not board.failures:
+    if board.refused:
+        parts.append("## Not shown\n")
+        parts.extend(f"- `{md(key)}`: {md(why)}" for key, why in board.refused)
+        parts.append("")
+    if not board.rows and not board.failures and not board.refused:
         parts.append("No records.\n")
     return "\n".join(parts)
 

@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from bench.record import Record, Status
 from reports.leaderboard import epsilon_text, md, row_key
+from reports.reported import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]
 """Queries to what the paper prints: epsilon, PATE's accuracy and TrPATE's, in %."""
 
-TABLE_2: Printed = {
-    100: (5.8, 42.24, 71.37),
-    150: (7.38, 44.29, 74.80),
-    200: (8.8, 44.42, 76.27),
-    500: (15.7, 46.31, 80.69),
-    1000: (25.2, 47.03, 82.64),
-}
-TABLE_4: Printed = {
-    100: (5.8, 49.73, 64.32),
-    200: (8.8, 50.10, 71.45),
-    500: (15.7, 51.25, 78.99),
-    1000: (25.2, 51.60, 79.34),
-}
-TABLE_5: Printed = {
-    100: (5.8, 52.70, 73.73),
-    200: (8.8, 52.53, 73.71),
-    500: (15.7, 52.22, 73.81),
-    1000: (25.2, 53.28, 73.35),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """One of the paper's tables: what it prints, and which records stand beside it."""
+    """One of the paper's tables: its number and name, and which records stand beside it."""
 
+    number: str
     title: str
     dataset: str
-    printed: Printed
-    baseline: float
     pate: str
     trpate: str
     without: str
 
+    @property
+    def printed(self) -> Printed:
+        """What the paper prints for gamma 0.05."""
+        rows: dict[int, dict[str, float]] = defaultdict(dict)
+        for number in _reported():
+            asked = _QUERIES.search(number.setting)
+            if number.table == self.number and asked and "gamma 0.1" not in number.setting:
+                rows[int(asked[1])][number.column] = number.value
+        return {queries: (row["epsilon"], row["PATE"], row["TrPATE"]) for queries, row in rows.items()}
+
+    @property
+    def baseline(self) -> float:
+        """The accuracy that the paper prints for its baseline without privacy, in %."""
+        return next(n.value for n in _reported() if (n.table, n.column) == (self.number, "Baseline"))
+
+
+_QUERIES = re.compile(r"(\d+) queries")
+
+
+@cache
+def _reported() -> tuple[Reported, ...]:
+    return tuple(number for number in read_reported() if number.paper == "trpate")
+
 
 TABLES = (
-    PaperTable("Table 2: CIFAR-10", "cifar10", TABLE_2, 92.34, "pate", "trpate", "nonprivate-transfer"),
-    PaperTable("Table 4: Movie Review, CNN", "movie-review", TABLE_4, 75.85, "pate", "trpate", "nonprivate"),
-    PaperTable("Table 5: Movie Review, naive Bayes", "movie-review", TABLE_5, 75.21, "pate-bayes", "trpate-bayes", ""),
+    PaperTable("2", "Table 2: CIFAR-10", "cifar10", "pate", "trpate", "nonprivate-transfer"),
+    PaperTable("4", "Table 4: Movie Review, CNN", "movie-review", "pate", "trpate", "nonprivate"),
+    PaperTable("5", "Table 5: Movie Review, naive Bayes", "movie-review", "pate-bayes", "trpate-bayes", ""),
 )
 
 

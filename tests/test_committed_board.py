@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from site_tools import dead_links
 
 from bench.calibrations import Calibrations
+from bench.cli_board import read_folders
 from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 from reports.attacks import attacks_page
 from reports.leaderboard import build_board, to_csv, to_markdown
+from reports.reported import read_reported
+from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site
 from reports.trpate import trpate_page
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +43,19 @@ def test_committed_attacks_are_regenerated_to_the_byte() -> None:
 def test_committed_tables_of_trpate_are_regenerated_to_the_byte() -> None:
     page = trpate_page(RunDir(ROOT / "leaderboards").read_records(set_aside=False).found)
     assert (ROOT / "leaderboards" / "trpate.md").read_text() == page
+
+
+def test_committed_site_is_regenerated_to_the_byte() -> None:
+    folder = ROOT / "leaderboards"
+    if not (folder / "site" / LIST).is_file():
+        pytest.skip("no site is committed")
+    records, audits, attacks, homes = read_folders([folder])
+    source = Source(build_board(records, audits), records, audits, attacks, read_reported(), homes)
+    built = {name: data for name, data in build_site(source, folder) if name not in (PLOTLY, PLOTLY_IS_HERE)}
+    names = {str(path.relative_to(folder / "site")) for path in (folder / "site").rglob("*") if path.is_file()}
+    assert names - {LIST, PLOTLY, PLOTLY_IS_HERE} == set(built)
+    assert [name for name, data in built.items() if (folder / "site" / name).read_bytes() != data] == []
+    assert dead_links(folder / "site") == []
 
 
 SHOWN = ("mnist", "fmnist", "att-faces-a")

@@ -71,6 +71,7 @@ def test_drop_from_the_baseline_of_the_same_data_and_preset() -> None:
             record(accuracy=0.95),
             record(method="nonprivate", epsilon=None, accuracy=0.98, bypasses=("all",)),
             record(method="nonprivate", epsilon=None, accuracy=0.50, bypasses=("all",), preset="paper"),
+            record(method="nonprivate", epsilon=None, accuracy=0.99, bypasses=("all",), config={"records": 500}),
             record(dataset="fmnist"),
         ]
     )

@@ -1,0 +1,117 @@
+"""``bench report``: the papers' tables and figures, drawn from records. Parsing and printing only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.console import print_json, print_table
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from reports.build import Artefact
+    from reports.papers import Paper, Spec
+
+
+def report(
+    paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; none: all of them.")] = "",
+    figure: Annotated[
+        list[str] | None, typer.Option("--figure", help="Number of a figure, as the paper has it; repeatable.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="Number of a table, as the paper has it; repeatable.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", help="Run directory, repeatable; default: leaderboards, the committed records."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that is written to.")] = Path("reports-out"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Draw the papers' tables and figures from records, ours beside theirs, with the commands for what is missing."""
+    from bench.console import open_progress
+    from bench.store import write_atomic
+    from reports.build import commands_of, index_text, make_artefact
+    from reports.evidence import read_evidence
+    from reports.reported import read_reported
+
+    chosen = _chosen(paper, figure or [], table or [], all_)
+    evidence = read_evidence(runs or [Path("leaderboards")])
+    for line in evidence.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    reported = read_reported()
+    artefacts: list[Artefact] = []
+    with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
+        for of, spec in chosen:
+            artefacts.append(make_artefact(of, spec, evidence, reported, out))
+            stage.advance()
+    index = out / "index.md"
+    write_atomic(index, index_text(artefacts, evidence.warnings).encode())
+    missing = [one for artefact in artefacts for one in artefact.missing]
+    if json_:
+        print_json(
+            {
+                "index": str(index),
+                "artefacts": [
+                    {
+                        "paper": a.paper, "kind": a.kind, "number": a.number, "title": a.title, "filled": a.filled,
+                        "wanted": a.wanted, "files": [str(path) for path in a.files],
+                        "missing": [{"what": m.label, "why": m.why, "commands": m.commands} for m in a.missing],
+                    }
+                    for a in artefacts
+                ],
+                "commands": commands_of(missing),
+                "warnings": evidence.warnings,
+            }
+        )  # fmt: skip
+        return
+    print_table(
+        "tables and figures",
+        ("paper", "what", "title", "filled", "files"),
+        [
+            (a.paper, f"{a.kind} {a.number}", a.title, _share(a), f"{a.files[0].parent / a.files[0].stem}.*")
+            for a in artefacts
+        ],
+    )  # fmt: skip
+    print(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} numbers of ours are there")
+    commands = commands_of(missing)
+    if commands:
+        print(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
+        for command in commands[:_SHOWN]:
+            print(f"  {command}")
+        if len(commands) > _SHOWN:
+            print(f"  ... and {len(commands) - _SHOWN} more")
+    print(f"wrote {index}", file=sys.stderr)
+
+
+_SHOWN = 8
+
+
+def _share(artefact: Artefact) -> str:
+    return f"{artefact.filled} of {artefact.wanted}" if artefact.wanted else "no cells"
+
+
+def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
+    """Return the specs that are asked for, with their papers."""
+    from reports.papers import PAPERS, choose, load_paper
+
+    if not (figures or tables or all_):
+        raise BenchError("name what to draw: --figure N, --table N or --all.")
+    if all_ and (figures or tables):
+        raise BenchError("give either --all, or --figure and --table.")
+    if (figures or tables) and not paper:
+        raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
+    chosen: list[tuple[Paper, Spec]] = []
+    for name in [paper] if paper else PAPERS:
+        of = load_paper(name)
+        if all_:
+            chosen += [(of, table) for table in of.tables] + [(of, figure) for figure in of.figures]
+            continue
+        chosen += [(of, choose(of.tables, number, "table", name)) for number in tables]
+        chosen += [(of, choose(of.figures, number, "figure", name)) for number in figures]
+    return chosen

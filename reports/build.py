@@ -1,0 +1,286 @@
+"""Writes the tables and figures of papers from records: files, captions, and one index of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import BenchError
+from bench.store import write_atomic
+from reports.evidence import Evidence, Found
+from reports.leaderboard import epsilon_text, md
+from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows
+from reports.paper_tables import csv_text, entry_text, latex_table, markdown_table, texts_of
+from reports.papers import (
+    Attacked,
+    Entry,
+    FigureSpec,
+    Material,
+    Missing,
+    Ours,
+    Panel,
+    Paper,
+    Picture,
+    PicturePanel,
+    Spec,
+    TableRow,
+    TableSpec,
+    Theirs,
+    entries_of,
+    number_text,
+)
+from reports.reported import Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """A table or figure that was written: its files, and how many of its cells have records."""
+
+    paper: str
+    kind: str
+    number: str
+    title: str
+    files: tuple[Path, ...]
+    filled: int
+    wanted: int
+    missing: tuple[Missing, ...]
+    caption: str
+    body: str
+    """The table in Markdown, or the figure's picture."""
+
+    @property
+    def name(self) -> str:
+        """Return what the artefact is called: ``dgd table I``."""
+        return f"{self.paper} {self.kind} {self.number}"
+
+
+def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterable[Reported], out: Path) -> Artefact:
+    """Write one table or figure below `out` and return what was written."""
+    material = Material(evidence, [number for number in reported if number.paper == paper.name], paper.plain)
+    rows = list(spec.rows(material)) if isinstance(spec, TableSpec) else []
+    panels = list(spec.panels(material)) if isinstance(spec, FigureSpec) else []
+    entries = list(entries_of([*rows, *panels]))
+    missing = _unique(found for entry in entries if (found := material.missing(entry)) is not None)
+    wanted = len({_identity(entry) for entry in entries if isinstance(entry, Ours | Attacked | Picture)})
+    absent = len(
+        {
+            _identity(entry)
+            for entry in entries
+            if isinstance(entry, Ours | Attacked | Picture) and material.missing(entry) is not None
+        }
+    )
+    kind = "table" if isinstance(spec, TableSpec) else "figure"
+    folder = out / paper.name
+    stem = folder / f"{kind}-{spec.number}"
+    if isinstance(spec, TableSpec):
+        files, body = _write_table(paper, spec, rows, material, stem)
+    else:
+        files, body = _write_figure(spec, panels, material, stem)
+    caption = _caption(paper, spec, kind, entries, missing, (wanted - absent, wanted), material)
+    aside = folder / f"{stem.name}.caption.md"
+    write_atomic(aside, caption.encode())
+    return Artefact(
+        paper.name, kind, spec.number, _title(spec), (*files, aside), wanted - absent, wanted, tuple(missing), caption,
+        body,
+    )  # fmt: skip
+
+
+def _title(spec: Spec) -> str:
+    return spec.title.rstrip(".")
+
+
+def _identity(entry: Entry | Picture) -> object:
+    if isinstance(entry, Ours):
+        return ("cell", entry.cell, entry.measure)
+    return entry
+
+
+def _unique(found: Iterable[Missing]) -> list[Missing]:
+    return list(dict.fromkeys(found))
+
+
+def _write_table(
+    paper: Paper, spec: TableSpec, rows: Sequence[TableRow], material: Material, stem: Path
+) -> tuple[tuple[Path, ...], str]:
+    for row in rows:
+        if len(row.entries) != len(spec.columns):
+            raise BenchError(
+                f"{paper.name} table {spec.number}: a row has {len(row.entries)} entries, not {len(spec.columns)}."
+            )
+    texts = texts_of(spec, rows, material)
+    body = markdown_table(spec.columns, texts)
+    title = f"{paper.title}: Table {spec.number}. {_title(spec)}"
+    written = {
+        "md": f"# {md(title)}\n\n{body}",
+        "csv": csv_text(spec.columns, texts),
+        "tex": latex_table(spec.columns, texts, [row.rule for row in rows], title, f"{paper.name}-{spec.number}"),
+    }
+    paths = []
+    for form, text in written.items():
+        path = stem.with_name(f"{stem.name}.{form}")
+        write_atomic(path, text.encode())
+        paths.append(path)
+    return tuple(paths), body
+
+
+def _write_figure(
+    spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
+) -> tuple[tuple[Path, ...], str]:
+    drawn = draw_figure(spec, panels, material, stem)
+    path = stem.with_name(f"{stem.name}.csv")
+    write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())
+    return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n"
+
+
+def _caption(
+    paper: Paper, spec: Spec, kind: str, entries: Sequence[Entry | Picture], missing: Sequence[Missing],
+    count: tuple[int, int], material: Material,
+) -> str:  # fmt: skip
+    parts = [
+        f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
+        f"What the paper says: {spec.says}\n",
+    ]
+    parts += [f"{sentence}\n" for sentence in spec.shows(material)]
+    compared = _compared(entries, material)
+    if compared:
+        parts.append("Beside what is printed:\n\n" + "\n".join(f"- {line}" for line in compared) + "\n")
+    attacked = _attacked(entries, material)
+    if attacked:
+        parts.append(
+            "Attacks (95% intervals, or ± over seeds):\n\n" + "\n".join(f"- {line}" for line in attacked) + "\n"
+        )
+    verdicts = _verdicts(entries)
+    if verdicts:
+        parts.append("Of the printed epsilons:\n\n" + "\n".join(f"- {line}" for line in verdicts) + "\n")
+    used = _used(entries, material)
+    if used:
+        parts.append("Records:\n\n" + markdown_table(_USED_COLUMNS, [_used_row(found) for found in used]))
+    powerless = _unique_texts(material.powerless(entry) for entry in entries if isinstance(entry, Attacked))
+    parts += [f"No power: {md(text)}\n" for text in powerless]
+    if count[1]:
+        parts.append(f"{count[0]} of {count[1]} numbers of ours are there.\n")
+    if missing:
+        parts.append(missing_text(missing))
+    return "\n".join(parts)
+
+
+def _unique_texts(found: Iterable[str]) -> list[str]:
+    return [text for text in dict.fromkeys(found) if text]
+
+
+def missing_text(missing: Sequence[Missing]) -> str:
+    """Return what is missing and why, with the commands that fill it, as Markdown."""
+    lines = ["Missing:\n", *(f"- {md(one.label)}: {md(one.why)}" for one in missing)]
+    commands = commands_of(missing)
+    if commands:
+        lines += ["", "```", *commands, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def commands_of(missing: Iterable[Missing]) -> list[str]:
+    """Return the commands that fill what is missing, each once, runs before attacks and audits on their students.
+
+    Runs that differ in their epsilon alone are one command: what they share is then made once.
+    """
+    epsilons: dict[tuple[str, str], set[float]] = {}
+    for command in dict.fromkeys(command for one in missing for command in one.commands):
+        before, given, after = command.partition(" --eps ")
+        epsilon, _, rest = after.partition(" ")
+        mine = epsilons.setdefault((before, f" {rest}" if given and rest else ""), set())
+        if given:
+            mine.add(float(epsilon))
+    commands = [
+        before + (f" --eps {','.join(f'{e:g}' for e in sorted(mine))}" if mine else "") + rest
+        for (before, rest), mine in epsilons.items()
+    ]
+    return sorted(commands, key=lambda command: not command.startswith("python -m bench run"))
+
+
+def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
+    lines = []
+    for entry in entries:
+        if not isinstance(entry, Ours) or entry.beside is None:
+            continue
+        value = material.value(entry)
+        if value is None:
+            continue
+        difference = value.mean - entry.beside.value
+        lines.append(
+            f"{md(entry.cell.label)}: here {md(entry_text(entry, material))}, "
+            f"printed {number_text(entry.beside.value, entry.digits)} ({difference:+.{entry.digits}f})"
+        )
+    return list(dict.fromkeys(lines))
+
+
+def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
+    """Return a line for each attack on a cell: its metric on the student and on each control."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        if isinstance(entry, Attacked) and material.value(entry) is not None:
+            line = lines.setdefault((entry.attack, entry.cell.label, entry.metric), [])
+            line.append(f"{md(entry.role)} {md(entry_text(entry, material))}")
+    return [
+        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}"
+        for (attack, target, metric), line in lines.items()
+    ]
+
+
+def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:
+    """Return why the printed epsilons hold or do not, a line for each system whose verdict is shown."""
+    shown = (e.number for e in entries if isinstance(e, Theirs) and e.show == "verdict" and e.number is not None)
+    lines = (f"{md(n.system)}: {n.verdict.value}. {md(n.reason)} ({md(n.source)})" for n in shown)
+    return list(dict.fromkeys(lines))
+
+
+_USED_COLUMNS = (
+    "method", "data set", "asked", "claimed", "proven", "audited", "accuracy", "seeds", "preset", "settings", "remarks",
+)  # fmt: skip
+
+
+def _used(entries: Sequence[Entry | Picture], material: Material) -> list[Found]:
+    used: dict[tuple[str, ...], Found] = {}
+    for entry in entries:
+        if isinstance(entry, Ours | Attacked | Picture):
+            found = material.find(entry.cell)
+            if found is not None:
+                used.setdefault(found.row.keys, found)
+    return list(used.values())
+
+
+def _used_row(found: Found) -> tuple[str, ...]:
+    row = found.row
+    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+    settings = ", ".join(f"{name}={value}" for name, value in found.cell.settings)
+    return (
+        row.method,
+        row.dataset,
+        "–" if row.asked is None else f"{row.asked:g} ({row.basis})",
+        epsilon_text(row.claimed),
+        epsilon_text(row.proven, "up"),
+        epsilon_text(row.audited, "down"),
+        f"{row.accuracy:.2f}{spread}",
+        ", ".join(map(str, row.seeds)),
+        row.preset,
+        settings,
+        "; ".join(row.remarks),
+    )
+
+
+def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
+    """Return the index of all that was drawn, as Markdown."""
+    parts = [
+        "# Tables and figures of the papers\n",
+        "Drawn from records. In figures what a paper prints is hollow and dashed, ours is filled and solid; error bars "
+        "are one standard deviation over seeds; a cross on the axis is a cell that was not run.\n",
+        markdown_table(
+            ("paper", "what", "title", "numbers of ours"),
+            [(a.paper, f"{a.kind} {a.number}", a.title, f"{a.filled} of {a.wanted}") for a in artefacts],
+        ),
+    ]
+    if warnings:
+        parts.append("Left out:\n\n" + "\n".join(f"- {md(line)}" for line in warnings) + "\n")
+    for artefact in artefacts:
+        files = ", ".join(f"[{path.name}]({artefact.paper}/{path.name})" for path in artefact.files)
+        parts += [f"## {md(artefact.name)}\n", artefact.body, artefact.caption, f"Files: {files}\n"]
+    return "\n".join(parts)

@@ -1,0 +1,369 @@
+"""Which records answer a cell of a paper's table or figure, and the command that makes those that are missing.
+
+Records that differ in more than their seed never stand for one number: an answer is one row of the board.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.attack_record import AttackRecord, AuditRecord
+from bench.errors import BenchError
+from bench.interface import Basis
+from bench.record import Record, Status
+from bench.store import RunDir
+from reports.leaderboard import BoardRow, build_board
+
+Setting = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The value of a setting where none is asked for, by preset.
+
+    Where calibration may change it, the value is no condition: a record that has it comes before one that has not.
+    """
+
+    paper: Setting
+    quick: Setting
+    calibrated: bool = False
+
+    def of(self, preset: str) -> Setting | None:
+        """Return the value in `preset`; None where it is not known."""
+        return {"paper": self.paper, "quick": self.quick}.get(preset)
+
+
+Check = Callable[[Record], bool]
+"""Says whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
+Plain = Mapping[str, Mapping[str, Setting | Usual | Check]]
+"""Method to the settings that a paper's ablations change, each with the value that it has where none is asked for."""
+
+_PRESETS = ("tiny", "quick", "paper")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a number of ours has to be of: one cell of a grid, over seeds.
+
+    `settings` must hold in the record's config; what it leaves open is as the preset has it (and, for the fields that
+    a paper's ablations change, as the paper's `plain` says). `epsilon` is what was asked for, None for a method
+    without privacy. `cannot` says why no command makes it, where none does.
+    """
+
+    method: str
+    dataset: str
+    epsilon: float | None = None
+    basis: Basis = Basis.CLAIMED
+    settings: tuple[tuple[str, Setting], ...] = ()
+    preset: str = ""
+    """Empty: the paper's where there is one, else what there is."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    cannot: str = ""
+    delta: float | None = None
+    """None: the default of the command line, and any in a record."""
+
+    @property
+    def label(self) -> str:
+        """Return the cell in a few words."""
+        budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
+        told = "".join(f", {name}={_text(value)}" for name, value in self.settings)
+        return f"{self.method} on {self.dataset}, {budget}{told}"
+
+    @property
+    def command(self) -> str:
+        """Return the command that makes the cell's records; empty where none does."""
+        if self.cannot:
+            return ""
+        words = ["--methods", self.method, "--datasets", self.dataset]
+        if self.epsilon is not None:
+            words += ["--eps", f"{self.epsilon:g}"]
+        words += ["--seeds", ",".join(map(str, self.seeds))]
+        if self.basis is not Basis.CLAIMED:
+            words += ["--basis", self.basis.value]
+        if self.delta is not None:
+            words += ["--delta", f"{self.delta:g}"]
+        if self.preset:
+            words += ["--preset", self.preset]
+        for name, value in self.settings:
+            words += ["--set", f"{name}={_text(value)}"]
+        return "python -m bench run " + " ".join(map(shlex.quote, words))
+
+
+def cell(method: str, dataset: str, epsilon: float | None = None, *, cannot: str = "", **settings: Setting) -> Cell:
+    """Return the cell of `method` on `dataset` at a claimed `epsilon` with these settings."""
+    return Cell(method, dataset, epsilon, settings=tuple(settings.items()), cannot=cannot)
+
+
+def proven_cell(method: str, dataset: str, epsilon: float, **settings: Setting) -> Cell:
+    """Return the cell of `method` on `dataset` at a proven `epsilon` with these settings."""
+    return Cell(method, dataset, epsilon, Basis.PROVEN, tuple(settings.items()))
+
+
+def _text(value: Setting) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number of ours: mean and standard deviation over `n` seeds (None with one), or an interval of an attack."""
+
+    mean: float
+    spread: float | None = None
+    n: int = 1
+    low: float | None = None
+    high: float | None = None
+
+
+MEASURES: dict[str, Callable[[Record], float | None]] = {
+    "accuracy": lambda record: None if record.utility is None else 100 * record.utility.accuracy,
+    "labels": lambda record: (
+        None if record.queries is None or record.queries.label_accuracy is None else 100 * record.queries.label_accuracy
+    ),
+    "queries": lambda record: None if record.queries is None else float(record.queries.asked),
+    "answered": lambda record: None if record.queries is None else float(record.queries.answered),
+    "seconds": lambda record: record.provenance.wall_seconds,
+    "private": lambda record: float(record.private_records),
+    "public": lambda record: float(record.public_records),
+    "test": lambda record: None if record.utility is None else float(record.utility.test_records),
+}
+"""What a record tells of itself: accuracy and right labels in %, numbers of queries and of records, seconds."""
+COUNTS = ("queries", "answered", "private", "public", "test")
+"""Measures that count: of them a spread over seeds is shown only where there is one."""
+OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
+    "claimed": lambda row: row.claimed,
+    "proven": lambda row: row.proven,
+    "audited": lambda row: row.audited,
+    "drop": lambda row: row.drop,
+}
+"""What only a row of the board tells: the three epsilons (the worst over its seeds) and the drop in points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The records that answer a cell, ordered by seed, and their row of the board."""
+
+    cell: Cell
+    records: tuple[Record, ...]
+    row: BoardRow
+
+    @property
+    def preset(self) -> str:
+        """Return the preset of the records."""
+        return self.row.preset
+
+    def value(self, measure: str = "accuracy") -> Value | None:
+        """Return the `measure` (of :data:`MEASURES` or :data:`OF_ROW`); None where the records do not hold it."""
+        if measure in OF_ROW:
+            one = OF_ROW[measure](self.row)
+            return None if one is None else Value(one, n=len(self.records))
+        read = MEASURES[measure]
+        each = [value for value in map(read, self.records) if value is not None]
+        if not each:
+            return None
+        alone = len(each) < 2 or (measure in COUNTS and len(set(each)) == 1)
+        return Value(statistics.fmean(each), None if alone else statistics.stdev(each), len(each))
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that was read, and how to find in it what a cell asks for."""
+
+    records: list[Record] = field(default_factory=list)
+    audits: list[AuditRecord] = field(default_factory=list)
+    attacks: list[AttackRecord] = field(default_factory=list)
+    places: dict[str, Path] = field(default_factory=dict)
+    """Key of a record or attack to the run directory that it was read from."""
+    warnings: list[str] = field(default_factory=list)
+    _groups: dict[tuple[str, str], list[Found]] = field(default_factory=dict)
+    _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        good = []
+        for record in self.records:
+            why = _refused(record)
+            if why:
+                self.warnings.append(f"refused: {record.key}: {why}")
+            else:
+                good.append(record)
+        self.records = good
+        by_key = {record.key: record for record in good}
+        groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
+        for row in build_board(good, self.audits).rows:
+            members = tuple(by_key[key] for key in row.keys)
+            asked = Cell(row.method, row.dataset, row.asked, Basis(row.basis))
+            groups[row.method, row.dataset].append(Found(asked, members, row))
+        failed: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        for record in good:
+            if record.status is Status.FAILED:
+                failed[record.method, record.dataset].append(record)
+        self._groups, self._failed = dict(groups), dict(failed)
+
+    def find(self, wanted: Cell, plain: Plain | None = None) -> Found | None:
+        """Return the row that answers `wanted`; None where there is none.
+
+        Of several: the paper's preset first, then usual settings, most seeds, and the fewest changes.
+        """
+        usual = (plain or {}).get(wanted.method, {})
+        fitting = [
+            found
+            for found in self._groups.get((wanted.method, wanted.dataset), [])
+            if answers(found.records[0], wanted, usual)
+        ]
+        if not fitting:
+            return None
+        best = max(
+            fitting,
+            key=lambda f: (
+                _PRESETS.index(f.preset) if f.preset in _PRESETS else -1,
+                _as_usual(f.records[0], wanted, usual),
+                f.row.noise == "seeded" and f.records[0].precision == "float32",
+                len(f.records),
+                -len(f.row.reduced),
+                f.records[0].key,
+            ),
+        )
+        return Found(wanted, best.records, best.row)
+
+    def failure(self, wanted: Cell, plain: Plain | None = None) -> str:
+        """Return why the cell's run failed, where it was tried; else nothing."""
+        usual = (plain or {}).get(wanted.method, {})
+        for record in self._failed.get((wanted.method, wanted.dataset), []):
+            if answers(record, wanted, usual) and record.failure is not None:
+                return record.failure.reason
+        return ""
+
+    def attacks_on(self, found: Found, attack: str) -> list[AttackRecord]:
+        """Return the finished runs of `attack` on the students of `found`, those of the best preset."""
+        keys = {record.key for record in found.records}
+        mine = [a for a in self.attacks if a.student in keys and a.attack == attack and a.status is Status.DONE]
+        presets = [preset for preset in reversed(_PRESETS) if any(a.preset == preset for a in mine)]
+        return sorted((a for a in mine if presets and a.preset == presets[0]), key=lambda a: a.key)
+
+
+def as_preset(name: str, **values: Setting) -> Check:
+    """Return whether a record's setting `name` is that of its preset: one of `values`, by preset, else the paper's."""
+
+    def usual(record: Record) -> bool:
+        if record.preset in values:
+            return name in record.config and _same(record.config[name], values[record.preset])
+        return not any(change.startswith(f"{name}: ") for change in record.reduced)
+
+    return usual
+
+
+def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
+    """Return whether `record` is one of the cell `wanted`."""
+    if (record.method, record.dataset) != (wanted.method, wanted.dataset):
+        return False
+    if (record.epsilon is None) != (wanted.epsilon is None):
+        return False
+    if (
+        record.epsilon is not None
+        and wanted.epsilon is not None
+        and not (math.isclose(record.epsilon, wanted.epsilon, rel_tol=1e-4) and record.basis is wanted.basis)
+    ):
+        return False
+    if wanted.preset and record.preset != wanted.preset:
+        return False
+    if wanted.delta is not None and not math.isclose(record.delta, wanted.delta, rel_tol=1e-6):
+        return False
+    asked = dict(wanted.settings)
+    # A record leaves out a field that its method got later, where it has its usual value.
+    held = {name: value for name, value in plain.items() if isinstance(value, Setting)} | record.config
+    if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
+        return False
+    if any(not check(record) for name, check in plain.items() if callable(check) and name not in asked):
+        return False
+    # An older record without the field cannot be of the ablation that the field is for.
+    return all(
+        _same(record.config[name], value)
+        for name, value in _usual(record, wanted, plain, calibrated=False)
+        if name in record.config
+    )
+
+
+def _usual(
+    record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
+) -> Iterator[tuple[str, Setting]]:
+    """Return the settings that `wanted` leaves open with the values that they should have in the record's preset."""
+    asked = dict(wanted.settings)
+    for name, usual in plain.items():
+        if name in asked or callable(usual) or (isinstance(usual, Usual) and usual.calibrated) is not calibrated:
+            continue
+        value = usual.of(record.preset) if isinstance(usual, Usual) else usual
+        if value is not None:
+            yield name, value
+
+
+def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> int:
+    """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
+    return sum(_same(record.config.get(name), value) for name, value in _usual(record, wanted, plain, calibrated=True))
+
+
+def _same(one: object, other: Setting) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if not isinstance(one, int | float):
+        return one == other
+    return isinstance(other, int | float) and math.isclose(one, other, rel_tol=1e-6)
+
+
+def _refused(record: Record) -> str:
+    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
+        return f"its accuracy is {record.utility.accuracy}, not a share between 0 and 1; run the cell again"
+    if record.privacy is not None and (
+        math.isnan(record.privacy.claimed.epsilon) or math.isnan(record.privacy.proven.epsilon)
+    ):
+        return "an epsilon of it is not a number; run the cell again"
+    return ""
+
+
+def read_evidence(runs: Sequence[Path]) -> Evidence:
+    """Return what the run directories hold; of records with one key those of the last directory.
+
+    What is damaged, or written by a newer program, is named in the warnings and moved nowhere. Raises
+    :class:`BenchError` where a directory does not exist, or none holds a record.
+    """
+    records: dict[str, Record] = {}
+    audits: dict[str, AuditRecord] = {}
+    attacks: dict[str, AttackRecord] = {}
+    places: dict[str, Path] = {}
+    warnings: list[str] = []
+    for path in runs:
+        run_dir = RunDir(path)
+        read = run_dir.read_records(set_aside=False)
+        found, torn = run_dir.read_audits()
+        struck, broken = run_dir.read_attacks()
+        warnings += [*read.damaged, *torn, *broken]
+        records.update((record.key, record) for record in read.found)
+        audits.update((audit.key, audit) for audit in found)
+        attacks.update((attack.key, attack) for attack in struck)
+        # A directory that has the files beside its records is the better place: the committed records have none.
+        for key, file in _files(read.found, struck):
+            if key not in places or (path / file).is_file():
+                places[key] = path
+    if not records:
+        raise BenchError(
+            f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
+            "`--runs leaderboards` reads the committed ones."
+        )
+    return Evidence(
+        sorted(records.values(), key=lambda record: record.key),
+        sorted(audits.values(), key=lambda audit: audit.key),
+        sorted(attacks.values(), key=lambda attack: attack.key),
+        places,
+        warnings,
+    )
+
+
+def _files(records: Iterable[Record], attacks: Iterable[AttackRecord]) -> Iterable[tuple[str, str]]:
+    for record in records:
+        yield record.key, record.sheet.file if record.sheet is not None else ""
+    for attack in attacks:
+        yield attack.key, attack.pictures[0] if attack.pictures else ""

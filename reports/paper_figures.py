@@ -1,0 +1,299 @@
+"""A paper's figure, drawn: ours filled and solid, what the paper prints hollow and dashed, gaps marked on the axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.evidence import Value
+from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
+from reports.style import (
+    COLOURS,
+    GREY,
+    HATCHES,
+    LINES,
+    MARKERS,
+    ONE_COLUMN,
+    TWO_COLUMNS,
+    new_figure,
+    paper_style,
+    save_figure,
+)
+
+POINT_COLUMNS = (
+    "panel", "series", "whose", "x", "y", "spread", "low", "high", "seeds", "preset", "claimed", "proven", "audited",
+    "missing", "keys",
+)  # fmt: skip
+
+
+def draw_figure(
+    spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
+) -> tuple[Path, Path]:
+    """Draw the panels and write `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
+    wide = spec.wide if spec.wide is not None else len(panels) > 1
+    across = min(spec.columns or len(panels), len(panels))
+    rows = [panels[first : first + across] for first in range(0, len(panels), across)]
+    heights = [spec.height + _LEGEND_LINE * max(map(_legend_lines, row)) for row in rows]
+    with paper_style():
+        figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, sum(heights))
+        grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
+        for place, panel in enumerate(panels):
+            row = place // across
+            # Pictures that are alone in the last row have all of it.
+            alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
+            where = grid[row, :] if alone else grid[row, place % across]
+            if isinstance(panel, PicturePanel):
+                _draw_pictures(figure, where, panel, material)
+            else:
+                _draw_panel(figure.add_subplot(where), panel, material)
+        return save_figure(figure, stem)
+
+
+_LEGEND_LINE = 0.15
+"""Inches of a line of a legend."""
+
+
+def _legend_columns(panel: Panel) -> int:
+    """Return how many columns the legend below a panel has: long names stand alone."""
+    return 1 if any(len(series.label) > 24 for series in panel.series) else 2
+
+
+def _legend_lines(panel: Panel | PicturePanel) -> int:
+    if isinstance(panel, PicturePanel):
+        return 0
+    return math.ceil((len(panel.series) + 1) / _legend_columns(panel))
+
+
+def _x_of(point: Point, material: Material) -> float | str | None:
+    if isinstance(point.x, Ours):
+        value = material.value(point.x)
+        return None if value is None else value.mean
+    return point.x
+
+
+def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_xscale(panel.x_scale)
+    axes.set_yscale(panel.y_scale)
+    absent, anything = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
+    if panel.y_limits is not None:
+        axes.set_ylim(*panel.y_limits)
+    elif not anything:  # nothing to read off: no numbers at the axis
+        axes.set_ylim(0.5, 1)
+        axes.set_yticks([])
+        axes.minorticks_off()
+        if not absent:
+            axes.set_xticks([])
+    if panel.x_limits is not None:
+        axes.set_xlim(*panel.x_limits)
+    if panel.x_ticks:
+        axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
+        axes.minorticks_off()
+    if panel.gap:
+        axes.text(0.5, 0.5, panel.gap, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=7)
+    handles = [_handle(series, panel.form) for series in panel.series if series.points]
+    if absent:
+        handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
+    if handles:
+        # Below the axes: inside it would hide what a reader looks for.
+        place = (0.5, -0.24 if panel.x_label else -0.1)
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=place, ncols=_legend_columns(panel))
+
+
+def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
+    """Draw the series as lines; return whether a point is missing, and whether there is one."""
+    absent: list[tuple[float | str, int]] = []
+    anything = False
+    for series in panel.series:
+        points: list[tuple[float | str, float, tuple[float, float]]] = []
+        for point in series.points:
+            x, value = _x_of(point, material), material.value(point.y)
+            if x is None:
+                continue
+            if value is None or not math.isfinite(value.mean):
+                absent.append((x, series.slot))
+                continue
+            points.append((x, value.mean, _errors(value)))
+        if any(isinstance(point.x, Ours) for point in series.points):
+            points.sort(key=lambda point: float(point[0]))  # where they lie is known only now
+        _draw_series(axes, series, points)
+        anything = anything or bool(points)
+    _mark_absent(axes, absent)
+    return bool(absent), anything
+
+
+def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
+    """Mark at the axis what was not run; marks of several series at one place stand above each other."""
+    heights: dict[float | str, int] = {}
+    for x, slot in absent:
+        height = heights.get(x, 0)
+        heights[x] = height + 1
+        axes.plot([x], [0.04 * height], marker="x", color=COLOURS[slot % len(COLOURS)], clip_on=False, markersize=3.8,
+                  transform=axes.get_xaxis_transform(), linestyle="none", zorder=5)  # fmt: skip
+
+
+def _errors(value: Value) -> tuple[float, float]:
+    if value.spread is not None:
+        return value.spread, value.spread
+    if value.low is not None and value.high is not None:
+        return max(value.mean - value.low, 0.0), max(value.high - value.mean, 0.0)
+    return 0.0, 0.0
+
+
+def _line_look(series: Series) -> dict[str, Any]:
+    """Return how a series of a line panel looks: ours filled and solid, theirs hollow and dashed."""
+    colour = COLOURS[series.slot % len(COLOURS)]
+    if series.whose == "formula":
+        return {"color": colour, "linestyle": LINES[1] if series.dashed else LINES[series.slot % len(LINES)]}
+    hollow = series.whose == "theirs"
+    return {
+        "color": colour,
+        "marker": MARKERS[series.slot % len(MARKERS)],
+        "markerfacecolor": "white" if hollow else colour,
+        "markeredgecolor": colour,
+        "markeredgewidth": 0.9,
+        "linestyle": LINES[1] if hollow or series.dashed else "-",
+        "linewidth": 0.9 if hollow else 1.1,
+    }
+
+
+def _bar_look(series: Series) -> dict[str, Any]:
+    colour = COLOURS[series.slot % len(COLOURS)]
+    hatch = HATCHES[series.slot % len(HATCHES)]
+    if series.whose == "theirs":
+        return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9, "hatch": hatch}
+    # A lighter face, so that the pattern is seen in print without colour.
+    light = tuple(1 - 0.55 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
+    return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
+
+
+def _proxy(**look: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **look)
+
+
+def _handle(series: Series, form: str) -> Any:
+    """Return the legend's sign of a series, also of one that has no point yet."""
+    if form == "lines":
+        return _proxy(label=series.label, **_line_look(series))
+    from matplotlib.patches import Patch
+
+    return Patch(label=series.label, **_bar_look(series))
+
+
+def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, float, tuple[float, float]]]) -> None:
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    axes.plot(x, y, zorder=3 if series.whose == "theirs" else 4, **_line_look(series))
+    low, high = [point[2][0] for point in points], [point[2][1] for point in points]
+    if any(low) or any(high):
+        colour = COLOURS[series.slot % len(COLOURS)]
+        axes.errorbar(x, y, yerr=[low, high], fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.8, zorder=3)
+
+
+def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
+    """Draw the series as bars, grouped by category; return whether one is missing, and whether there is one."""
+    groups: dict[str, list[tuple[Series, Value | None]]] = {}
+    for series in panel.series:
+        for point in series.points:
+            x = _x_of(point, material)
+            if x is not None:
+                groups.setdefault(str(x), []).append((series, material.value(point.y)))
+    width = 0.8 / max(map(len, groups.values()), default=1)
+    absent: list[tuple[float | str, int]] = []
+    anything = False
+    for middle, group in enumerate(groups.values()):
+        for place, (series, value) in enumerate(group):
+            x = middle + width * (place - (len(group) - 1) / 2)
+            if value is None or not math.isfinite(value.mean):
+                absent.append((x, series.slot))
+                continue
+            anything = True
+            low, high = _errors(value)
+            error = [[low], [high]] if low or high else None
+            axes.bar(x, value.mean, width * 0.9, yerr=error, error_kw={"elinewidth": 0.8, "capsize": 1.8},
+                     **_bar_look(series))  # fmt: skip
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_xlim(-0.6, max(len(groups), 1) - 0.4)
+    axes.grid(visible=False, axis="x")
+    _mark_absent(axes, absent)
+    return bool(absent), anything
+
+
+def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Material) -> None:
+    from matplotlib.image import imread
+
+    inner = place.subgridspec(1, len(panel.pictures))
+    for number, picture in enumerate(panel.pictures):
+        axes = figure.add_subplot(inner[0, number])
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        title = picture.title if number or not panel.title else f"{panel.title}: {picture.title}"
+        axes.set_title(title)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+            spine.set_color("0.8")
+        file = material.picture(picture)
+        if file is None:
+            axes.text(0.5, 0.5, _why_empty(picture, material), transform=axes.transAxes, ha="center", va="center",
+                      color=GREY)  # fmt: skip
+            continue
+        pixels = imread(file)
+        if picture.crop is not None:
+            high, wide = pixels.shape[:2]
+            left, top, right, bottom = picture.crop
+            begin, across = int(top * high), (int(left * wide), int(right * wide))
+            end = begin + across[1] - across[0] if picture.square else int(bottom * high)
+            pixels = pixels[begin:end, across[0] : across[1]]
+        axes.imshow(pixels, cmap="gray", interpolation="nearest")
+
+
+def _why_empty(picture: Picture, material: Material) -> str:
+    if picture.cell.cannot:
+        return "in no record"
+    return "not run" if material.find(picture.cell) is None else "no picture\nbeside its record"
+
+
+def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> list[tuple[object, ...]]:
+    """Return the points of a figure in the order of :data:`POINT_COLUMNS`."""
+    rows: list[tuple[object, ...]] = []
+    for number, panel in enumerate(panels, start=1):
+        title = panel.title or str(number)
+        if isinstance(panel, PicturePanel):
+            for picture in panel.pictures:
+                missing = material.missing(picture)
+                found = material.find(picture.cell)
+                keys = "" if found is None else found.row.keys[0]
+                why = "" if missing is None else missing.why
+                rows.append((title, picture.title, "ours", *[None] * 10, why, keys))
+            continue
+        for series in panel.series:
+            for point in series.points:
+                rows.append((title, series.label, series.whose, *_point_row(point, material)))
+    return rows
+
+
+def _point_row(point: Point, material: Material) -> tuple[object, ...]:
+    value, entry = material.value(point.y), point.y
+    found = None if isinstance(entry, float | int | Theirs) else material.find(entry.cell)
+    missing = material.missing(entry)
+    row = None if found is None else found.row
+    return (
+        _x_of(point, material),
+        None if value is None else value.mean,
+        None if value is None else value.spread,
+        None if value is None else value.low,
+        None if value is None else value.high,
+        None if found is None or value is None else value.n,
+        None if row is None else row.preset,
+        None if row is None else row.claimed,
+        None if row is None else row.proven,
+        None if row is None else row.audited,
+        "" if missing is None else missing.why,
+        "" if row is None else "; ".join(row.keys),
+    )

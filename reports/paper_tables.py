@@ -1,0 +1,116 @@
+"""A paper's table as Markdown, CSV and LaTeX. Texts of records stay text in all three."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+
+from reports.leaderboard import epsilon_text, md
+from reports.papers import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
+
+NOT_RUN = "not run"
+_EPSILONS = ("claimed", "proven", "audited")
+
+
+def entry_text(entry: Entry, material: Material) -> str:
+    """Return an entry as a table shows it: a mean with its spread and number of seeds; what is missing says so."""
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, int | float):
+        return f"{entry:g}"
+    if isinstance(entry, Theirs):
+        return entry.text
+    missing = material.missing(entry)
+    if missing is not None:
+        return NOT_RUN if missing.why == "not run" else missing.why.partition(":")[0]
+    value = material.value(entry)
+    assert value is not None
+    if isinstance(entry, Ours) and entry.measure in _EPSILONS:
+        if entry.measure == "claimed":
+            return epsilon_text(value.mean)
+        return epsilon_text(value.mean, "up" if entry.measure == "proven" else "down")
+    text = number_text(value.mean, entry.digits)
+    if value.spread is not None:
+        text += f" ± {value.spread:.{entry.digits}f}"
+    elif value.low is not None and value.high is not None:
+        text += f" [{value.low:.{entry.digits}f}, {value.high:.{entry.digits}f}]"
+    if isinstance(entry, Attacked) and material.powerless(entry):
+        text += " (no power)"
+    if isinstance(entry, Ours) and entry.measure == "accuracy":
+        found = material.find(entry.cell)
+        preset = "" if found is None or found.preset == "paper" else f", {found.preset}"
+        text += f" ({value.n} seed{'s' if value.n > 1 else ''}{preset})"
+    return text
+
+
+def texts_of(spec: TableSpec, rows: Sequence[TableRow], material: Material) -> list[tuple[str, ...]]:
+    """Return the texts of the rows."""
+    return [tuple(entry_text(entry, material) for entry in row.entries) for row in rows]
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(map(md, columns)) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(map(md, row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return CSV; numbers as they are, text that a spreadsheet would run as a formula with an apostrophe before it."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([csv_cell(column) for column in columns])
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    return file.getvalue()
+
+
+def csv_cell(value: object) -> str:
+    """Return a value as a cell of CSV."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return ("inf" if value > 0 else "-inf") if math.isinf(value) else f"{value:.6g}"
+    if isinstance(value, int):
+        return str(value)
+    text = " ".join(str(value).split())
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$", "∞": r"$\infty$",
+    "–": "--", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "γ": r"$\gamma$", "β": r"$\beta$",
+    "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "−": "$-$",
+}  # fmt: skip
+
+
+def latex(text: str) -> str:
+    """Return `text` so that it stays text in LaTeX."""
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def latex_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], rules: Sequence[bool], caption: str, label: str
+) -> str:
+    """Return a table in LaTeX; it needs the package booktabs."""
+    wide = "*" if len(columns) > 4 else ""  # of two columns of text
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{table{wide}}}",
+        "\\centering",
+        f"\\caption{{{latex(caption)}}}",
+        f"\\label{{tab:{label}}}",
+        f"\\begin{{tabular}}{{{'l' * len(columns)}}}",
+        "\\toprule",
+        " & ".join(map(latex, columns)) + " \\\\",
+        "\\midrule",
+    ]
+    for row, rule in zip(rows, rules, strict=True):
+        if rule and lines[-1] != "\\midrule":
+            lines.append("\\midrule")
+        # A row that begins with a bracket would be an argument of the line before.
+        lines.append("{}" + " & ".join(map(latex, row)) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"\\end{{table{wide}}}", ""])

@@ -1,0 +1,395 @@
+"""What a paper's table or figure consists of: entries of ours, of the paper, and text. Specs are data, drawn elsewhere.
+
+    Paper            one per paper; its module has it as PAPER
+      TableSpec      columns, and rows of entries
+      FigureSpec     panels of series of points, or of pictures
+
+An entry is a text, a number, :class:`Theirs` (printed in the paper, from :mod:`reports.reported`), :class:`Ours` (from
+records) or :class:`Attacked` (from records of attacks).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.errors import BenchError, UnknownNameError
+from reports.evidence import Cell, Evidence, Found, Plain, Value
+from reports.reported import Reported
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """A number that a paper prints; None shows as not printed. `show` is a field of it: "value", "epsilon", ..."""
+
+    number: Reported | None
+    show: str = "value"
+    digits: int = 2
+
+    @property
+    def text(self) -> str:
+        """Return the entry as a table prints it."""
+        value = None if self.number is None else getattr(self.number, self.show)
+        if value is None:
+            return "–"
+        return number_text(value, self.digits) if isinstance(value, int | float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A number from the records of `cell`; `measure` is one of :mod:`reports.evidence`, `beside` what is printed."""
+
+    cell: Cell
+    measure: str = "accuracy"
+    digits: int = 2
+    beside: Reported | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """A number from an attack on the students of `cell`: a metric of the target in `role`, times `scale`."""
+
+    cell: Cell
+    attack: str
+    metric: str
+    role: str = "student"
+    scale: float = 100.0
+    digits: int = 1
+
+    @property
+    def command(self) -> str:
+        """Return the command that makes it once the student is there."""
+        return f"python -m bench attack --attacks {self.attack} --methods {self.cell.method}"
+
+
+Entry = str | float | Theirs | Ours | Attacked
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table; `rule` draws a line above it."""
+
+    entries: tuple[Entry, ...]
+    rule: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a series; `x` is a number, or the name of a category."""
+
+    x: float | str | Ours
+    y: float | Theirs | Ours | Attacked
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong together. `slot` picks colour and marker: the same thing of ours and of theirs shares one.
+
+    `whose` decides how they are drawn: ours filled and solid, theirs hollow and dashed, a formula as a plain line.
+    """
+
+    label: str
+    points: tuple[Point, ...]
+    slot: int
+    whose: Literal["ours", "theirs", "formula"] = "ours"
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One axes of a figure: lines, or bars grouped by the categories of their points."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    form: Literal["lines", "bars"] = "lines"
+    x_scale: Literal["linear", "log"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
+    y_limits: tuple[float, float] | None = None
+    x_limits: tuple[float, float] | None = None
+    x_ticks: tuple[float, ...] = ()
+    gap: str = ""
+    """Said inside the axes, where records do not hold what the paper's panel shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that lies beside a record of `cell`: the sheet of released images, or that of `attack`.
+
+    `crop` is the part that is shown: left, top, right, bottom, as shares of the picture. A `square` part is as many
+    pixels high as it is wide.
+    """
+
+    title: str
+    cell: Cell
+    attack: str = ""
+    crop: tuple[float, float, float, float] | None = None
+    square: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePanel:
+    """Pictures side by side."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table: what it is called, what the paper says with it, its columns, and how its rows come about."""
+
+    number: str
+    title: str
+    says: str
+    columns: tuple[str, ...]
+    rows: Callable[[Material], Sequence[TableRow]]
+    shows: Callable[[Material], Sequence[str]] = lambda material: ()
+    """Sentences on what ours shows, besides the comparison that every caption has."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """A figure: what it is called, what the paper says with it, and how its panels come about."""
+
+    number: str
+    title: str
+    says: str
+    panels: Callable[[Material], Sequence[Panel | PicturePanel]]
+    shows: Callable[[Material], Sequence[str]] = lambda material: ()
+    columns: int = 0
+    """Panels in a row; 0: all."""
+    height: float = 2.3
+    """Inches of one row of panels."""
+    wide: bool | None = None
+    """Two columns of a paper; None: where there is more than one panel."""
+
+
+Spec = TableSpec | FigureSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper's tables and figures. `plain` has the settings that its ablations change; see :class:`Cell`."""
+
+    name: str
+    title: str
+    tables: tuple[TableSpec, ...]
+    figures: tuple[FigureSpec, ...]
+    plain: Plain = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A cell without records: why, and the commands that fill it (none where no command does)."""
+
+    label: str
+    why: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Material:
+    """What a spec is filled from, for one paper: records of ours, and numbers that the paper prints."""
+
+    evidence: Evidence
+    reported: Sequence[Reported]
+    plain: Plain = field(default_factory=dict)
+
+    def find(self, cell: Cell) -> Found | None:
+        """Return the records that answer `cell`."""
+        return self.evidence.find(cell, self.plain)
+
+    def printed(self, **wanted: Any) -> list[Reported]:
+        """Return the numbers whose fields have the `wanted` values, in the order of their file."""
+        return [number for number in self.reported if all(_fits(number, *item) for item in wanted.items())]
+
+    def one(self, **wanted: Any) -> Reported | None:
+        """Return the only number whose fields have the `wanted` values; None where there is none.
+
+        Raises :class:`BenchError` where there are several: the spec does not say which it means.
+        """
+        found = self.printed(**wanted)
+        if len(found) > 1:
+            told = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+            raise BenchError(f"{len(found)} reported numbers have {told}; name the one with more fields.")
+        return found[0] if found else None
+
+    def value(self, entry: Entry) -> Value | None:
+        """Return the number of an entry; None for a text, or where it is missing."""
+        if isinstance(entry, str):
+            return None
+        if isinstance(entry, int | float):
+            return Value(float(entry))
+        if isinstance(entry, Theirs):
+            value = None if entry.number is None else getattr(entry.number, entry.show)
+            return Value(float(value)) if isinstance(value, int | float) else None
+        found = self.find(entry.cell)
+        if found is None:
+            return None
+        return found.value(entry.measure) if isinstance(entry, Ours) else self._attacked(entry, found)
+
+    def _attacked(self, entry: Attacked, found: Found) -> Value | None:
+        each = []
+        for attack in self.evidence.attacks_on(found, entry.attack):
+            scores = attack.targets.get(entry.role)
+            if scores is not None and entry.metric in scores.metrics:
+                each.append(scores.metrics[entry.metric])
+        if not each:
+            return None
+        mean = entry.scale * statistics.fmean(one.value for one in each)
+        if len(each) > 1:
+            return Value(mean, entry.scale * statistics.stdev(one.value for one in each), len(each))
+        low, high = each[0].low, each[0].high
+        return Value(
+            mean, None, 1, None if low is None else entry.scale * low, None if high is None else entry.scale * high
+        )
+
+    def powerless(self, entry: Attacked) -> str:
+        """Return why an attack's number says nothing, where it has no power; else nothing."""
+        found = self.find(entry.cell)
+        struck = [] if found is None else self.evidence.attacks_on(found, entry.attack)
+        return next((attack.no_power for attack in struck if attack.no_power), "")
+
+    def picture(self, picture: Picture) -> Path | None:
+        """Return the file of a picture; None where it lies beside no record."""
+        found = self.find(picture.cell)
+        if found is None:
+            return None
+        wanted: list[tuple[str, str]] = []
+        if picture.attack:
+            wanted = [(a.key, file) for a in self.evidence.attacks_on(found, picture.attack) for file in a.pictures]
+        else:
+            wanted = [(record.key, record.sheet.file) for record in found.records if record.sheet is not None]
+        for key, file in wanted:
+            place = self.evidence.places.get(key)
+            # The name comes from a record, which may be anyone's: nothing outside of the run directory is read.
+            if place is None or not (place / file).resolve().is_relative_to(place.resolve()):
+                continue
+            if (place / file).is_file():
+                return place / file
+        return None
+
+    def missing(self, entry: Entry | Picture) -> Missing | None:
+        """Return what is missing for an entry; None where it is there or nothing of ours."""
+        if isinstance(entry, Picture):
+            return None if self.picture(entry) is not None else self._missing_picture(entry)
+        if not isinstance(entry, Ours | Attacked) or self.value(entry) is not None:
+            return None
+        cell = entry.cell
+        found = self.find(cell)
+        if isinstance(entry, Ours):
+            if found is None:
+                return self._not_run(cell)
+            return Missing(f"{cell.label}: {entry.measure}", _not_held(entry.measure), _fill(entry.measure, cell))
+        label = f"{entry.attack} on {cell.label}"
+        if found is None:
+            return Missing(label, "not run", (*self._not_run(cell).commands, entry.command))
+        if self.evidence.attacks_on(found, entry.attack):
+            return Missing(f"{label}: {entry.metric} of {entry.role}", "the attack's record does not hold it")
+        return Missing(label, "not run", (*filter(None, [cell.command]), entry.command))
+
+    def _not_run(self, cell: Cell) -> Missing:
+        if cell.cannot:
+            return Missing(cell.label, cell.cannot)
+        failed = self.evidence.failure(cell, self.plain)
+        return Missing(cell.label, f"failed: {failed}" if failed else "not run", (cell.command,))
+
+    def _missing_picture(self, picture: Picture) -> Missing:
+        what = f"picture of {picture.attack} on " if picture.attack else "picture of "
+        commands = [picture.cell.command] if picture.cell.command else []
+        if picture.attack:
+            commands.append(Attacked(picture.cell, picture.attack, "").command)
+        if self.find(picture.cell) is None:
+            return Missing(what + picture.cell.label, picture.cell.cannot or "not run", tuple(commands))
+        why = "the file is not beside its record; give the run directory that has it with --runs"
+        return Missing(what + picture.cell.label, why, tuple(commands))
+
+
+def _fits(number: Reported, name: str, value: Any) -> bool:
+    held = getattr(number, name)
+    if isinstance(held, float) and isinstance(value, int | float):
+        return held == value or math.isclose(held, value, rel_tol=1e-9)
+    return bool(held == value)
+
+
+def _not_held(measure: str) -> str:
+    if measure == "audited":
+        return "not audited"
+    if measure == "drop":
+        return "no baseline of the same data set, preset and backbone"
+    return f"the records do not hold the measure {measure!r}"
+
+
+def _fill(measure: str, cell: Cell) -> tuple[str, ...]:
+    if measure == "audited":
+        return (f"python -m bench audit --methods {cell.method}",)
+    if measure == "drop":
+        return (f"python -m bench run --methods nonprivate --datasets {cell.dataset} --seeds 0,1,2",)
+    return ()
+
+
+def number_text(value: float, digits: int = 2) -> str:
+    """Return a number as tables print it."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value and abs(value) >= 1e5:
+        return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:.{digits}f}"
+
+
+def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Entry | Picture]:
+    """Return all entries of a table's rows or a figure's panels, in order."""
+    for one in parts:
+        if isinstance(one, TableRow):
+            yield from one.entries
+        elif isinstance(one, PicturePanel):
+            yield from one.pictures
+        else:
+            for series in one.series:
+                for point in series.points:
+                    if isinstance(point.x, Ours):
+                        yield point.x
+                    yield point.y
+
+
+PAPERS = {
+    "dgd": "reports.dgd", "dpsd": "reports.dpsd", "trpate": "reports.trpate_report", "pate": "reports.pate",
+}  # fmt: skip
+"""Paper to the module that has it as ``PAPER``, in the order of the index."""
+
+
+def load_paper(name: str) -> Paper:
+    """Return a paper by name; raises :class:`UnknownNameError` for one that is not here."""
+    if name not in PAPERS:
+        raise UnknownNameError("paper", name, PAPERS)
+    paper = importlib.import_module(PAPERS[name]).PAPER
+    assert isinstance(paper, Paper)
+    return paper
+
+
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
+
+
+def plain_number(number: str) -> str:
+    """Return a table's or figure's number with Roman numerals as digits: "II" and "2" are the same table."""
+    low = number.strip().lower()
+    return str(_ROMAN.index(low) + 1) if low in _ROMAN else low
+
+
+def choose(specs: Sequence[Spec], number: str, kind: str, paper: str) -> Spec:
+    """Return the spec of that number.
+
+    Raises :class:`BenchError` that names those that exist.
+    """
+    for spec in specs:
+        if plain_number(spec.number) == plain_number(number):
+            return spec
+    there = ", ".join(spec.number for spec in specs) or "none"
+    raise BenchError(f"{paper} has no {kind} {number!r} that records are drawn for. Accepted: {there}.")

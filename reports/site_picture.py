@@ -1,0 +1,203 @@
+"""Pictures of the site, as inline SVG: the three epsilons of a row, and accuracy against epsilon of a ranking.
+
+Both have logarithmic axes of epsilon. What is beyond the last decade, and what is infinite, has a place of its own at
+the right end, so that a finite number never looks like none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+LOWEST, HIGHEST = -2, 3
+"""Decades that the picture of a row shows; the same in every row, so that rows compare."""
+
+WIDTH, HEIGHT, _LEFT, _DECADE = 184, 18, 4.0, 30.0
+_END = _LEFT + (HIGHEST - LOWEST) * _DECADE
+_FAR = _END + 9.0
+
+
+def row_place(epsilon: float) -> float:
+    """Return where `epsilon` lies in the picture of a row, in pixels from its left."""
+    if epsilon > 10.0**HIGHEST:
+        return _FAR
+    if epsilon <= 10.0**LOWEST:
+        return _LEFT
+    return _LEFT + (math.log10(epsilon) - LOWEST) * _DECADE
+
+
+def row_picture(
+    said: str, *, claimed: float | None, proven: float | None, audited: float | None, hollow: bool = False,
+    covered: bool | None = None,
+) -> Markup:  # fmt: skip
+    """Return the picture of one row: a bar from what is audited to what is proven, and a mark at what is claimed.
+
+    The true epsilon lies in the bar. A claim that the proof covers is a dot; one that it does not is a red diamond.
+    `hollow` marks are claims that were not checked here by a run. `said` is the picture in words.
+    """
+    covered = (proven is not None and claimed is not None and proven <= claimed) if covered is None else covered
+    parts = [
+        f'<svg class="eps" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+        f"<title>{escape(said)}</title>"
+    ]
+    if proven is not None:
+        start = _LEFT - 2 if audited is None else row_place(audited)
+        parts.append(_bar(start, proven))
+        if audited is not None:
+            parts.append(f'<path class="cap" d="M{start:.4g} 2V16"/>')
+    if claimed is not None and math.isfinite(claimed):
+        x = row_place(claimed)
+        kind = ("c" if covered else "u") + (" hollow" if hollow else "")
+        if covered:
+            parts.append(f'<circle class="{kind}" cx="{x:.4g}" cy="9" r="4"/>')
+        else:
+            parts.append(f'<path class="{kind}" d="M{x:.4g} 2l6.5 7l-6.5 7l-6.5-7z"/>')
+    parts.append("</svg>")
+    return Markup("".join(parts))
+
+
+def _bar(start: float, proven: float) -> str:
+    if math.isinf(proven):
+        return f'<path class="b open" d="M{start:.4g} 5H{WIDTH - 9}V1L{WIDTH - 1} 9L{WIDTH - 9} 17V13H{start:.4g}z"/>'
+    if proven > 10.0**HIGHEST:
+        end = _FAR + 5
+        # A break in the bar: the axis ends here, the number is beyond.
+        return (
+            f'<path class="b" d="M{start:.4g} 5H{_END + 1:.4g}l-3 8H{start:.4g}z'
+            f'M{_END + 5:.4g} 5H{end:.4g}V13H{_END + 2:.4g}z"/>'
+        )
+    return f'<path class="b" d="M{start:.4g} 5H{max(row_place(proven), start + 1):.4g}V13H{start:.4g}z"/>'
+
+
+def row_axis() -> Markup:
+    """Return the axis that stands over the pictures of rows."""
+    labels = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
+    parts = [f'<svg class="axis" width="{WIDTH}" height="14" viewBox="0 0 {WIDTH} 14" aria-hidden="true">']
+    for decade, label in labels.items():
+        x = _LEFT + (decade - LOWEST) * _DECADE
+        anchor = "start" if decade == LOWEST else "end" if decade == HIGHEST else "middle"
+        shift = -3 if decade == LOWEST else 6 if decade == HIGHEST else 0
+        parts.append(f'<text x="{x + shift:.4g}" y="9" text-anchor="{anchor}">{label}</text>')
+        parts.append(f'<path d="M{x:.4g} 11v3"/>')
+    parts.append(f'<text x="{WIDTH - 6}" y="9" text-anchor="middle">∞</text></svg>')
+    return Markup("".join(parts))
+
+
+OWN_COLOURS = 7
+"""How many colours the style sheet has for methods of ours; one more is for systems that only papers report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row in the plot of its ranking; accuracies in percent. `colour` is the number of its method."""
+
+    row: str
+    said: str
+    href: str
+    accuracy: float
+    spread: float | None
+    claimed: float
+    proven: float
+    reported: bool
+    uncovered: bool
+    colour: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The axis of epsilon: whole decades from `low` to `high`, then a band for what is beyond, then one for none."""
+
+    low: int
+    high: int
+    beyond: bool
+
+    def place(self, epsilon: float) -> float:
+        """Return where `epsilon` lies, in decades: the script of the page counts the same way."""
+        if math.isinf(epsilon):
+            return self.high + (1.5 if self.beyond else 0.5)
+        if epsilon > 10.0**self.high:
+            return self.high + 0.5
+        return max(math.log10(epsilon), self.low) if epsilon > 0 else self.low
+
+    @property
+    def end(self) -> float:
+        """Where the axis ends, in decades."""
+        return self.high + (2.0 if self.beyond else 1.0)
+
+
+def axis_of(epsilons: Iterable[float]) -> Axis:
+    """Return an axis for `epsilons`, of at most the decades from 0.01 to 1000."""
+    finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
+    low = max(math.floor(math.log10(min(finite, default=0.1))), LOWEST)
+    high = min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST)
+    high = max(high, low + 1)
+    return Axis(low, high, any(epsilon > 10.0**high for epsilon in finite))
+
+
+PLOT_WIDTH, PLOT_HEIGHT = 960, 320
+_BOX = (52.0, 12.0, PLOT_WIDTH - 12.0, PLOT_HEIGHT - 44.0)
+
+
+def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
+    """Return accuracy against epsilon as SVG, each point a link; both places of a point are in its data.
+
+    The tab key passes over the points: the table has the same links.
+    """
+    left, top, right, bottom = _BOX
+    unit = (right - left) / (axis.end - axis.low)
+    least = min((p.accuracy - (p.spread or 0) for p in points), default=0.0)
+    floor = max(0.0, 10 * math.floor((least - 2) / 10))
+
+    def x(epsilon: float) -> float:
+        return left + (axis.place(epsilon) - axis.low) * unit
+
+    def y(accuracy: float) -> float:
+        return bottom - (max(accuracy, floor) - floor) / (100 - floor) * (bottom - top)
+
+    parts = [
+        f'<svg class="scatter" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" role="group" aria-label="{escape(title)}">'
+    ]
+    step = 10 if 100 - floor > 40 else 5
+    for accuracy in range(int(floor), 101, step):
+        parts.append(f'<path class="grid" d="M{left:.5g} {y(accuracy):.4g}H{right:.5g}"/>')
+        parts.append(f'<text class="tick" x="{left - 7:.5g}" y="{y(accuracy) + 4:.4g}">{accuracy}</text>')
+    for place, label in ticks(axis):
+        at = left + (place - axis.low) * unit
+        if place == int(place):
+            parts.append(f'<path class="grid" d="M{at:.5g} {top:.5g}V{bottom:.5g}"/>')
+        parts.append(f'<text class="tick mid" x="{at:.5g}" y="{bottom + 16:.5g}">{label}</text>')
+    band = left + (axis.high - axis.low) * unit
+    parts.append(
+        f'<rect class="band" x="{band:.5g}" y="{top:.5g}" width="{right - band:.5g}" height="{bottom - top:.5g}"/>'
+    )
+    parts.append(
+        f'<text class="name mid x-name" x="{(left + band) / 2:.5g}" y="{PLOT_HEIGHT - 8}">proven epsilon</text>'
+        f'<text class="name mid" transform="translate(14 {(top + bottom) / 2:.5g}) rotate(-90)">accuracy in %</text>'
+    )
+    for p in points:
+        half = 0.0 if p.spread is None else p.spread / (100 - floor) * (bottom - top)
+        bar = f'<path d="M0 {-half:.3g}V{half:.3g}"/>' if half > 4.5 else ""
+        shape = '<path class="m" d="M0-5l5 5l-5 5l-5-5z"/>' if p.uncovered else '<circle class="m" r="4.2"/>'
+        proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
+        parts.append(
+            f'<a class="pt k{p.colour}{" hollow" if p.reported else ""}" tabindex="-1" href="{escape(p.href)}" '
+            f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
+            f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
+            f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'
+            f"<title>{escape(p.said)}</title>{bar}{shape}</a>"
+        )
+    parts.append("</svg>")
+    return Markup("\n".join(parts))
+
+
+def ticks(axis: Axis) -> list[tuple[float, str]]:
+    """Return place (in decades) and label of each tick of `axis`."""
+    names = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
+    found: list[tuple[float, str]] = [(decade, names[decade]) for decade in range(axis.low, axis.high + 1)]
+    if axis.beyond:
+        found.append((axis.high + 0.5, f"> {names[axis.high]}"))
+    found.append((axis.end - 0.5, "∞"))
+    return found

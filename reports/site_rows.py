@@ -1,0 +1,380 @@
+"""The rows of the site: what a page prints of a row of the board, or of a number that a paper reports.
+
+Nothing is computed here that :func:`reports.leaderboard.build_board` has computed: numbers become texts, links and the
+data that the page's script sorts and filters by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from bench.attack_record import AttackRecord
+from bench.interface import PrivacyUnit
+from bench.record import Record, Status
+from reports.attacks import headline
+from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
+from reports.reported import Reported, Verdict
+from reports.site_picture import OWN_COLOURS, Axis, Point, axis_of, row_picture, scatter
+
+PAPERS = {"dgd": "DGD", "dpsd": "DPSD", "trpate": "TrPATE", "pate": "PATE"}
+GOALS = ("inversion", "membership", "robustness")
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
+
+
+def page_name(name: str) -> str:
+    """Return `name` as the stem of a file: itself where that is safe everywhere, else its letters and a digest.
+
+    Names that differ get stems that differ, on file systems without case too; none leaves its folder.
+    """
+    if _PLAIN.fullmatch(name) and not name.endswith("."):
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    start = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60]
+    # A plain name holds no "~", so it cannot meet this one.
+    return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def record_href(key: str, part: str = "") -> str:
+    """Return the address of a record's page, relative to the site."""
+    return f"records/{quote(page_name(key))}.html{part}"
+
+
+def method_href(name: str) -> str:
+    """Return the address of a method's page, relative to the site."""
+    return f"methods/{quote(page_name(name))}.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of a row: its text, the page that it comes from, and what it is sorted by."""
+
+    text: str
+    href: str = ""
+    sort: float | None = None
+    note: str = ""
+    powerless: bool = False
+    more: str = ""
+    """A second line, in small print."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """A line of a ranking. Addresses are relative to the site."""
+
+    id: str
+    ours: bool
+    rank: int | None
+    name: str
+    """The method in the registry; of a reported system that is none of ours, its name."""
+    method: str
+    """What the row prints for it."""
+    method_href: str
+    asked: str
+    basis: str
+    preset: str
+    picture: Markup
+    claimed: Figure
+    proven: Figure
+    audited: Figure
+    uncovered: bool
+    refuted: bool
+    accuracy: Figure
+    seeds: tuple[Figure, ...]
+    drop: Figure
+    public: str
+    public_words: str
+    attacks: tuple[Figure, ...]
+    cost: Figure
+    remarks: tuple[tuple[str, str], ...]
+    """Short and whole, of each remark."""
+    verdict: str
+    where: str
+    """Where a number is reported; empty for ours."""
+    data: tuple[tuple[str, str], ...]
+    """What the script sorts and filters by."""
+    point: Point
+    order: tuple[bool, bool, float, str]
+    """Finite proven epsilons first; of the others ours first; then by accuracy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Rows of one data set that speak of the same privacy unit."""
+
+    id: str
+    dataset: str
+    unit: str
+    rows: tuple[RowView, ...]
+    ours: int
+    attacked: bool
+    deltas: str
+    adjacencies: str
+    axis: Axis
+    plot: Markup
+    key: tuple[tuple[str, int], ...]
+    """Methods of ours and the numbers of their colours."""
+
+
+@dataclass(slots=True)
+class Material:
+    """What the site is made of, by key."""
+
+    board: Board
+    records: dict[str, Record]
+    attacks: Mapping[str, Sequence[AttackRecord]]
+    """By the key of the student."""
+    audited: frozenset[str]
+    """Keys of records that an audit speaks of."""
+    reported: Sequence[Reported]
+
+
+def rankings(material: Material) -> list[Ranking]:
+    """Return all rankings: those with rows of ours first, each part by data set and unit."""
+    lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
+    sources: dict[tuple[str, str], list[BoardRow]] = {}
+    for key, rows in material.board.tables().items():
+        sources[key] = rows
+        rank = 0
+        for row in rows:
+            finite = math.isfinite(row.proven)
+            rank += finite
+            lines[key].append(own_row(row, material, rank if finite else None))
+    numbers: dict[str, int] = defaultdict(int)
+    for found in material.reported:
+        if found.measure != "accuracy" or not 0 <= found.value <= 100:
+            continue
+        # A system without privacy is measured in every unit alike; it stands with the records.
+        unit = PrivacyUnit.RECORD.value if found.unit == "none" else found.unit
+        start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
+        numbers[start] += 1
+        lines[found.dataset, unit].append(reported_row(found, f"{start}-{numbers[start]}"))
+    result = [
+        _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()))
+        for (dataset, unit), rows in lines.items()
+    ]
+    return sorted(result, key=lambda r: (not r.ours, r.dataset, r.unit != PrivacyUnit.RECORD.value, r.unit))
+
+
+def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow]) -> Ranking:
+    colours: dict[str, int] = {}
+    for row in sources:  # in the order of the board: the first methods differ for certain
+        colours.setdefault(row.method, len(colours) % OWN_COLOURS)
+    points = [replace(row.point, colour=colours.get(row.name, OWN_COLOURS)) for row in rows]
+    axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
+    return Ranking(
+        id=page_name(f"{dataset}-{unit}"),
+        dataset=dataset,
+        unit=unit,
+        rows=tuple(rows),
+        ours=len(sources),
+        attacked=any(figure.text != "–" for row in rows for figure in row.attacks),
+        deltas=", ".join(f"{delta:g}" for delta in sorted({row.delta for row in sources})),
+        adjacencies=", ".join(sorted({row.adjacency for row in sources})),
+        axis=axis,
+        plot=scatter(points, axis, f"{dataset}, unit {unit}: accuracy against epsilon"),
+        key=tuple(colours.items()),
+    )
+
+
+def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
+    """Return the view of a row of the board."""
+    group = [material.records[key] for key in row.keys]
+    texts = cells_of(row)
+    claimed_from = _holder(group, row.claimed, "claimed")
+    proven_from = _holder(group, row.proven, "proven")
+    audited_from = next((key for key in row.keys if key in material.audited), row.keys[0])
+    uncovered = row.proven > row.claimed
+    refuted = row.audited is not None and row.audited > row.claimed
+    audited = epsilon_text(row.audited, "down")
+    said = f"audited {audited}, proven {texts[3]}, claimed {texts[2]}: {_covered(row.claimed, uncovered, refuted)}"
+    picture = row_picture(
+        said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not refuted
+    )
+    attacks = tuple(attack_figure(goal, row.keys, material.attacks) for goal in GOALS)
+    key = row.keys[0]
+    figures = {
+        "asked": math.inf if row.asked is None else row.asked, "claimed": row.claimed, "proven": row.proven,
+        "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread, "drop": row.drop, "cost": row.cost,
+        **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
+    }  # fmt: skip
+    public = public_kinds(row.public_data, transferred=bool(group[0].config.get("backbone")))
+    return RowView(
+        id=f"row-{page_name(key)}",
+        ours=True,
+        rank=rank,
+        name=row.method,
+        method=row.method,
+        method_href=method_href(row.method),
+        asked="–" if row.asked is None else f"{row.asked:g}",
+        basis=row.basis,
+        preset=row.preset,
+        picture=picture,
+        claimed=Figure(texts[2], record_href(claimed_from, "#epsilons"), row.claimed),
+        proven=Figure(texts[3], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
+        audited=Figure(audited, record_href(audited_from, "#audits") if row.audited is not None else "", row.audited),
+        uncovered=uncovered,
+        refuted=refuted,
+        accuracy=Figure(texts[5], "", row.accuracy),
+        seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
+        drop=Figure(texts[6], record_href(row.baseline[0]) if row.baseline else "", row.drop),
+        public=" + ".join(public),
+        public_words=row.public_data,
+        attacks=attacks,
+        cost=Figure(texts[10], record_href(key, "#provenance"), row.cost),
+        remarks=tuple((_short(remark, group[0]), remark) for remark in row.remarks),
+        verdict="",
+        where="",
+        data=_data(row.method, figures, public, row.preset, row.basis, "ours"),
+        point=Point(
+            row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[5]}%; {said}",
+            href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed, proven=row.proven,
+            reported=False, uncovered=uncovered or refuted,
+        ),
+        order=(math.isinf(row.proven), False, -row.accuracy, row.method),
+    )  # fmt: skip
+
+
+def reported_row(found: Reported, place: str) -> RowView:
+    """Return the view of a number that a paper prints: never ranked, and nothing is proven of it here."""
+    epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
+    sound = found.verdict is Verdict.SOUND
+    uncovered = found.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE)
+    paper = PAPERS.get(found.paper, found.paper)
+    where = (
+        f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
+    )
+    claimed_text = epsilon_text(epsilon)
+    said = f"reported in {where}: claimed {claimed_text}, {found.verdict.value}"
+    # What the paper proves is believed where the verdict is that its proof holds; nothing else is taken for proven.
+    proven = epsilon if sound and epsilon is not None else math.inf
+    name = found.method or found.system
+    label = found.system + (f", {found.setting}" if found.setting else "")
+    public = public_kinds(found.public_data)
+    figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
+    row_id = f"reported-{page_name(place)}"
+    href = method_href(found.method) + "#reported" if found.method else ""
+    return RowView(
+        id=row_id,
+        ours=False,
+        rank=None,
+        name=name,
+        method=label,
+        method_href=href,
+        asked="–",
+        basis="",
+        preset="",
+        picture=row_picture(said, claimed=epsilon, proven=None, audited=None, hollow=True, covered=not uncovered),
+        claimed=Figure(claimed_text, "", epsilon),
+        proven=Figure("–"),
+        audited=Figure("–"),
+        uncovered=uncovered,
+        refuted=False,
+        accuracy=Figure(f"{found.value:.2f}", "", found.value),
+        seeds=(),
+        drop=Figure("–"),
+        public=" + ".join(public),
+        public_words=found.public_data,
+        attacks=tuple(Figure("–") for _ in GOALS),
+        cost=Figure("–"),
+        remarks=(("why", verdict_words(found)),),
+        verdict=found.verdict.value,
+        where=where,
+        data=_data(name, figures, public, "", "", "reported"),
+        point=Point(
+            row=row_id, said=f"{label}, {said}: {found.value:.2f}%", href=href or f"#{row_id}", accuracy=found.value,
+            spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
+            reported=True, uncovered=uncovered,
+        ),
+        order=(math.isinf(proven), math.isinf(proven), -found.value, label),
+    )  # fmt: skip
+
+
+def verdict_words(found: Reported) -> str:
+    """Return why a reported number has its verdict, with the place that says so."""
+    where = f" ({found.source})" if found.source else ""
+    return f"{found.reason}{where}" + (f"; {found.note}" if found.note else "")
+
+
+def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:
+    """Return what the strongest attack with this goal shows on the students `keys`; attacks without power say so."""
+    done = [a for key in keys for a in attacks.get(key, ()) if a.goal == goal and a.status is Status.DONE]
+    strong = [(found, attack) for attack in done if not attack.no_power and (found := headline(attack)) is not None]
+    # Robustness is an accuracy: the strongest attack leaves least of it.
+    sign = -1 if goal == "robustness" else 1
+    strong = [pair for pair in strong if not math.isnan(pair[0][0].value)]
+    strong.sort(key=lambda pair: (-sign * pair[0][0].value, pair[1].key))
+    if strong:
+        (estimate, text), attack = strong[0]
+        value, _, rest = text.partition(" ")
+        weak = len(done) - len(strong)
+        note = f"{attack.attack}, the strongest of {len(strong)}" + (f"; {weak} more without power" if weak else "")
+        href = record_href(attack.student, "#attacks")
+        name = "" if attack.attack == goal else attack.attack
+        return Figure(value, href, estimate.value, note, more=f"{rest} {name}".strip())
+    if done:
+        why = "; ".join(dict.fromkeys(attack.no_power for attack in done if attack.no_power))
+        return Figure("no power", record_href(done[0].student, "#attacks"), None, why or "no headline", powerless=True)
+    return Figure("–")
+
+
+def public_kinds(words: str, *, transferred: bool = False) -> list[str]:
+    """Return the kinds of public data that `words` speak of, for the filter."""
+    kinds = []
+    lower = words.lower()
+    if transferred or "imagenet" in lower or " trained on " in f" {lower} ":
+        kinds.append("transferred")
+    if "prior from" in lower or ("labelled" in lower.replace("unlabelled", "") and not kinds):
+        kinds.append("labelled")
+    if "unlabelled" in lower:
+        kinds.append("unlabelled")
+    if "private" in lower:
+        kinds.append("private-images")
+    if not kinds:
+        kinds.append("none" if lower.strip() in ("", "none") else "not-stated" if "not stated" in lower else "other")
+    return kinds
+
+
+def _covered(claimed: float, uncovered: bool, refuted: bool) -> str:
+    if refuted:
+        return "the audit refutes the claim"
+    if uncovered:
+        return "the claim is not covered by the proof"
+    return "nothing is claimed" if math.isinf(claimed) else "the proof covers the claim"
+
+
+def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
+    """Return the key of the record that a row's epsilon comes from."""
+    for record in group:
+        if record.privacy is not None and getattr(record.privacy, name).epsilon == epsilon:
+            return record.key
+    return group[0].key
+
+
+def _short(remark: str, record: Record) -> str:
+    if record.privacy is not None and record.privacy.bypasses and remark == "; ".join(record.privacy.bypasses):
+        return "goes round the ledger"
+    if remark.startswith("BUG"):
+        return remark
+    return re.split(r": | \(| from the paper's", remark, maxsplit=1)[0]
+
+
+def _data(
+    method: str, figures: Mapping[str, float | None], public: Sequence[str], preset: str, basis: str, source: str
+) -> tuple[tuple[str, str], ...]:
+    numbers = ((name, _number(value)) for name, value in figures.items() if value is not None)
+    words = (("method", method), ("public", " ".join(public)), ("preset", preset), ("basis", basis), ("source", source))
+    return (*words, *numbers)
+
+
+def _number(value: float) -> str:
+    return "Infinity" if math.isinf(value) else f"{value:.6g}"
