@@ -414,3 +414,11 @@ def test_infinite_epsilons_are_no_mistake(into: Path, tmp_path: Path) -> None:
     record = parse_record(next(iter(found.files.values())).decode())
     assert record.privacy is not None
     assert math.isinf(record.privacy.proven.epsilon)
+
+
+def test_a_board_with_a_site_gets_a_new_one(run: Path, into: Path) -> None:
+    (into / "site").mkdir()
+    write(examine([run], into), into)
+    pages = rebuild(into)
+    assert pages[-1] == into / "site" / "index.html"
+    assert any(PATE in path.name or PATE in str(path) for path in (into / "site").rglob("*"))
