@@ -416,8 +416,7 @@ def test_infinite_epsilons_are_no_mistake(into: Path, tmp_path: Path) -> None:
     assert math.isinf(record.privacy.proven.epsilon)
 
 
-def test_a_board_with_a_site_gets_a_new_one(run: Path, into: Path) -> None:
-    (into / "site").mkdir()
+def test_the_site_is_made_again(run: Path, into: Path) -> None:
     write(examine([run], into), into)
     pages = rebuild(into)
     assert pages[-1] == into / "site" / "index.html"
