@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from reports.build import Artefact
     from reports.papers import Paper, Spec
 
+COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
+"""Records of the board, and those of settings that only the papers' figures ask for."""
+
 
 def report(
     paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; none: all of them.")] = "",
@@ -27,7 +30,9 @@ def report(
     all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--runs", help="Run directory, repeatable; default: leaderboards, the committed records."),
+        typer.Option(
+            "--runs", help="Run directory, repeatable; default: leaderboards and leaderboards/ablations, as committed."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that is written to.")] = Path("reports-out"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
@@ -41,7 +46,7 @@ def report(
     from reports.reported import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_)
-    evidence = read_evidence(runs or [Path("leaderboards")])
+    evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
     for line in evidence.warnings:
         print(f"warning: {line}", file=sys.stderr)
     reported = read_reported()

@@ -10,6 +10,7 @@ import pytest
 from site_tools import dead_links
 
 from bench.calibrations import Calibrations
+from bench.record import Record
 from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 from reports.pages import gather, write_pages
@@ -41,8 +42,16 @@ def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in ours}
 
 
+def every_record() -> list[Record]:
+    """The board's records, and those that only `bench report` reads."""
+    folders = (ROOT / "leaderboards", ROOT / "leaderboards" / "ablations")
+    reads = [RunDir(folder).read_records(set_aside=False) for folder in folders]
+    assert [line for read in reads for line in read.damaged] == []
+    return [record for read in reads for record in read.found]
+
+
 def test_nothing_of_the_board_has_run_from_changed_files() -> None:
-    for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
+    for record in every_record():
         assert record.provenance.git_commit
         assert record.provenance.git_dirty is False, record.key
     for row in (*RunDir(ROOT / "leaderboards").read_audits()[0], *RunDir(ROOT / "leaderboards").read_attacks()[0]):
@@ -53,7 +62,7 @@ def test_nothing_of_the_board_has_run_from_changed_files() -> None:
 def test_every_committed_record_would_be_published_again() -> None:
     """One in forty is planned and accounted for again, which takes minutes for all."""
     calibrations = Calibrations()
-    read = RunDir(ROOT / "leaderboards").read_records(set_aside=False).found
+    read = every_record()
     slow = ("dp-linear", "dp-sgd")  # a calibration of theirs takes seconds
     sample = {record.key for record in read[::40] if record.method not in slow}
     for record in read:
@@ -64,7 +73,7 @@ def test_every_committed_record_would_be_published_again() -> None:
 @pytest.mark.slow
 def test_every_committed_record_is_planned_again() -> None:
     calibrations = Calibrations()
-    for record in RunDir(ROOT / "leaderboards").read_records(set_aside=False).found:
+    for record in every_record():
         found = vet_record(record, calibrations)
         assert found.problems == [], record.key
         assert found.command
