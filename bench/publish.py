@@ -361,10 +361,8 @@ def write(publication: Publication, into: Path) -> None:
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
             aside.unlink(missing_ok=True)  # of a command that was killed: this one holds the board alone
-    write_together({into / name: data for name, data in publication.files.items()})
-    for name in publication.gone:
-        if name not in publication.files:
-            (into / name).unlink(missing_ok=True)
+    gone = [into / name for name in publication.gone if name not in publication.files]
+    write_together({into / name: data for name, data in publication.files.items()}, gone)
 
 
 def rebuild(folder: Path) -> list[Path]:

@@ -353,7 +353,7 @@ def with_rows(run: Path, change: Callable[[Values], None] = lambda values: None)
         (run / folder / f"{key}.json").write_text(json.dumps(values))
 
 
-def test_audits_and_attacks_go_with_their_student(run: Path, into: Path) -> None:
+def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_rows(run)
     write(examine([run], into), into)
     rebuild(into)
@@ -366,7 +366,19 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path) -> None
     put(run.parent / "new", values)
     found = examine([run.parent / "new"], into, replace=True)
     assert sorted(found.gone) == [f"attacks/{ATTACK}.json", f"audits/{AUDIT}.json"]
-    write(found, into)
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    # Stopped in the middle, what speaks of the old student is never left beside the new one.
+    with monkeypatch.context() as stopped:
+        stopped.setattr("bench.atomic.os.replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            write(found, into)
+    assert not (into / "audits" / f"{AUDIT}.json").exists()
+    assert not list(into.rglob("*.tmp"))
+    write(examine([run.parent / "new"], into, replace=True), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).student.sha256 == "0" * 64  # type: ignore[union-attr]
     assert not (into / "audits" / f"{AUDIT}.json").exists()
 
 
