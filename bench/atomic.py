@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bench.store import explain_os_error
 
 
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write `files` so that none has changed until the data of all of them is on the disk.
+def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> None:
+    """Write `files` so that none has changed until the data of all of them is on the disk; then delete `gone` first.
+
+    A kill in between leaves too little rather than files that speak of others than those that are there.
 
     Raises :class:`BenchError` on a full disk or a folder that cannot be written; no file has changed then.
     """
@@ -26,6 +28,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+        for path in gone:
+            path.unlink(missing_ok=True)
         for path, aside in asides.items():
             os.replace(aside, path)
     except OSError as error:

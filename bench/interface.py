@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
     from bench.console import Progress
     from bench.precision import Precision
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
     from bench.seeds import Streams
     from bench.target import Target
@@ -286,6 +287,14 @@ class Method(abc.ABC):
         Called for public benchmarks only: a figure that depends on the private data is private.
         """
         return cls.claimed(config, facts, delta)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event] | None:
+        """Return events that cost what a whole run with the calibrated `config` costs; None where only a run tells.
+
+        A record whose ledger costs less is not published.
+        """
+        return None
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:

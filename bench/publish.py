@@ -28,6 +28,8 @@ from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_recor
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
+_LARGEST = 8 << 20
+"""Bytes of one file of a run directory; records have some thousands."""
 _MACHINE = ("packages", "python", "platform", "device")
 """What of a record's provenance tells machines apart: between two of them the arithmetic may differ."""
 
@@ -221,7 +223,7 @@ class _Work:
         sheet, file = there.sheet, f"released/{there.key}.png"
         if sheet is not None and sheet.file == file and not (self._into / file).exists():
             with suppress(OSError):
-                data = (run / file).read_bytes()
+                data = _bytes(run / file)
                 if hashlib.sha256(data).hexdigest() == sheet.sha256 and file not in self.found.files:
                     self.found.files[file] = data
                     lacks.append("its sheet")
@@ -242,7 +244,7 @@ class _Work:
         if record.sheet is None or record.sheet.file != f"released/{record.key}.png":
             return None
         try:
-            data = (run / record.sheet.file).read_bytes()
+            data = _bytes(run / record.sheet.file)
         except OSError:
             problems.append("its sheet of images is not there. Run the cell again with --reuse none.")
             return None
@@ -308,7 +310,7 @@ class _Work:
 
     def _parsed(self, kind: str, name: str, path: Path, parse: Callable[[str], Any]) -> Any | None:
         try:
-            return parse(path.read_text(encoding="utf-8"))
+            return parse(_bytes(path).decode("utf-8"))
         except (OSError, UnicodeDecodeError, ValueError) as error:
             why = str(error).splitlines()[0][:200]
             newer = "schema version" in why
@@ -318,6 +320,18 @@ class _Work:
 
     def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
         self.found.items.append(Item(kind, name, fate, why))
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what is in a file of a run directory; OSError where it is a pipe or device, or larger than any such file.
+
+    Links are not followed: what they lead to is none of the run's.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise OSError("no plain file")
+    if path.stat().st_size > _LARGEST:
+        raise OSError(f"larger than {_LARGEST >> 20} MiB")
+    return path.read_bytes()
 
 
 def _content(record: Record) -> dict[str, Any]:
@@ -347,10 +361,8 @@ def write(publication: Publication, into: Path) -> None:
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
             aside.unlink(missing_ok=True)  # of a command that was killed: this one holds the board alone
-    write_together({into / name: data for name, data in publication.files.items()})
-    for name in publication.gone:
-        if name not in publication.files:
-            (into / name).unlink(missing_ok=True)
+    gone = [into / name for name in publication.gone if name not in publication.files]
+    write_together({into / name: data for name, data in publication.files.items()}, gone)
 
 
 def rebuild(folder: Path) -> list[Path]:

@@ -94,11 +94,15 @@ def _front(record: Record, facts: CardFacts) -> str:
     import yaml
 
     assert record.utility is not None
+    assert record.privacy is not None
+    tags = ["private-student-bench", record.method]
+    if _private(record, record.privacy):
+        tags.insert(0, "differential-privacy")
     task = "text-classification" if facts.text else "image-classification"
     told: dict[str, Any] = {
         "library_name": "timm",
         "pipeline_tag": task,
-        "tags": ["differential-privacy", "private-student-bench", record.method],
+        "tags": tags,
         "datasets": [record.dataset],
         "license": "other",
         "license_name": "see-the-licence-of-the-data",
@@ -120,6 +124,13 @@ def _front(record: Record, facts: CardFacts) -> str:
         ],
     }
     return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=False, width=10_000)}---"
+
+
+def _private(record: Record, privacy: Privacy) -> bool:
+    """Return whether what is claimed or was asked for is proven of records: hubs list models by such tags."""
+    promised = max(privacy.claimed.epsilon, record.epsilon or 0.0)
+    figure = privacy.proven.epsilon
+    return math.isfinite(figure) and figure <= promised and privacy.unit is not PrivacyUnit.QUERY_LABEL
 
 
 def _about(record: Record) -> str:
@@ -160,8 +171,9 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
 
 def _epsilons(record: Record, privacy: Privacy) -> str:
     audited = privacy.audited
+    claimed = "claimed" if privacy.proven.epsilon <= privacy.claimed.epsilon else "claimed, not proven"
     rows = [
-        ("claimed", epsilon_text(privacy.claimed.epsilon), "; ".join(filter(None, [privacy.claimed.source,
+        (claimed, epsilon_text(privacy.claimed.epsilon), "; ".join(filter(None, [privacy.claimed.source,
          privacy.claimed.note]))),
         ("proven", epsilon_text(privacy.proven.epsilon, "up"), _reason(privacy.proven)),
         (

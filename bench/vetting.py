@@ -22,7 +22,7 @@ from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
 from bench.errors import BenchError, UnknownNameError, nearest_names
 from bench.plan import Cell
-from bench.privacy.accountants import Accounted, proven
+from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.event import Event
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import _Unused
@@ -32,8 +32,11 @@ from bench.reproduce import Reproduction, check_method, command_of, dataset_of, 
 
 TOLERANCE = 1e-4
 """Relative: figures of one program differ by less between machines and versions of what it computes with."""
+LONGEST = 5000
+"""Characters of one text; those of this project have some hundreds."""
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATHS = re.compile(
     r"(?:^|[\s\"'(=:,\[])(?:(?:~|/[\w.+-]+)/[\w.+@-][\w./+@-]*|/(?:home|Users|root|tmp|mnt|work|scratch)\b)"
     r"|\b[A-Za-z]:\\\w+|\\\\\w+"
@@ -75,9 +78,10 @@ def vet_record(
         found.problems += _planned(record, reproduced, calibrations)
         found.command = reproduced.command
         if reproduced.cell is not None and record.privacy is not None:
-            problems, unchecked = _claimed(record, record.privacy, reproduced.cell)
-            found.problems += problems
-            found.unchecked += unchecked
+            for check in (_claimed, _charged):
+                problems, unchecked = check(record, record.privacy, reproduced.cell)
+                found.problems += problems
+                found.unchecked += unchecked
     return found
 
 
@@ -131,10 +135,11 @@ def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
     """Return the problem where the audits of one student together show more than its record proves; else empty."""
     if record.privacy is None:
         return ""
-    figure = record.privacy.audited or audited_of(audits, record.privacy.unit)
-    if figure is not None and figure.epsilon > record.privacy.proven.epsilon:
+    figures = [record.privacy.audited, audited_of(audits, record.privacy.unit)]
+    seen = max((figure.epsilon for figure in figures if figure is not None), default=0.0)
+    if seen > record.privacy.proven.epsilon:
         return (
-            f"audited {figure.epsilon:.4g} > proven {record.privacy.proven.epsilon:.4g}: a bug of the method, the "
+            f"audited {seen:.4g} > proven {record.privacy.proven.epsilon:.4g}: a bug of the method, the "
             "accountant or the audit. Find it first."
         )
     return ""
@@ -161,6 +166,9 @@ def private_texts(values: Any) -> list[str]:
     own = _own_names()
     problems = []
     for where, text in _texts(values):
+        if len(text) > LONGEST:
+            problems.append(f"{where} holds a text of {len(text)} characters. Shorten what the method says.")
+            continue
         seen = _PATHS.search(text) or _ADDRESS.search(text) or (own.search(text) if own else None)
         if seen:
             problems.append(
@@ -224,17 +232,28 @@ def _figures(record: Record) -> list[str]:
     problems = [*_clean(record.provenance), *_numbers(record.model_dump())]
     if not record.public_benchmark:
         problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
+    if record.failure is not None:
+        problems.append("it says why it failed, and that it is done. Run the cell again with --reuse none.")
     if record.status is not Status.DONE or record.privacy is None or record.utility is None or record.student is None:
         problems.append("it has no student, accuracy or privacy. Run the cell again with --reuse none.")
         return problems
     if not 0 <= record.utility.accuracy <= 1:
         problems.append(f"its accuracy {record.utility.accuracy} lies outside 0 to 1. Find out why, and run it again.")
-    if record.queries is not None and record.queries.answered > record.queries.asked:
-        problems.append("more answers than questions. Run the cell again.")
+    if record.queries is not None and not 0 <= record.queries.answered <= record.queries.asked:
+        problems.append("more answers than questions, or fewer than none. Run the cell again.")
+    right = None if record.queries is None else record.queries.label_accuracy
+    if right is not None and not 0 <= right <= 1:
+        problems.append(f"a share {right} of its answers is right. Run the cell again.")
+    if record.provenance.wall_seconds < 0 or record.student.parameters < 0:
+        problems.append("its time or its parameters are fewer than none. Run the cell again.")
+    if not _DIGEST.fullmatch(record.student.sha256):
+        problems.append("its student's SHA-256 is none. Run the cell again.")
     privacy = record.privacy
     figures = [privacy.claimed, privacy.proven, *privacy.accountants, privacy.record_level, privacy.audited]
     if any(figure is not None and figure.epsilon < 0 for figure in figures):
         problems.append("an epsilon is negative. Run the cell again.")
+    if privacy.audited is not None:
+        problems.append("an audited epsilon stands in it: audits have records of their own. Run the cell again.")
     return problems + list(filter(None, [audited_above_proven(record, ())]))
 
 
@@ -291,7 +310,7 @@ def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         problems.append(f"its unit, adjacency or delta are not what the method states. {again}")
     try:
         figure, level = _account(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
-    except (BenchError, TypeError, AttributeError) as error:
+    except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
     problems += _settings(record, privacy)
     if not privacy.events:
@@ -303,6 +322,11 @@ def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         )
     if not (privacy.proven.sound and privacy.proven.releasable) or privacy.proven.data_dependent:
         problems.append(f"its proven figure is not sound, or depends on the data. {again}")
+    if (privacy.proven.name, privacy.proven.note) != (figure.name, figure.note):
+        problems.append(f"its proven figure is not named or noted as {figure.name} is. {again}")
+    problems += _others(privacy, record.delta)
+    if (privacy.plausibility is not None) != method.single_teacher:
+        problems.append(f"what the claim says of the accuracy is missing, or follows from nothing. {again}")
     reasons = [str(event.get("reason")) for event in privacy.events if "reason" in event]
     if privacy.bypasses != reasons:
         problems.append(f"its bypasses are not those of its ledger. {again}")
@@ -311,7 +335,34 @@ def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
     said = None if privacy.record_level is None else privacy.record_level.epsilon
     if not _same(said, None if level is None else level.epsilon):
         problems.append(f"what follows for a training record is not what its events give. {again}")
-    return problems, []
+    unchecked = (
+        [] if privacy.plausibility is None else ["what the claim says of the accuracy: it needs the test labels"]
+    )
+    return problems, unchecked
+
+
+def _others(privacy: Privacy, delta: float) -> list[str]:
+    """Return a line for each listed figure, of those that look at no votes, that the events do not give."""
+    events = json.dumps(privacy.events, sort_keys=True)
+    there = {figure.name: figure for figure in _all_accountants(events, delta)}
+    wrong = []
+    for said in privacy.accountants:
+        if said.data_dependent and not said.releasable:
+            continue
+        found = there.get(said.name)
+        told = (said.sound, said.data_dependent, said.releasable)
+        if (
+            found is None
+            or told != (found.sound, found.data_dependent, found.releasable)
+            or not _same(said.epsilon, found.epsilon)
+        ):
+            wrong.append(f"its events do not cost {said.epsilon:.6g} by {said.name[:80]!r}. Run its cell again.")
+    return wrong
+
+
+@functools.lru_cache(maxsize=1024)
+def _all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
+    return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
 
 
 def _settings(record: Record, privacy: Privacy) -> list[str]:
@@ -323,10 +374,9 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
         if isinstance(set_to, (int, float)) and not all(_same(value, set_to) for value in charged):
             problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
     counted = [event["queries"] for event in privacy.events if "queries" in event]
-    if counted and record.queries is not None and sum(counted) != record.queries.asked:
-        problems.append(
-            f"its ledger has {sum(counted)} queries, {record.queries.asked} were asked. Run its cell again."
-        )
+    asked = 0 if record.queries is None else record.queries.asked
+    if counted and sum(counted) != asked:
+        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. Run its cell again.")
     return problems
 
 
@@ -372,12 +422,32 @@ def _claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], l
         return [], ["the claimed epsilon depends on votes"]
     except (BenchError, TypeError) as error:
         return [f"its claim cannot be computed again: {str(error).rstrip('.')}. Run its cell again."], []
-    if not _same(privacy.claimed.epsilon, claim.epsilon) or privacy.claimed.source != claim.source:
+    said = (privacy.claimed.source, privacy.claimed.note)
+    if not _same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):
         return [
             f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
-            f"{privacy.claimed.epsilon:.6g}. Run its cell again."
+            f"{privacy.claimed.epsilon:.6g} or has other words. Run its cell again."
         ], []
     return [], []
+
+
+def _charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the problem of a ledger that costs less than the cell's settings do, or that nothing says what they do."""
+    method = METHODS.get(record.method)
+    if method.bypass:
+        return [], []  # nothing finite is proven
+    events = method.charges(cell.config, cell.facts)
+    if events is None:
+        return [], ["whether the ledger holds all that the settings cost"]
+    figure, level = _account(json.dumps([event.as_dict() for event in events], sort_keys=True), privacy.unit.value,
+                             record.delta)  # fmt: skip
+    pairs = [(privacy.proven, figure), (privacy.record_level, level)]
+    return [
+        f"its settings cost epsilon {cost.epsilon:.6g}, and it says {said.epsilon:.6g} is proven. Run its cell again."
+        for said, cost in pairs
+        # More is no lie: exact noise costs a little more than the noise that is planned.
+        if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
+    ], []
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
 
 
@@ -86,6 +87,13 @@ class DGDSound(DGDFamily):
 
         figure = proven([Gaussian(config.sigma / math.sqrt(2 * config.queries))], delta)
         return Claim(figure.epsilon, delta, "the proven figure: no paper claims anything for this variant")
+
+    @classmethod
+    def charges(cls, config: DGDSoundConfig, facts: Facts) -> Sequence[Event]:
+        """Return the one release of all histograms."""
+        from bench.privacy.events import Gaussian
+
+        return [Gaussian(config.sigma / math.sqrt(2 * config.queries))]
 
     def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See :meth:`methods._dgd.DGDFamily.images`."""

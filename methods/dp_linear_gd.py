@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 
 if TYPE_CHECKING:
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
 
 
@@ -98,6 +99,13 @@ class DPLinearGD(Method):
         from bench.privacy.claims import dp_sgd
 
         return dp_sgd(1.0, config.noise_multiplier, config.steps, delta)
+
+    @classmethod
+    def charges(cls, config: DPLinearGDConfig, facts: Facts) -> Sequence[Event]:
+        """Return all steps."""
+        from bench.privacy.events import Gaussian
+
+        return [Gaussian(config.noise_multiplier, config.steps, adjacency=cls.adjacency)]
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +35,7 @@ from bench.interface import (
 from bench.registry import register_method
 
 if TYPE_CHECKING:
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
 
 
@@ -116,6 +117,14 @@ class DPSGD(Method):
 
         records = facts.private_records
         return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+
+    @classmethod
+    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return all steps."""
+        from bench.privacy.events import DPSGD as Steps
+
+        records = facts.private_records
+        return [Steps(config.sampling_rate(records), config.noise_multiplier, config.steps(records))]
 
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

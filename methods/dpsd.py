@@ -22,7 +22,7 @@ claimed budget, sigma falls with beta, so a smaller beta buys any accuracy at th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,6 +43,7 @@ from methods._dpsd import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
     from methods._dpsd import Annotate
 
@@ -136,6 +137,13 @@ class DPSD(Alternation):
         from bench.privacy.claims import dpsd
 
         return dpsd(config.bound(), facts.classes, config.batch, config.asked, config.sigma, delta)
+
+    @classmethod
+    def charges(cls, config: DPSDConfig, facts: Facts) -> Sequence[Event]:
+        """Return the noisy gradients of all queries."""
+        from bench.privacy.claims import dpsd_events
+
+        return dpsd_events(config.batch, config.asked, config.sigma)
 
     def annotator(self, config: DPSDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (3) with the one teacher."""

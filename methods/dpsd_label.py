@@ -20,7 +20,7 @@ answers; what follows for a record is in every row: all answers compose.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +41,7 @@ from methods._dpsd import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
     from methods._dpsd import Annotate
 
@@ -91,6 +92,20 @@ class DPSDLabel(Alternation):
         from bench.privacy.claims import dpsd_label
 
         return dpsd_label(config.epsilon, delta)
+
+    @classmethod
+    def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
+        """Return the labels of all queries."""
+        from bench.interface import PrivacyUnit
+        from bench.privacy.claims import DPSD_LABEL_GAP
+        from bench.privacy.events import PrintedTopK, TopKRandomizedResponse
+
+        k, answers = config.top_k(facts), config.batch * config.asked
+        if config.outside == "printed":
+            return [
+                PrintedTopK(DPSD_LABEL_GAP, config.epsilon, k, facts.classes, answers, unit=PrivacyUnit.QUERY_LABEL)
+            ]
+        return [TopKRandomizedResponse(config.epsilon, k, facts.classes, answers, unit=PrivacyUnit.QUERY_LABEL)]
 
     def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (5) with the one teacher."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from bench.ensemble import Ensemble
+    from bench.privacy.event import Event
     from bench.privacy.events import Gaussian
     from bench.privacy.ledger import Ledger
     from bench.training import FitSettings
@@ -156,6 +157,11 @@ class DPSDSound(Method):
         figure = exact_gaussian(events(config, config.sigma), delta)
         assert figure is not None  # all its noise is Gaussian
         return Claim(figure.epsilon, delta, "ours: exact figure of Gaussian noise", "as proven")
+
+    @classmethod
+    def charges(cls, config: DPSDSoundConfig, facts: Facts) -> Sequence[Event]:
+        """Return the noisy sums of all queries."""
+        return events(config, config.sigma)
 
     @classmethod
     def shares(cls, config: DPSDSoundConfig, facts: Facts, seed: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
@@ -113,6 +114,13 @@ class PATE(PATEFamily):
 
         (release,) = ledger.private_votes()
         return pate_2017(release.votes, config.gamma, delta)
+
+    @classmethod
+    def charges(cls, config: PATEConfig, facts: Facts) -> Sequence[Event]:
+        """Return the noisy histograms of all queries."""
+        from bench.privacy.events import LNMax
+
+        return [LNMax(config.gamma, config.queries)]
 
     def answer(self, config: PATEConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""

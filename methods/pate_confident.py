@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from bench.privacy.event import Event
     from bench.privacy.events import ConfidentGNMax
     from bench.privacy.ledger import Ledger
 
@@ -154,6 +155,11 @@ class PATEConfident(PATEFamily):
 
         (release,) = ledger.private_votes()
         return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
+
+    @classmethod
+    def charges(cls, config: PATEConfidentConfig, facts: Facts) -> Sequence[Event]:
+        """Return the threshold of all queries and the answers that it may let through."""
+        return [config.event()]
 
     def answer(self, config: PATEConfidentConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""

@@ -15,7 +15,7 @@ Gaussian noise.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from bench.privacy.event import Event
     from bench.privacy.ledger import Ledger
 
 SOURCE = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
@@ -109,6 +110,13 @@ class PATEGNMax(PATEFamily):
 
         (release,) = ledger.private_votes()
         return pate_2018(release.votes, config.sigma, delta)
+
+    @classmethod
+    def charges(cls, config: PATEGNMaxConfig, facts: Facts) -> Sequence[Event]:
+        """Return the noisy histograms of all queries."""
+        from bench.privacy.events import GNMax
+
+        return [GNMax(config.sigma, config.queries)]
 
     def answer(self, config: PATEGNMaxConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""

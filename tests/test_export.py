@@ -165,13 +165,18 @@ STUDENT = Student(name="small_cnn", options={}, parameters=5, file="released/x.s
 
 def test_a_card_says_the_three_epsilons_and_warns() -> None:
     text = card(made(student=STUDENT, reduced=["teachers: 250 -> 100"]), FACTS)
+    assert "differential-privacy" in text.partition("# ")[0]
     for says in ("| claimed | 10.00 |", "| proven | 4.00 |", "not audited", "95.00% of 1000", "teachers: 250", "CC0"):
         assert says in text
     assert "No privacy is proven" not in text
     text = card(made(student=STUDENT, bypasses=("the generator saw it",)), FACTS)
     assert "**Warning.** No privacy is proven of this student: the generator saw it." in text
     assert "| proven | ∞ |" in text
+    assert "differential-privacy" not in text.partition("# ")[0]
+    assert "| claimed, not proven |" in text
     text = card(made(student=STUDENT, claimed=1.0, proven=300.0), FACTS)
+    assert "differential-privacy" not in text.partition("# ")[0]
+    assert "| claimed, not proven | 1.00 |" in text
     assert "is less than what is proven of the mechanisms that ran, 300" in text
     given = made(student=STUDENT)
     assert given.privacy is not None

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,22 @@ EDITS: list[tuple[str, Any, str]] = [
     ("privacy.events", [], "its ledger is empty"),
     ("privacy.events.0.gamma", 0.001, "its settings have gamma"),
     ("privacy.events.0.queries", 1, "its ledger has 1 queries"),
+    ("queries", None, "its ledger has 1540 queries, 0 were asked"),
+    ("queries.answered", -1, "fewer than none"),
+    ("queries.label_accuracy", 2.0, "a share 2.0 of its answers"),
+    ("privacy.audited", {"epsilon": 0.0, "confidence": 0.95, "audit": "own"}, "an audited epsilon stands in it"),
+    ("privacy.accountants.0.epsilon", 0.01, "its events do not cost 0.01 by"),
+    ("privacy.accountants.0.name", "magic", "by 'magic'"),
+    ("privacy.proven.name", "epsilon 0.01", "its proven figure is not named"),
+    ("privacy.proven.note", "epsilon 0.01", "its proven figure is not named"),
+    ("privacy.claimed.note", "epsilon 0.01", "or has other words"),
+    ("privacy.plausibility", {"probability": 1.0, "threshold": 0.0, "permutations": 1.0}, "follows from nothing"),
+    ("privacy.events.0.queries", 10**18, "its ledger cannot be accounted for"),
+    ("failure", {"kind": "none", "reason": "none"}, "it says why it failed"),
+    ("student.sha256", "", "its student's SHA-256 is none"),
+    ("student.parameters", -1, "fewer than none"),
+    ("provenance.wall_seconds", -1.0, "fewer than none"),
+    ("notes", ["y" * 10**6], "a text of 1000000 characters"),
     ("privacy.events.0.kind", "magic", "its ledger cannot be accounted for"),
     ("privacy.events.0", {"kind": "bypass", "reason": "none of your business"}, "its bypasses are not"),
     ("privacy.audited", {"epsilon": 9.0, "confidence": 0.95, "audit": "own"}, "audited 9 > proven 4.9"),
@@ -173,6 +190,64 @@ def test_an_edited_record_is_refused_and_nothing_written(
     lines = refusals(run, into)
     assert any(says.replace(".field", "(field") in line for line in lines), lines
     assert all(line.startswith(f"runs/records/{PATE}.json: ") and "\n" not in line for line in lines)
+
+
+def consistent(values: Values) -> None:
+    """Make the proven figures those of the events, as whoever forges a record would."""
+    from bench.vetting import _account, _all_accountants
+
+    privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
+    figure = _account(events, privacy["unit"], values["delta"])[0]
+    privacy["proven"] |= {"epsilon": figure.epsilon, "name": figure.name, "note": figure.note, "order": figure.order}
+    names = {row.name: row.epsilon for row in _all_accountants(events, values["delta"])}
+    privacy["accountants"] = [row for row in privacy["accountants"] if row["name"] in names]
+    for row in privacy["accountants"]:
+        row["epsilon"] = names[row["name"]]
+
+
+FORGED = {
+    PATE: {"queries": 1},
+    GNMAX: {"queries": 1},
+    "mnist-pate-confident-eps1-quick-s0-f3d7bb785270": {"max_answers": 1},
+    "mnist-dp-sgd-eps3-quick-s0-744575a9e19a": {"steps": 1},
+    "att-faces-a-dp-sgd-eps1-quick-s0-c26c8ce4d1ec": {"sampling_rate": 1e-6},
+    "fmnist-dp-linear-gd-eps1-quick-s0-04a365751518": {"noise_multiplier": 1e4},
+    "mnist-dgd-sound-eps10-quick-s0-16251c030ffe": {"noise_multiplier": 1e4},
+    "mnist-dpsd-sound-eps10-quick-s0-ea10c8e2272f": {"noise_multiplier": 1e4},
+    "fmnist-dpsd-eps1-quick-s0-0c22c07e03c0": {"noise_multiplier": 1e4},
+}
+"""Key to what makes every event of its ledger cost less."""
+
+
+@pytest.mark.parametrize("key", FORGED)
+def test_a_ledger_that_costs_less_than_the_settings_is_refused(key: str, tmp_path: Path, into: Path) -> None:
+    values = values_of(key)
+    values["sheet"] = None  # of its images
+    put(tmp_path / "honest", values)
+    shutil.rmtree(into / "records")
+    (into / "records").mkdir()
+    assert not examine([tmp_path / "honest"], into).refused
+    for event in values["privacy"]["events"]:
+        event |= FORGED[key]
+    if "queries" in FORGED[key]:
+        values["queries"] |= {"asked": 1, "answered": 1}
+    consistent(values)
+    put(tmp_path / "runs", values)
+    lines = refusals(tmp_path / "runs", into)
+    assert any("its settings cost epsilon" in line for line in lines), lines
+    assert not any("its events" in line for line in lines), lines
+
+
+def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
+    records = run / "records"
+    os.mkfifo(records / "pipe.json")
+    (records / "link.json").symlink_to("/dev/zero")
+    with open(records / "huge.json", "wb") as file:
+        file.truncate(1 << 30)
+    lines = refusals(run, into)
+    assert [line.partition(":")[0] for line in lines] == [f"runs/records/{n}.json" for n in ("huge", "link", "pipe")]
+    assert "larger than" in lines[0]
+    assert all("no plain file" in line for line in lines[1:])
 
 
 def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:
@@ -278,7 +353,7 @@ def with_rows(run: Path, change: Callable[[Values], None] = lambda values: None)
         (run / folder / f"{key}.json").write_text(json.dumps(values))
 
 
-def test_audits_and_attacks_go_with_their_student(run: Path, into: Path) -> None:
+def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_rows(run)
     write(examine([run], into), into)
     rebuild(into)
@@ -291,7 +366,19 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path) -> None
     put(run.parent / "new", values)
     found = examine([run.parent / "new"], into, replace=True)
     assert sorted(found.gone) == [f"attacks/{ATTACK}.json", f"audits/{AUDIT}.json"]
-    write(found, into)
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    # Stopped in the middle, what speaks of the old student is never left beside the new one.
+    with monkeypatch.context() as stopped:
+        stopped.setattr("bench.atomic.os.replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            write(found, into)
+    assert not (into / "audits" / f"{AUDIT}.json").exists()
+    assert not list(into.rglob("*.tmp"))
+    write(examine([run.parent / "new"], into, replace=True), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).student.sha256 == "0" * 64  # type: ignore[union-attr]
     assert not (into / "audits" / f"{AUDIT}.json").exists()
 
 
