@@ -131,7 +131,7 @@ class _Pages:
     def index(self, every: Sequence[Ranking], methods: Sequence[str], board: Board) -> bytes:
         rows = [row for ranking in every for row in ranking.rows]
         choices = {
-            "dataset": _distinct(ranking.dataset for ranking in every),
+            "dataset": list(dict.fromkeys(ranking.dataset for ranking in every)),
             "unit": _distinct(ranking.unit for ranking in every),
             "public": _distinct(kind for row in rows for kind in row.public.split(" + ")),
             "preset": _distinct(row.preset for row in rows),
