@@ -25,7 +25,8 @@ from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
 from reports.reported import Reported
-from reports.site_picture import row_axis, row_picture
+from reports.site_glance import BUDGETS, glance
+from reports.site_picture import OWN_COLOURS, row_axis, row_picture
 from reports.site_rows import GOALS, Material, Ranking, RowView, method_href, page_name, rankings, record_href
 
 HERE = Path(__file__).parent
@@ -121,7 +122,9 @@ class _Pages:
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         )  # fmt: skip
-        environment.globals.update(method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis())
+        environment.globals.update(
+            method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis(), reported_colour=OWN_COLOURS
+        )
         environment.filters["paragraphs"] = site_pages.paragraphs
         environment.tests["link"] = lambda cell: isinstance(cell, site_pages.Link)
         self._index = environment.get_template("index.html")
@@ -139,6 +142,7 @@ class _Pages:
         }
         text = self._index.render(
             root="", rankings=every, methods=methods, board=board, choices=choices, examples=_examples(),
+            glance=glance(every), budgets=BUDGETS,
             ours=sum(row.ours for row in rows), reported=sum(not row.ours for row in rows),
         )  # fmt: skip
         return text.encode("utf-8", "replace")

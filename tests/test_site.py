@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import record
-from site_tools import NASTY, Page, attack, dead_links, records, reported, source
+from site_tools import NASTY, Page, attack, audit, dead_links, records, reported, source
 from typer.testing import CliRunner
 
 from bench.cli import app
@@ -24,6 +24,7 @@ from reports.leaderboard import build_board, epsilon_text, to_markdown
 from reports.method_docs import method_sources
 from reports.reported import Verdict
 from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
+from reports.site_glance import glance
 from reports.site_picture import axis_of, row_picture, row_place
 from reports.site_rows import Material, Ranking, attack_figure, page_name, public_kinds, rankings
 
@@ -362,3 +363,32 @@ def test_records_that_cannot_be_read_are_named_and_stay_where_they_are(tmp_path:
     assert code == 0
     assert f"warning: {newer.name} is damaged (schema version 99" in err
     assert newer.exists()
+
+
+def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None:
+    found = [
+        record(method="cheap", claimed=1.0, proven=0.9, accuracy=0.8),
+        record(method="dear", claimed=10.0, proven=9.0, accuracy=0.9),
+        record(method="far", claimed=1.0, proven=1.8e7, accuracy=0.99),
+        record(method="dgd", bypasses=("it saw everything",), accuracy=0.98),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, bypasses=("all",), accuracy=0.97),
+    ]
+    (line,) = glance(of(Source(build_board(found), found, reported=[reported(), reported(dataset="svhn")])))
+    names = [best and best.row.name for best in line.cells]
+    assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
+    small = [best.small for best in line.cells if best][2:]
+    assert small[0].startswith("proven 9.00, 1 seed")
+    assert small[1].startswith("1 seed")
+    assert (line.ranking.dataset, line.reported) == ("mnist", 1)
+    (far,) = glance(of(Source(build_board(found[2:3]), found[2:3])))
+    assert far.cells == (None,) * 4
+    assert "none ran" in (site / "index.html").read_text()
+
+
+def test_what_an_audit_contradicts_is_nobodys_best() -> None:
+    one = record(claimed=1.0, proven=0.5)
+    board = build_board([one], [audit(one.key)])
+    assert board.rows[0].audited is not None
+    assert board.rows[0].audited > board.rows[0].proven
+    (line,) = glance(of(Source(board, [one], [audit(one.key)])))
+    assert line.cells == (None,) * 4
