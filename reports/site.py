@@ -24,6 +24,7 @@ from bench.store import explain_os_error
 from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
+from reports.order import dataset_order
 from reports.reported import Reported
 from reports.site_glance import BUDGETS, glance
 from reports.site_picture import OWN_COLOURS, row_axis, row_picture
@@ -87,7 +88,7 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "index.html", pages.index(every, methods, source.board)
     of_method: dict[str, list[Record]] = defaultdict(list)
     seeds: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted(records.values(), key=lambda r: r.key):
+    for record in sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key)):
         of_method[record.method].append(record)
         seeds[row_key(record)].append(record)
     printed: dict[str, list[Reported]] = defaultdict(list)

@@ -392,3 +392,11 @@ def test_what_an_audit_contradicts_is_nobodys_best() -> None:
     assert board.rows[0].audited > board.rows[0].proven
     (line,) = glance(of(Source(board, [one], [audit(one.key)])))
     assert line.cells == (None,) * 4
+
+
+def test_a_method_page_shows_a_run_on_the_first_data_set(tmp_path: Path) -> None:
+    found = [record(dataset="att-faces-a"), record(dataset="mnist")]
+    write_site(tmp_path, Source(build_board(found), found))
+    text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
+    assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
+    assert f"Below: one run, {found[1].key}" in text

@@ -113,6 +113,14 @@ def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None
     seen.check()
 
 
+def test_a_cited_view_opens_at_what_it_shows(browser: Any, site: Path) -> None:
+    seen = Seen(browser, viewport={"width": 390, "height": 600})
+    page = seen.open(site, "index.html#dataset=mnist&source=ours")
+    page.wait_for_timeout(800)
+    assert 0 <= page.locator("#filters").bounding_box()["y"] < 300
+    seen.check()
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_a_link_to_a_place_lands_there(browser: Any, tmp_path: Path, script: bool) -> None:
     found = [

@@ -230,12 +230,25 @@
     target.scrollIntoView({ behavior: "instant" });
   }
 
+  function named() {
+    try {
+      return decodeURIComponent(location.hash.slice(1));
+    } catch {
+      return "";
+    }
+  }
+
   if (form) {
     form.hidden = false;
     restore();
     filter();
-    const first = document.querySelector(":target");
-    if (first) whole(first);
+    // The browser may not have looked for the target yet, or scroll to it once more when all is loaded.
+    const first = document.querySelector(`[id="${CSS.escape(named())}"]`);
+    if (first) {
+      whole(first);
+      addEventListener("load", () => first.scrollIntoView({ behavior: "instant" }));
+    }
+    else if (location.hash.includes("=")) form.scrollIntoView({ behavior: "instant" }); // a cited view: what it shows
     form.addEventListener("input", () => { filter(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(() => {
