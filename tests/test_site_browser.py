@@ -97,7 +97,7 @@ def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None
     assert shown(page) == ["pate"]
     page.click("button[type=reset]")
     page.fill("[name=max]", "5")
-    assert page.url.endswith("#max=5")
+    page.wait_for_function("location.hash === '#max=5'")
     most = page.eval_on_selector_all(
         "section.ranking:not([hidden]) tbody tr:not([hidden])[data-source=ours]",
         "rows => rows.map(r => r.dataset.proven)",
