@@ -375,7 +375,7 @@ def rebuild(folder: Path) -> list[Path]:
     from reports.pages import gather, write_pages
     from reports.summary import BEGIN
 
-    found = gather([folder], set_aside=False)
+    found = gather([folder])
     for line in found.warnings:
         raise BenchError(f"{line}. Restore it by git, then give the same command again.")
     for key, why in build_board(found.records, found.audits).refused:

@@ -348,6 +348,9 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
         for key, file in _files(read.found, struck):
             if key not in places or (path / file).is_file():
                 places[key] = path
+    if not records and warnings:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+        raise BenchError(f"no record can be read. {warnings[0]}{more}.")
     if not records:
         raise BenchError(
             f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "

@@ -21,6 +21,7 @@ from bench.cache import digest_of
 from bench.interface import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
+from reports.order import dataset_order
 
 COLUMNS = (
     "method",
@@ -87,7 +88,12 @@ class Board:
         tables: dict[tuple[str, str], list[BoardRow]] = defaultdict(list)
         for row in self.rows:
             tables[row.dataset, row.unit].append(row)
-        return {key: sorted(rows, key=_rank) for key, rows in sorted(tables.items())}
+        return {key: sorted(rows, key=_rank) for key, rows in sorted(tables.items(), key=_place)}
+
+
+def _place(table: tuple[tuple[str, str], list[BoardRow]]) -> tuple[tuple[int, str], str]:
+    (dataset, unit), _ = table
+    return dataset_order(dataset), unit
 
 
 def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
@@ -105,13 +111,13 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
             board.failures.append(record)
         elif why := unusable(record):
             board.refused.append((record.key, why))
-        elif record.privacy is not None and record.utility is not None:
+        else:
             groups[row_key(record)].append(record)
     baselines = _baselines(groups.values())
     for group in groups.values():
         mine = [audit for record in group for audit in by_student[record.key]]
         board.rows.append(_row(sorted(group, key=lambda r: r.seed), baselines, mine))
-    board.rows.sort(key=lambda row: (row.dataset, row.unit, _rank(row)))
+    board.rows.sort(key=lambda row: (dataset_order(row.dataset), row.unit, _rank(row)))
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
@@ -119,13 +125,14 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
 
 def unusable(record: Record) -> str:
     """Return why the numbers of a record cannot stand in a table or a plot; empty where they can."""
-    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
+    if record.utility is None or record.privacy is None:
+        return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
+    if not 0 <= record.utility.accuracy <= 1:
         return f"its accuracy is {record.utility.accuracy}, not a share between 0 and 1"
-    if record.privacy is not None:
-        figures = {"claimed": record.privacy.claimed.epsilon, "proven": record.privacy.proven.epsilon}
-        for name, epsilon in figures.items():
-            if not epsilon >= 0:
-                return f"its {name} epsilon is {epsilon}"
+    figures = {"claimed": record.privacy.claimed.epsilon, "proven": record.privacy.proven.epsilon}
+    for name, epsilon in figures.items():
+        if not epsilon >= 0:
+            return f"its {name} epsilon is {epsilon}"
     return ""
 
 

@@ -31,10 +31,11 @@ class Gathered:
     warnings: list[str] = field(default_factory=list)
 
 
-def gather(folders: Sequence[Path], *, set_aside: bool = True) -> Gathered:
-    """Return the records, audits and attacks of `folders`; `set_aside` is of damaged records, as in a run directory.
+def gather(folders: Sequence[Path]) -> Gathered:
+    """Return the records, audits and attacks of `folders`.
 
-    Raises :class:`BenchError` where a folder is no run directory, or none of them holds a record.
+    What is damaged, or written by a newer program, is named in the warnings and moved nowhere. Raises
+    :class:`BenchError` where a folder is no run directory, or none of them holds a record that can be read.
     """
     records: dict[str, Record] = {}
     audits: dict[str, AuditRecord] = {}
@@ -43,17 +44,20 @@ def gather(folders: Sequence[Path], *, set_aside: bool = True) -> Gathered:
     warnings: list[str] = []
     for path in folders:
         directory = RunDir(path)
-        read = directory.read_records(set_aside=set_aside)
+        read = directory.read_records(set_aside=False)
         found, damaged = directory.read_audits()
         struck, torn = directory.read_attacks()
         warnings += [*read.damaged, *damaged, *torn]
-        if not read.found and len(folders) > 1:
+        if not read.found and not read.damaged and len(folders) > 1:
             warnings.append(f"{path} holds no records")
         records.update({record.key: record for record in read.found})
         audits.update({audit.key: audit for audit in found})
         attacks.update({attack.key: attack for attack in struck})
         keys = [*(r.key for r in read.found), *(a.key for a in found), *(a.key for a in struck)]
         homes.update(dict.fromkeys(keys, path))
+    if not records and warnings:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+        raise BenchError(f"no record can be read. {warnings[0]}{more}.")
     if not records:
         names = ", ".join(str(path) for path in folders)
         raise BenchError(

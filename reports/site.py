@@ -24,8 +24,10 @@ from bench.store import explain_os_error
 from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
+from reports.order import dataset_order
 from reports.reported import Reported
-from reports.site_picture import row_axis, row_picture
+from reports.site_glance import BUDGETS, glance
+from reports.site_picture import OWN_COLOURS, row_axis, row_picture
 from reports.site_rows import GOALS, Material, Ranking, RowView, method_href, page_name, rankings, record_href
 
 HERE = Path(__file__).parent
@@ -86,7 +88,7 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "index.html", pages.index(every, methods, source.board)
     of_method: dict[str, list[Record]] = defaultdict(list)
     seeds: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted(records.values(), key=lambda r: r.key):
+    for record in sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key)):
         of_method[record.method].append(record)
         seeds[row_key(record)].append(record)
     printed: dict[str, list[Reported]] = defaultdict(list)
@@ -121,7 +123,9 @@ class _Pages:
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         )  # fmt: skip
-        environment.globals.update(method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis())
+        environment.globals.update(
+            method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis(), reported_colour=OWN_COLOURS
+        )
         environment.filters["paragraphs"] = site_pages.paragraphs
         environment.tests["link"] = lambda cell: isinstance(cell, site_pages.Link)
         self._index = environment.get_template("index.html")
@@ -131,7 +135,7 @@ class _Pages:
     def index(self, every: Sequence[Ranking], methods: Sequence[str], board: Board) -> bytes:
         rows = [row for ranking in every for row in ranking.rows]
         choices = {
-            "dataset": _distinct(ranking.dataset for ranking in every),
+            "dataset": list(dict.fromkeys(ranking.dataset for ranking in every)),
             "unit": _distinct(ranking.unit for ranking in every),
             "public": _distinct(kind for row in rows for kind in row.public.split(" + ")),
             "preset": _distinct(row.preset for row in rows),
@@ -139,6 +143,7 @@ class _Pages:
         }
         text = self._index.render(
             root="", rankings=every, methods=methods, board=board, choices=choices, examples=_examples(),
+            glance=glance(every), budgets=BUDGETS,
             ours=sum(row.ours for row in rows), reported=sum(not row.ours for row in rows),
         )  # fmt: skip
         return text.encode("utf-8", "replace")

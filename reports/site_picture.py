@@ -86,7 +86,7 @@ def row_axis() -> Markup:
     return Markup("".join(parts))
 
 
-OWN_COLOURS = 7
+OWN_COLOURS = 12
 """How many colours the style sheet has for methods of ours; one more is for systems that only papers report."""
 
 

@@ -22,6 +22,7 @@ from bench.interface import PrivacyUnit
 from bench.record import Record, Status
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
+from reports.order import dataset_order
 from reports.reported import Reported, Verdict
 from reports.site_picture import OWN_COLOURS, Axis, Point, axis_of, row_picture, scatter
 
@@ -162,7 +163,9 @@ def rankings(material: Material) -> list[Ranking]:
         _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()))
         for (dataset, unit), rows in lines.items()
     ]
-    return sorted(result, key=lambda r: (not r.ours, r.dataset, r.unit != PrivacyUnit.RECORD.value, r.unit))
+    return sorted(
+        result, key=lambda r: (not r.ours, dataset_order(r.dataset), r.unit != PrivacyUnit.RECORD.value, r.unit)
+    )
 
 
 def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow]) -> Ranking:

@@ -28,7 +28,7 @@ def test_committed_pages_and_readme_are_regenerated_to_the_byte(tmp_path: Path) 
     for path in [*folder.glob("*.*"), folder / "site"]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.copy(ROOT / "README.md", tmp_path)
-    found = gather([folder], set_aside=False)
+    found = gather([folder])
     assert found.warnings == []
     board, _ = write_pages(folder, found, readme=tmp_path / "README.md")
     assert board.refused == []

@@ -128,3 +128,22 @@ def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: st
 
 def test_no_records_is_said() -> None:
     assert "No records" in to_markdown(build_board([]))
+
+
+def test_data_sets_that_most_papers_use_come_first() -> None:
+    names = ["att-faces-a", "digits", "cifar10", "movie-review", "fmnist", "mnist", "a-new-one"]
+    board = build_board([record(dataset=name) for name in names])
+    wanted = ["mnist", "fmnist", "cifar10", "att-faces-a", "movie-review", "a-new-one", "digits"]
+    assert [dataset for dataset, _ in board.tables()] == wanted
+    assert [row.dataset for row in board.rows] == wanted
+    assert to_markdown(board).index("## mnist,") < to_markdown(board).index("## att-faces-a,")
+
+
+def test_a_done_cell_without_accuracy_is_named() -> None:
+    whole = record()
+    board = build_board([whole.model_copy(update={"utility": None}), whole.model_copy(update={"privacy": None})])
+    assert board.rows == []
+    assert [why for _, why in board.refused] == [
+        "it is done, and states no accuracy",
+        "it is done, and states no epsilon",
+    ]

@@ -225,6 +225,9 @@ def test_directories_without_records_are_refused(tmp_path: Path) -> None:
         read_evidence([tmp_path / "empty"])
     with pytest.raises(BenchError, match="no such run directory"):
         read_evidence([tmp_path / "nowhere"])
+    (tmp_path / "empty" / "records" / "bad.json").write_text("{")
+    with pytest.raises(BenchError, match=r"no record can be read. bad.json is damaged \(no JSON"):
+        read_evidence([tmp_path / "empty"])
 
 
 def test_a_key_in_two_directories_is_one_record(tmp_path: Path) -> None:

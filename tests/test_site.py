@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import record
-from site_tools import NASTY, Page, attack, dead_links, records, reported, source
+from site_tools import NASTY, Page, attack, audit, dead_links, records, reported, source
 from typer.testing import CliRunner
 
 from bench.cli import app
@@ -24,6 +24,7 @@ from reports.leaderboard import build_board, epsilon_text, to_markdown
 from reports.method_docs import method_sources
 from reports.reported import Verdict
 from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
+from reports.site_glance import glance
 from reports.site_picture import axis_of, row_picture, row_place
 from reports.site_rows import Material, Ranking, attack_figure, page_name, public_kinds, rankings
 
@@ -345,3 +346,57 @@ def test_command_without_records_says_what_to_do(tmp_path: Path, monkeypatch: py
     (home.records_path / f"{record().key}.json").write_text(record().to_json())
     assert leaderboard()[0] == 0
     assert (tmp_path / "leaderboards" / "site" / "index.html").is_file()
+
+
+def test_records_that_cannot_be_read_are_named_and_stay_where_they_are(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run").create()
+    newer = run.records_path / f"{record().key}.json"
+    newer.write_text(record().to_json().replace('"schema_version": 1', '"schema_version": 99'))
+    code, _, why = leaderboard(str(run.path))
+    assert code
+    assert "no record can be read" in why
+    assert "schema version 99, this program reads up to 1" in why
+    assert newer.name in why
+    assert newer.exists()
+    (run.records_path / f"{record(seed=1).key}.json").write_text(record(seed=1).to_json())
+    code, err, _ = leaderboard(str(run.path))
+    assert code == 0
+    assert f"warning: {newer.name} is damaged (schema version 99" in err
+    assert newer.exists()
+
+
+def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None:
+    found = [
+        record(method="cheap", claimed=1.0, proven=0.9, accuracy=0.8),
+        record(method="dear", claimed=10.0, proven=9.0, accuracy=0.9),
+        record(method="far", claimed=1.0, proven=1.8e7, accuracy=0.99),
+        record(method="dgd", bypasses=("it saw everything",), accuracy=0.98),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, bypasses=("all",), accuracy=0.97),
+    ]
+    (line,) = glance(of(Source(build_board(found), found, reported=[reported(), reported(dataset="svhn")])))
+    names = [best and best.row.name for best in line.cells]
+    assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
+    small = [best.small for best in line.cells if best][2:]
+    assert small[0].startswith("proven 9.00, 1 seed")
+    assert small[1].startswith("1 seed")
+    assert (line.ranking.dataset, line.reported) == ("mnist", 1)
+    (far,) = glance(of(Source(build_board(found[2:3]), found[2:3])))
+    assert far.cells == (None,) * 4
+    assert "none ran" in (site / "index.html").read_text()
+
+
+def test_what_an_audit_contradicts_is_nobodys_best() -> None:
+    one = record(claimed=1.0, proven=0.5)
+    board = build_board([one], [audit(one.key)])
+    assert board.rows[0].audited is not None
+    assert board.rows[0].audited > board.rows[0].proven
+    (line,) = glance(of(Source(board, [one], [audit(one.key)])))
+    assert line.cells == (None,) * 4
+
+
+def test_a_method_page_shows_a_run_on_the_first_data_set(tmp_path: Path) -> None:
+    found = [record(dataset="att-faces-a"), record(dataset="mnist")]
+    write_site(tmp_path, Source(build_board(found), found))
+    text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
+    assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
+    assert f"Below: one run, {found[1].key}" in text

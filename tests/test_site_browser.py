@@ -95,10 +95,47 @@ def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None
     page.select_option("[name=source]", "reported")
     page.fill("[name=q]", "svhn SOUND")
     assert shown(page) == ["pate"]
+    page.click("button[type=reset]")
+    page.fill("[name=max]", "5")
+    page.wait_for_function("location.hash === '#max=5'")
+    most = page.eval_on_selector_all(
+        "section.ranking:not([hidden]) tbody tr:not([hidden])[data-source=ours]",
+        "rows => rows.map(r => r.dataset.proven)",
+    )
+    assert most
+    assert max(map(float, most)) <= 5
+    page.fill("[name=max]", "")
+    assert len(shown(page)) == every
     again = seen.open(site, "index.html#source=reported&q=svhn+sound&sort=proven.desc")
     page.reload()
     assert shown(again) == ["pate"]
     assert again.input_value("[name=q]") == "svhn sound"
+    seen.check()
+
+
+def test_a_cited_view_opens_at_what_it_shows(browser: Any, site: Path) -> None:
+    seen = Seen(browser, viewport={"width": 390, "height": 600})
+    page = seen.open(site, "index.html#dataset=mnist&source=ours")
+    page.wait_for_timeout(800)
+    assert 0 <= page.locator("#filters").bounding_box()["y"] < 300
+    seen.check()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_link_to_a_place_lands_there(browser: Any, tmp_path: Path, script: bool) -> None:
+    found = [
+        record(dataset=name, key=f"{name}-{i}", config={"i": i}, accuracy=i / 100)
+        for name in ("mnist", "fmnist", "cifar10")
+        for i in range(60)
+    ]
+    write_site(tmp_path, Source(build_board(found), found))
+    seen = Seen(browser, java_script_enabled=script)
+    for place in ("cifar10-record", "row-fmnist-30"):
+        page = seen.open(tmp_path / "site", f"index.html#{place}")
+        page.wait_for_timeout(1200)
+        box = page.locator(f"#{place}").bounding_box()
+        assert 0 <= box["y"] < 900, (place, box)
+        page.goto("about:blank")
     seen.check()
 
 

@@ -5,7 +5,7 @@
   const form = document.getElementById("filters");
   const root = document.body.dataset.root;
   const NUMBERS = new Set(["asked", "claimed", "proven", "audited", "accuracy", "drop", "cost", "inversion", "membership", "robustness"]);
-  const FIELDS = ["dataset", "unit", "public", "preset", "basis", "source", "x", "q"];
+  const FIELDS = ["dataset", "unit", "public", "preset", "basis", "max", "source", "x", "q"];
   let sort = "";
 
   for (const box of document.querySelectorAll(".command")) {
@@ -102,6 +102,8 @@
         const data = row.dataset;
         let ok = here && (!wanted.public || data.public.split(" ").includes(wanted.public)) &&
           ["preset", "basis", "source"].every((name) => !wanted[name] || wanted[name] === data[name]);
+        // The same number as in the plot: of a reported row it is the paper's where its proof holds, else infinite.
+        if (ok && wanted.max) ok = Number(section.marks.get(row.id)?.dataset.proven) <= Number(wanted.max);
         if (ok && words.length) {
           row.words ??= `${dataset} ${unit} ${row.textContent}`.toLowerCase();
           ok = words.every((word) => row.words.includes(word));
@@ -150,7 +152,7 @@
       if (row.hidden || !mark) continue;
       const data = row.dataset, hollow = mark.classList.contains("hollow"), refuted = !mark.querySelector("circle");
       const name = data.method + (hollow ? " (reported)" : "");
-      const k = [...mark.classList].find((word) => /^k\d$/.test(word));
+      const k = [...mark.classList].find((word) => /^k\d+$/.test(word));
       if (!traces.has(name)) traces.set(name, {
         name: plain(name.length > 40 ? `${name.slice(0, 39)}…` : name), type: "scatter", mode: "markers", x: [], y: [], text: [], customdata: [],
         error_y: { type: "data", array: [], thickness: 1.2, width: 3 }, hovertemplate: "%{text}<extra></extra>",
@@ -169,7 +171,7 @@
     const narrow = section.drawn.clientWidth < 600; // no room for a legend: the one below the drawing is kept
     section.plot.querySelector(".colours").hidden = !narrow;
     const values = [], names = [];
-    for (let d = low; d <= high; d++) values.push(d), names.push(String(Number((10 ** d).toPrecision(1))));
+    for (let d = low; d <= high; d++) values.push(d), names.push(narrow && beyond && d === high ? "" : String(Number((10 ** d).toPrecision(1))));
     if (beyond) values.push(high + 0.5), names.push(`> ${10 ** high}`);
     values.push(end - 0.5), names.push("∞");
     const axis = { gridcolor: colour("line"), zeroline: false, linecolor: colour("muted") };
@@ -178,7 +180,7 @@
       paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
       hoverlabel: { align: "left", bgcolor: colour("raised"), bordercolor: colour("muted"), font: { color: colour("ink") } },
-      xaxis: { ...axis, title: { text: `${claimed ? "claimed" : "proven"} epsilon` }, range: [low - 0.05, end], tickvals: values, ticktext: names },
+      xaxis: { ...axis, title: { text: `${claimed ? "claimed" : "proven"} epsilon` }, range: [low - 0.05, end], tickvals: values, ticktext: names, tickangle: 0 },
       yaxis: { ...axis, title: { text: "accuracy in %" } },
       shapes: [{ type: "rect", xref: "x", yref: "paper", x0: high, x1: end, y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: colour("raised") }],
     }, { responsive: true, displaylogo: false });
@@ -222,10 +224,31 @@
     document.body.append(probe);
   }
 
+  // What is not on the screen is not laid out, so that its height is a guess. A link to a place needs all heights.
+  function whole(target) {
+    document.documentElement.classList.add("whole");
+    target.scrollIntoView({ behavior: "instant" });
+  }
+
+  function named() {
+    try {
+      return decodeURIComponent(location.hash.slice(1));
+    } catch {
+      return "";
+    }
+  }
+
   if (form) {
     form.hidden = false;
     restore();
     filter();
+    // The browser may not have looked for the target yet, or scroll to it once more when all is loaded.
+    const first = document.querySelector(`[id="${CSS.escape(named())}"]`);
+    if (first) {
+      whole(first);
+      addEventListener("load", () => first.scrollIntoView({ behavior: "instant" }));
+    }
+    else if (location.hash.includes("=")) form.scrollIntoView({ behavior: "instant" }); // a cited view: what it shows
     form.addEventListener("input", () => { filter(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(() => {
@@ -238,7 +261,9 @@
       const target = document.querySelector(":target");
       if (target?.closest("[hidden]")) {
         form.reset();
-        requestAnimationFrame(() => setTimeout(() => target.scrollIntoView(), 50));
+        requestAnimationFrame(() => setTimeout(() => whole(target), 50));
+      } else if (target) {
+        whole(target);
       } else {
         restore();
         filter();
