@@ -103,9 +103,11 @@ class DPSDLabel(Alternation):
         k, answers = config.top_k(facts), config.batch * config.asked
         if config.outside == "printed":
             return [
-                PrintedTopK(DPSD_LABEL_GAP, config.epsilon, k, facts.classes, answers, unit=PrivacyUnit.QUERY_LABEL)
+                PrintedTopK(
+                    DPSD_LABEL_GAP, config.epsilon, k, facts.classes, answers=answers, unit=PrivacyUnit.QUERY_LABEL
+                )
             ]
-        return [TopKRandomizedResponse(config.epsilon, k, facts.classes, answers, unit=PrivacyUnit.QUERY_LABEL)]
+        return [TopKRandomizedResponse(config.epsilon, k, facts.classes, answers=answers, unit=PrivacyUnit.QUERY_LABEL)]
 
     def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (5) with the one teacher."""

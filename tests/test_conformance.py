@@ -15,6 +15,7 @@ from bench.cache import Cache
 from bench.config import Preset, as_dict, build_config, source_of
 from bench.console import Progress
 from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit
+from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
@@ -77,6 +78,10 @@ def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Metho
         released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
         releases.append([*released.student.state_dict().values(), *released.extras.values()])
         artefacts = cache.counts()
+        charged = None if method.bypass else method.charges(config, CHECK_FACTS)
+        if charged is not None:
+            said, costs = proven(list(ledger.events), BUDGET.delta), proven(charged, BUDGET.delta)
+            assert costs.epsilon == pytest.approx(said.epsilon, rel=1e-6), "its charges are not what it spends"
     assert all(made == 0 for made, _ in artefacts.values()), artefacts
     assert all(torch.equal(first, second) for first, second in zip(*releases, strict=True))
 
