@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import getpass
-import json
 import math
 import re
 import socket
@@ -17,21 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench import reaccount
 from bench.attack_record import AttackRecord, AuditRecord
 from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
 from bench.errors import BenchError, UnknownNameError, nearest_names
-from bench.plan import Cell
-from bench.privacy.accountants import Accounted, account, proven
-from bench.privacy.event import Event
-from bench.privacy.ledger import Ledger
-from bench.privacy.noise import _Unused
-from bench.record import Privacy, Provenance, Record, Status
+from bench.record import Provenance, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.reproduce import Reproduction, check_method, command_of, dataset_of, verify
 
-TOLERANCE = 1e-4
-"""Relative: figures of one program differ by less between machines and versions of what it computes with."""
 LONGEST = 5000
 """Characters of one text; those of this project have some hundreds."""
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -42,8 +35,6 @@ _PATHS = re.compile(
     r"|\b[A-Za-z]:\\\w+|\\\\\w+"
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
-_NOISE = {"gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_multiplier"}
-"""Settings that say how noisy a mechanism is, by the names that they have in events too."""
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
 """Names that tell nothing of a person or a machine, and occur in records as words."""
 
@@ -70,7 +61,7 @@ def vet_record(
     known = _known(record)
     found.problems += known
     if record.privacy is not None and not known and account:
-        problems, unchecked = _accounted(record, record.privacy)
+        problems, unchecked = reaccount.accounted(record, record.privacy)
         found.problems += problems
         found.unchecked += unchecked
     if replan and not known:
@@ -78,7 +69,7 @@ def vet_record(
         found.problems += _planned(record, reproduced, calibrations)
         found.command = reproduced.command
         if reproduced.cell is not None and record.privacy is not None:
-            for check in (_claimed, _charged):
+            for check in (reaccount.claimed, reaccount.charged):
                 problems, unchecked = check(record, record.privacy, reproduced.cell)
                 found.problems += problems
                 found.unchecked += unchecked
@@ -97,7 +88,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     if said != (record.method, record.dataset, canary_unit(method.unit), method.adjacency, record.delta):
         problems.append("it speaks of another method, data set, unit or delta than its student's record. Audit again.")
     claimed = record.privacy.claimed.epsilon if record.privacy and speaks_of(method.unit) else None
-    if not _same(audit.claimed, claimed):
+    if not reaccount.same(audit.claimed, claimed):
         problems.append(f"it says {audit.claimed} is claimed, its student's record {claimed}. Audit again.")
     if audit.violated:
         problems.append("audited > proven: a bug of the method, the accountant or the audit. Find it first.")
@@ -110,9 +101,9 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
                 channel.name, channel.family, channel.canaries, channel.guesses, channel.correct, channel.group,
                 audit.delta, strict,
             ).epsilon  # fmt: skip
-        if not _same(channel.epsilon, again):
+        if not reaccount.same(channel.epsilon, again):
             problems.append(f"channel {channel.name}: its counts give {again:.6g}, not {channel.epsilon:.6g}.")
-    if audit.channels and not _same(audit.epsilon, max(channel.epsilon for channel in audit.channels)):
+    if audit.channels and not reaccount.same(audit.epsilon, max(channel.epsilon for channel in audit.channels)):
         problems.append("its epsilon is not that of its best channel. Audit again.")
     return problems
 
@@ -128,6 +119,11 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
         problems.append(str(UnknownNameError("attack", attack.attack, [*ATTACKS.names(), ROBUSTNESS])))
     elif attack.attack_version != configurable(attack.attack).version:
         problems.append(f"version {attack.attack_version} of {attack.attack} made it; attack again with this one.")
+    else:
+        kind = configurable(attack.attack)
+        for name in ("access", "knowledge", "citation"):
+            if getattr(attack, name) != str(getattr(kind, name, "")):
+                problems.append(f"its {name} is not what {attack.attack} states. Attack again.")
     return problems
 
 
@@ -299,158 +295,3 @@ def _planned(record: Record, reproduced: Reproduction, calibrations: Calibration
     if _public_data(method, cell) != record.public_data or method.citation != record.citation:
         problems.append("its public data or its citation are not what the method states. Run its cell again.")
     return problems
-
-
-def _accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
-    """Return the problems of the proven epsilon beside the events it follows from, and what could not be checked."""
-    method = METHODS.get(record.method)
-    again = "Run its cell again."
-    problems = []
-    if (privacy.unit, privacy.adjacency) != (method.unit, method.adjacency) or privacy.delta != record.delta:
-        problems.append(f"its unit, adjacency or delta are not what the method states. {again}")
-    try:
-        figure, level = _account(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
-    except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
-        return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
-    problems += _settings(record, privacy)
-    if not privacy.events:
-        problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
-    if not _same(privacy.proven.epsilon, figure.epsilon):
-        problems.append(
-            f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
-            f"is proven. {again}"
-        )
-    if not (privacy.proven.sound and privacy.proven.releasable) or privacy.proven.data_dependent:
-        problems.append(f"its proven figure is not sound, or depends on the data. {again}")
-    if (privacy.proven.name, privacy.proven.note) != (figure.name, figure.note):
-        problems.append(f"its proven figure is not named or noted as {figure.name} is. {again}")
-    problems += _others(privacy, record.delta)
-    if (privacy.plausibility is not None) != method.single_teacher:
-        problems.append(f"what the claim says of the accuracy is missing, or follows from nothing. {again}")
-    reasons = [str(event.get("reason")) for event in privacy.events if "reason" in event]
-    if privacy.bypasses != reasons:
-        problems.append(f"its bypasses are not those of its ledger. {again}")
-    if method.bypass and math.isfinite(privacy.proven.epsilon):
-        problems.append(f"the method has no finite proven epsilon: {method.bypass}. {again}")
-    said = None if privacy.record_level is None else privacy.record_level.epsilon
-    if not _same(said, None if level is None else level.epsilon):
-        problems.append(f"what follows for a training record is not what its events give. {again}")
-    unchecked = (
-        [] if privacy.plausibility is None else ["what the claim says of the accuracy: it needs the test labels"]
-    )
-    return problems, unchecked
-
-
-def _others(privacy: Privacy, delta: float) -> list[str]:
-    """Return a line for each listed figure, of those that look at no votes, that the events do not give."""
-    events = json.dumps(privacy.events, sort_keys=True)
-    there = {figure.name: figure for figure in _all_accountants(events, delta)}
-    wrong = []
-    for said in privacy.accountants:
-        if said.data_dependent and not said.releasable:
-            continue
-        found = there.get(said.name)
-        told = (said.sound, said.data_dependent, said.releasable)
-        if (
-            found is None
-            or told != (found.sound, found.data_dependent, found.releasable)
-            or not _same(said.epsilon, found.epsilon)
-        ):
-            wrong.append(f"its events do not cost {said.epsilon:.6g} by {said.name[:80]!r}. Run its cell again.")
-    return wrong
-
-
-@functools.lru_cache(maxsize=1024)
-def _all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
-    return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
-
-
-def _settings(record: Record, privacy: Privacy) -> list[str]:
-    """Return where the ledger and the settings of a record disagree: events alone could be edited as one likes."""
-    problems = []
-    for name in sorted(_NOISE & set(record.config)):
-        charged, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # What is no number at all does not fit the method's settings: planning says so.
-        if isinstance(set_to, (int, float)) and not all(_same(value, set_to) for value in charged):
-            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
-    counted = [event["queries"] for event in privacy.events if "queries" in event]
-    asked = 0 if record.queries is None else record.queries.asked
-    if counted and sum(counted) != asked:
-        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. Run its cell again.")
-    return problems
-
-
-@functools.lru_cache(maxsize=1024)
-def _account(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
-    """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
-    from bench.interface import Adjacency, PrivacyUnit
-
-    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
-    parsed = tuple(Event.from_dict(values) for values in json.loads(events))
-    ledger._events.extend(parsed)
-    return proven(parsed, delta), ledger.record_level(delta)
-
-
-class _NoVotes(Exception):
-    pass
-
-
-class _Ledger(Ledger):
-    """The ledger of a record, which has no votes: asking for them says that the claim depends on the data."""
-
-    def private_votes(self) -> Any:
-        """Say that there are none."""
-        raise _NoVotes
-
-    def sanitised(self, delta: float) -> Any:
-        """Say that there are none."""
-        raise _NoVotes
-
-    def data_dependent(self, delta: float) -> Any:
-        """Say that there are none."""
-        raise _NoVotes
-
-
-def _claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the problem of the claimed epsilon beside the method's claim, or that it could not be checked."""
-    method = METHODS.get(record.method)
-    ledger = _Ledger(method.unit, method.adjacency, _Unused(exact=False))
-    try:
-        ledger._events.extend(Event.from_dict(values) for values in privacy.events)
-        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
-    except _NoVotes:
-        return [], ["the claimed epsilon depends on votes"]
-    except (BenchError, TypeError) as error:
-        return [f"its claim cannot be computed again: {str(error).rstrip('.')}. Run its cell again."], []
-    said = (privacy.claimed.source, privacy.claimed.note)
-    if not _same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):
-        return [
-            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
-            f"{privacy.claimed.epsilon:.6g} or has other words. Run its cell again."
-        ], []
-    return [], []
-
-
-def _charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the problem of a ledger that costs less than the cell's settings do, or that nothing says what they do."""
-    method = METHODS.get(record.method)
-    if method.bypass:
-        return [], []  # nothing finite is proven
-    events = method.charges(cell.config, cell.facts)
-    if events is None:
-        return [], ["whether the ledger holds all that the settings cost"]
-    figure, level = _account(json.dumps([event.as_dict() for event in events], sort_keys=True), privacy.unit.value,
-                             record.delta)  # fmt: skip
-    pairs = [(privacy.proven, figure), (privacy.record_level, level)]
-    return [
-        f"its settings cost epsilon {cost.epsilon:.6g}, and it says {said.epsilon:.6g} is proven. Run its cell again."
-        for said, cost in pairs
-        # More is no lie: exact noise costs a little more than the noise that is planned.
-        if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
-    ], []
-
-
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one == other or math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)

@@ -194,12 +194,12 @@ def test_an_edited_record_is_refused_and_nothing_written(
 
 def consistent(values: Values) -> None:
     """Make the proven figures those of the events, as whoever forges a record would."""
-    from bench.vetting import _account, _all_accountants
+    from bench.reaccount import account_events, all_accountants
 
     privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
-    figure = _account(events, privacy["unit"], values["delta"])[0]
+    figure = account_events(events, privacy["unit"], values["delta"])[0]
     privacy["proven"] |= {"epsilon": figure.epsilon, "name": figure.name, "note": figure.note, "order": figure.order}
-    names = {row.name: row.epsilon for row in _all_accountants(events, values["delta"])}
+    names = {row.name: row.epsilon for row in all_accountants(events, values["delta"])}
     privacy["accountants"] = [row for row in privacy["accountants"] if row["name"] in names]
     for row in privacy["accountants"]:
         row["epsilon"] = names[row["name"]]
@@ -394,6 +394,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
         ("notes", ["see /root/x/y"], "notes holds"),
         ("attack", "label-gab", "unknown attack 'label-gab'. Did you mean 'label-gap'?"),
         ("attack_version", 9, "version 9 of label-gap made it"),
+        ("knowledge", "everything", "its knowledge is not what label-gap states"),
         ("targets.student.accuracy", "NaN", "targets.student.accuracy is no number"),
         ("student", NONPRIVATE, "its student's record is not in the same directory"),
     ],

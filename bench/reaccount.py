@@ -1,0 +1,179 @@
+"""The epsilons of a record computed again: what its events cost, what its settings cost, what its method claims."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from typing import Any
+
+from bench.errors import BenchError
+from bench.plan import Cell
+from bench.privacy.accountants import Accounted, account, proven
+from bench.privacy.event import Event
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import _Unused
+from bench.record import Privacy, Record
+from bench.registry import METHODS
+
+TOLERANCE = 1e-4
+"""Relative: figures of one program differ by less between machines and versions of what it computes with."""
+_NOISE = {"gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_multiplier"}
+"""Settings that say how noisy a mechanism is, by the names that they have in events too."""
+
+
+def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
+    """Return the problems of the proven epsilon beside the events it follows from, and what could not be checked."""
+    method = METHODS.get(record.method)
+    again = "Run its cell again."
+    problems = []
+    if (privacy.unit, privacy.adjacency) != (method.unit, method.adjacency) or privacy.delta != record.delta:
+        problems.append(f"its unit, adjacency or delta are not what the method states. {again}")
+    try:
+        figure, level = account_events(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
+    except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
+        return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
+    problems += _settings(record, privacy)
+    if not privacy.events:
+        problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
+    if not same(privacy.proven.epsilon, figure.epsilon):
+        problems.append(
+            f"its events cost epsilon {figure.epsilon:.6g} ({figure.name}), and it says {privacy.proven.epsilon:.6g} "
+            f"is proven. {again}"
+        )
+    if not (privacy.proven.sound and privacy.proven.releasable) or privacy.proven.data_dependent:
+        problems.append(f"its proven figure is not sound, or depends on the data. {again}")
+    if (privacy.proven.name, privacy.proven.note) != (figure.name, figure.note):
+        problems.append(f"its proven figure is not named or noted as {figure.name} is. {again}")
+    problems += _others(privacy, record.delta)
+    if (privacy.plausibility is not None) != method.single_teacher:
+        problems.append(f"what the claim says of the accuracy is missing, or follows from nothing. {again}")
+    reasons = [str(event.get("reason")) for event in privacy.events if "reason" in event]
+    if privacy.bypasses != reasons:
+        problems.append(f"its bypasses are not those of its ledger. {again}")
+    if method.bypass and math.isfinite(privacy.proven.epsilon):
+        problems.append(f"the method has no finite proven epsilon: {method.bypass}. {again}")
+    said = None if privacy.record_level is None else privacy.record_level.epsilon
+    if not same(said, None if level is None else level.epsilon):
+        problems.append(f"what follows for a training record is not what its events give. {again}")
+    unchecked = (
+        [] if privacy.plausibility is None else ["what the claim says of the accuracy: it needs the test labels"]
+    )
+    return problems, unchecked
+
+
+def _others(privacy: Privacy, delta: float) -> list[str]:
+    """Return a line for each listed figure, of those that look at no votes, that the events do not give."""
+    events = json.dumps(privacy.events, sort_keys=True)
+    there = {figure.name: figure for figure in all_accountants(events, delta)}
+    wrong = []
+    for said in privacy.accountants:
+        if said.data_dependent and not said.releasable:
+            continue
+        found = there.get(said.name)
+        told = (said.sound, said.data_dependent, said.releasable)
+        if (
+            found is None
+            or told != (found.sound, found.data_dependent, found.releasable)
+            or not same(said.epsilon, found.epsilon)
+        ):
+            wrong.append(f"its events do not cost {said.epsilon:.6g} by {said.name[:80]!r}. Run its cell again.")
+    return wrong
+
+
+@functools.lru_cache(maxsize=1024)
+def all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
+    """Return what every accountant says of a ledger's `events`, written as JSON."""
+    return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
+
+
+def _settings(record: Record, privacy: Privacy) -> list[str]:
+    """Return where the ledger and the settings of a record disagree: events alone could be edited as one likes."""
+    problems = []
+    for name in sorted(_NOISE & set(record.config)):
+        spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
+        # What is no number at all does not fit the method's settings: planning says so.
+        if isinstance(set_to, (int, float)) and not all(same(value, set_to) for value in spent):
+            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
+    counted = [event["queries"] for event in privacy.events if "queries" in event]
+    asked = 0 if record.queries is None else record.queries.asked
+    if counted and sum(counted) != asked:
+        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. Run its cell again.")
+    return problems
+
+
+@functools.lru_cache(maxsize=1024)
+def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
+    """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
+    from bench.interface import Adjacency, PrivacyUnit
+
+    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
+    parsed = tuple(Event.from_dict(values) for values in json.loads(events))
+    ledger._events.extend(parsed)
+    return proven(parsed, delta), ledger.record_level(delta)
+
+
+class _NoVotes(Exception):
+    pass
+
+
+class _Ledger(Ledger):
+    """The ledger of a record, which has no votes: asking for them says that the claim depends on the data."""
+
+    def private_votes(self) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+    def sanitised(self, delta: float) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+    def data_dependent(self, delta: float) -> Any:
+        """Say that there are none."""
+        raise _NoVotes
+
+
+def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the problem of the claimed epsilon beside the method's claim, or that it could not be checked."""
+    method = METHODS.get(record.method)
+    ledger = _Ledger(method.unit, method.adjacency, _Unused(exact=False))
+    try:
+        ledger._events.extend(Event.from_dict(values) for values in privacy.events)
+        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+    except _NoVotes:
+        return [], ["the claimed epsilon depends on votes"]
+    except (BenchError, TypeError) as error:
+        return [f"its claim cannot be computed again: {str(error).rstrip('.')}. Run its cell again."], []
+    said = (privacy.claimed.source, privacy.claimed.note)
+    if not same(privacy.claimed.epsilon, claim.epsilon) or said != (claim.source, claim.note):
+        return [
+            f"the method's claim is epsilon {claim.epsilon:.6g} ({claim.source}), and it says "
+            f"{privacy.claimed.epsilon:.6g} or has other words. Run its cell again."
+        ], []
+    return [], []
+
+
+def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the problem of a ledger that costs less than the cell's settings do, or that nothing says what they do."""
+    method = METHODS.get(record.method)
+    if method.bypass:
+        return [], []  # nothing finite is proven
+    events = method.charges(cell.config, cell.facts)
+    if events is None:
+        return [], ["whether the ledger holds all that the settings cost"]
+    listed = json.dumps([event.as_dict() for event in events], sort_keys=True)
+    figure, level = account_events(listed, privacy.unit.value, record.delta)
+    pairs = [(privacy.proven, figure), (privacy.record_level, level)]
+    return [
+        f"its settings cost epsilon {cost.epsilon:.6g}, and it says {said.epsilon:.6g} is proven. Run its cell again."
+        for said, cost in pairs
+        # More is no lie: exact noise costs a little more than the noise that is planned.
+        if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
+    ], []
+
+
+def same(one: float | None, other: float | None) -> bool:
+    """Return whether two figures are equal but for :data:`TOLERANCE`, or both absent."""
+    if one is None or other is None:
+        return one is other
+    return one == other or math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
