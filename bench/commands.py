@@ -36,7 +36,11 @@ def needed_overrides(method: type[Method], preset: Preset, facts: Facts, overrid
     config, _ = build_config(method, preset, facts, mine)
     for text in list(mine):
         without = [other for other in mine if other is not text]
-        if build_config(method, preset, facts, without)[0] == config:
+        try:
+            alike = build_config(method, preset, facts, without)[0] == config
+        except BenchError:  # it cannot be left out: the others need it
+            continue
+        if alike:
             mine = without
     return tuple(mine)
 
