@@ -11,9 +11,10 @@ from bench.store import explain_os_error
 
 
 def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> None:
-    """Write `files` so that none has changed until the data of all of them is on the disk; then delete `gone` first.
+    """Write `files` so that none has changed until the data of all of them is on the disk, and delete `gone`.
 
-    A kill in between leaves too little rather than files that speak of others than those that are there.
+    Deletions come before the new names: a kill in between leaves too little rather than files that speak of others than
+    those that are there.
 
     Raises :class:`BenchError` on a full disk or a folder that cannot be written; no file has changed then.
     """

@@ -44,7 +44,8 @@ def publish(
             pages = rebuild(into)
     _print(found, pages, json_=json_)
     if found.refused:
-        print(f"nothing was written: {len(found.refused)} problems, all named above.", file=sys.stderr)
+        count = len(found.refused)
+        print(f"nothing was written: {count} problem{'s' if count > 1 else ''}, named above.", file=sys.stderr)
         raise typer.Exit(1)
     if dry_run:
         print("nothing was written: --dry-run.", file=sys.stderr)

@@ -263,9 +263,8 @@ def _provenance(record: Record) -> Table:
 
 def command_of(record: Record) -> tuple[str, str]:
     """Return the command that makes the record anew, and a remark on what it leaves out."""
-    stored = getattr(record.provenance, "command", None)
-    if stored:
-        return str(stored), ""
+    if record.provenance.command:
+        return record.provenance.command, ""
     words = ["python", "-m", "bench", "run", "--methods", record.method, "--datasets", record.dataset]
     if record.epsilon is not None:
         words += ["--eps", f"{record.epsilon:g}"]
