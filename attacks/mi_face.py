@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.config import setting
+from bench.errors import BenchError
 from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
 
@@ -63,6 +64,14 @@ class MIFaceConfig:
     width: float = setting(0.05, "ours: length of a numeric gradient's steps")
     rounding: float = setting(0.0, "CCS 2015, section 5.3: none")
     batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
+
+    def __post_init__(self) -> None:
+        """Refuse to compare costs that are not in one unit."""
+        if self.keep == "best" and self.prior == "relative":
+            raise BenchError(
+                "keep=best does not go with prior=relative: its unit changes at every step, so no two steps' costs can "
+                "be compared. Set keep=last, or prior=absolute."
+            )
 
 
 @register_attack("mi-face")

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.cache import Cache
+from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.interface import Access, Context, Facts, Knowledge, PublicData, Reconstructions, Released
@@ -235,6 +236,19 @@ def test_mi_face_stops_where_the_paper_says(shapes: World, trained: torch.nn.Mod
     assert float(confidences.detach().min()) >= 0.9
     _, patient = attack("mi-face", shapes, trained, steps=400, patience=3, confidence=1.0, rate=1e-9, **plain)
     assert patient.queries < CLASSES * 400
+
+
+def test_mi_face_compares_no_costs_of_different_units() -> None:
+    kind, facts = ATTACKS.get("mi-face"), Facts("shapes", 400, 300, 0, CLASSES, (1, 8, 8))
+    with pytest.raises(BenchError, match="keep=last, or prior=absolute"):
+        build_config(kind, Preset.QUICK, facts, ["keep=best"])
+    with pytest.raises(BenchError, match="keep=last, or prior=absolute"):
+        build_config(kind, Preset.PAPER, facts, ["prior=relative"])
+    assert build_config(kind, Preset.QUICK, facts, ["keep=best", "prior=absolute"])[0].keep == "best"
+    for shape in ((1, 8, 8), (3, 32, 32), (3, 64, 64)):
+        for preset in Preset:
+            made = build_config(kind, preset, dataclasses.replace(facts, shape=shape))[0]
+            assert (made.keep, made.prior) != ("best", "relative")
 
 
 @pytest.mark.parametrize("name", ["gmi", "brep-mi", "plg-mi", "inversion-network"])
