@@ -176,15 +176,13 @@ def cache_base(cell: Cell) -> dict[str, object]:
 
 
 def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
-    import torch
-
     from bench.features import student_logits
 
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
-    torch.manual_seed(context.streams.integer("global"))
+    context.streams.seed_globals()
     released = method().train_student(cell.config, material.private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
@@ -347,7 +345,7 @@ def make_shard(
             precision=cell.precision.value,
             devices=devices,
         )
-        torch.manual_seed(context.streams.integer("global"))
+        context.streams.seed_globals()
         material = source.material(cell.dataset)
         METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
     except Exception as error:  # noqa: BLE001 (see above)

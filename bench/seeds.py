@@ -8,6 +8,7 @@ releases with common noise could be subtracted from each other.
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,3 +43,15 @@ class Streams:
         import torch
 
         return torch.Generator(device=device).manual_seed(self.integer(name))
+
+    def seed_globals(self, name: str = "global") -> None:
+        """Seed the global generators of torch, NumPy and Python from the stream `name`, and leave them so.
+
+        What a method draws from them, or a library that it calls, is then repeated with the run.
+        """
+        import torch
+
+        seed = self.integer(name)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # NumPy takes 32 bits
+        random.seed(seed)

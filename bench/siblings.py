@@ -161,8 +161,6 @@ def _train(
     noise: Callable[[Streams], Noise],
     noiseless: bool,
 ) -> tuple[Released, float, float]:
-    import torch
-
     from bench.features import student_logits
 
     method = METHODS.get(cell.method)
@@ -171,7 +169,7 @@ def _train(
         ledger: Ledger = NoiselessLedger(method.unit, method.adjacency, Silence(context.streams.numpy("noiseless")))
     else:
         ledger = Ledger(method.unit, method.adjacency, noise(context.streams))
-    torch.manual_seed(context.streams.integer("global"))
+    context.streams.seed_globals()
     released = method().train_student(cell.config, private, material.public, ledger, context)
     released.student.eval()
     if noiseless:

@@ -69,10 +69,12 @@ class OneTeacher(Method):
 
 
 @contextmanager
-def one_cell(out: Path, *overrides: str, dataset: str = "digits") -> Iterator[tuple[Cell, RunDir, DataSource]]:
-    """Register the method and give one cell of it, a run directory and the data; the name is free again after it."""
+def one_cell(
+    out: Path, *overrides: str, dataset: str = "digits", method: type[Method] = OneTeacher
+) -> Iterator[tuple[Cell, RunDir, DataSource]]:
+    """Register the method, or `method`, and give one cell of it, a run directory and the data; undo it after."""
     METHODS.names()
-    METHODS.register("one-teacher", OneTeacher)
+    METHODS.register("one-teacher", method)
     try:
         source = DataSource(Progress())
         grid = Grid(("one-teacher",), (dataset,), (1.0,), preset=Preset.TINY, overrides=overrides)

@@ -174,9 +174,7 @@ def _severed_run(
         note=notes.append,
     )
     ledger = ProbeLedger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")), severed=True)
-    # Streams that a method draws from torch's and NumPy's global generators are made equal too.
-    torch.manual_seed(streams.integer("global"))
-    np.random.seed(streams.integer("global") % 2**32)
+    streams.seed_globals()  # what a method draws from the global generators is made equal too
     # Made anew for each run: what a method writes into it must not reach the next.
     public = public_set(private.facts, labelled=labelled)
     released = method().train_student(config, private, public, ledger, context)
