@@ -53,10 +53,15 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
     """Return the audited epsilon of one student, or of several that differ in their seeds alone; None without an audit.
 
     Audits of several seeds that made the same guesses are one audit of all their runs, whose coins are independent:
-    their counts add up. What is left (several channels, audits with other options) is corrected for its number.
+    their counts add up. An audit of many runs stands apart: each chose a threshold of its own.
+
+    What is left is corrected for its number (Bonferroni): :data:`CHANNELS` tests for each pool of audits with the same
+    options, and as many for each audit that stands apart, as its own record counts them. A channel that turned out to
+    be empty is paid for: whoever adds audits pays for all that they could have looked at.
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
-    apart: list[Channel] = []
+    apart: list[tuple[Channel, tuple[int, int, int, int]]] = []
+    looks: set[str] = set()
     done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
     if not done:
         return None
@@ -64,18 +69,16 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
         options = audit.key.rsplit("--", 1)[-1]
         for channel in audit.channels:
             if channel.errors is not None:
-                apart.append(channel)
+                apart.append((channel, channel.errors))
+                looks.add(audit.key)
                 continue
+            looks.add(options)
             counts = pooled.setdefault((options, channel.name, channel.family, channel.group), [0, 0, 0])
             for position, number in enumerate((channel.canaries, channel.guesses, channel.correct)):
                 counts[position] += number
     confidence, delta = min(a.confidence for a in done), min(a.delta for a in done)
-    each = corrected(confidence, CHANNELS * len({audit.key.rsplit("--", 1)[-1] for audit in done}))
-    channels = [
-        many_bounded(channel.name, channel.family, channel.errors, delta, each)
-        for channel in apart
-        if channel.errors is not None
-    ]
+    each = corrected(confidence, CHANNELS * len(looks))
+    channels = [many_bounded(channel.name, channel.family, errors, delta, each) for channel, errors in apart]
     channels += [
         bounded(name, family, canaries, guesses, correct, group, delta, each)
         for (_, name, family, group), (canaries, guesses, correct) in pooled.items()

@@ -161,6 +161,27 @@ def test_several_audits_of_one_student_pay_for_their_number() -> None:
     assert best.epsilon < one_run_epsilon(1000, 100, 84, 1e-5, 0.975)
 
 
+def test_each_audit_of_many_runs_pays_for_itself() -> None:
+    from bench.privacy.bounds import many_run_epsilon
+
+    def many(student: str) -> AuditRecord:
+        channel = counted(98).channels[0].model_copy(update={"canaries": 1, "errors": (1, 50, 1, 50)})
+        return counted(98, student, "audit-many", channels=[channel])
+
+    def bound(tests: int) -> float:
+        return many_run_epsilon(1, 50, 1, 50, 1e-5, 1 - 0.05 / tests).epsilon
+
+    # Counts of several seeds do not add up here: each seed is one more chance to be lucky.
+    for count, figure in ((1, 1.98), (2, 1.86), (3, 1.79)):
+        found = audited_of([many(str(seed)) for seed in range(count)], PrivacyUnit.RECORD)
+        assert found is not None
+        assert found.epsilon == pytest.approx(bound(2 * count))
+        assert found.epsilon == pytest.approx(figure, abs=0.005)
+    both = audited_of([many("a"), many("b"), counted(50, "a"), counted(50, "b")], PrivacyUnit.RECORD)
+    assert both is not None
+    assert both.epsilon == pytest.approx(bound(6)), "seeds of a one-run audit are one audit"
+
+
 def test_an_audit_of_records_says_nothing_of_a_query_s_label() -> None:
     assert audited_of([counted(90)], PrivacyUnit.QUERY_LABEL) is None
     assert audited_of([counted(90)], PrivacyUnit.CLIENT) is None, "whose record a client holds depends on others"
