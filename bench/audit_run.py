@@ -7,6 +7,7 @@ their canaries, coins and noise are independent, so their counts add up.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -118,6 +119,8 @@ def audit_student(
     parts: dict[str, Any] = {}
     notes: list[str] = []
     cache: Cache | None = None
+    with contextlib.suppress(BenchError):  # it is raised again below; a failure's record needs a key all the same
+        options = options.fitted(record.private_records)
     try:
         cell = cell_of(record, source.describe(dataset or record.dataset))
         options = options.fitted(cell.facts.private_records)
@@ -127,20 +130,20 @@ def audit_student(
         status = Status.DONE
     except Exception as error:  # noqa: BLE001 (one student's failure must not stop the others)
         status = Status.FAILED
-        parts["failure"] = failure_of(error, record.public_benchmark, run_dir, audit_key(record, options))
-    method = METHODS.get(record.method)
+        parts["failure"] = failure_of(error, record.public_benchmark, run_dir, _key(record, options))
+    protects = record.privacy or METHODS.get(record.method)  # the method need not be known here: that is a failure too
     made, found = (len(cache.made), len(cache.found)) if cache else (0, 0)
     result = AuditRecord.model_validate(
         {
-            "key": audit_key(record, options),
+            "key": _key(record, options),
             "student": record.key,
             "status": status,
             "method": record.method,
             "dataset": record.dataset,
-            "unit": canary_unit(method.unit),
-            "adjacency": method.adjacency,
+            "unit": canary_unit(protects.unit),
+            "adjacency": protects.adjacency,
             "delta": record.delta,
-            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks_of(method.unit) else None,
+            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks_of(protects.unit) else None,
             "confidence": options.confidence,
             "kind": options.kind,
             "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
@@ -155,9 +158,15 @@ def audit_student(
 
 
 def audit_key(record: Record, options: AuditOptions) -> str:
-    """Return the key of the audit of a student's record with these options."""
-    fitted = options.fitted(record.private_records)
-    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(fitted)])[:12]}"
+    """Return the key of the audit of a student's record with these options.
+
+    Raises :class:`BenchError` where they do not fit it.
+    """
+    return _key(record, options.fitted(record.private_records))
+
+
+def _key(record: Record, options: AuditOptions) -> str:
+    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(options)])[:12]}"
 
 
 def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:

@@ -81,7 +81,8 @@ def audit(
     results: list[AuditRecord] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
-        found = next((a for a in run_dir.read_audits()[0] if a.key == audit_key(record, options)), None)
+        key = audit_key(record, options)  # a mistake in the options is told, and leaves no record
+        found = next((a for a in run_dir.read_audits()[0] if a.key == key), None)
         if found is not None and _kept(found.failure is not None, reuse):
             results.append(found)
             return

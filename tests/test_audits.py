@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from one_teacher import one_cell
+from one_teacher import OneTeacher, one_cell
 from records_for_tests import provenance, record
 
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
@@ -240,6 +240,19 @@ def test_what_cannot_be_told_is_said_before_anything_is_trained(tmp_path: Path) 
         AuditOptions(confidence=1.5)
     with pytest.raises(BenchError, match="8 runs or more"):
         AuditOptions(kind=AuditKind.MANY_RUN, runs=3)
+
+
+def test_an_audit_that_cannot_begin_leaves_its_record(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=1", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        odd = audit_student(student, AuditOptions(guesses=101), run_dir, source, Progress())
+    stranger = audit_student(student, FAST, run_dir, source, Progress())  # its method is known no longer
+    for audit, reason in ((odd, "even and at most"), (stranger, "unknown method")):
+        assert audit.status is Status.FAILED
+        assert audit.failure is not None
+        assert reason in audit.failure.reason
+        assert (audit.unit, audit.adjacency) == (PrivacyUnit.RECORD, OneTeacher.adjacency)
+    assert {audit.key for audit in run_dir.read_audits()[0]} == {odd.key, stranger.key}
 
 
 def test_every_option_that_changes_a_bound_is_in_the_key() -> None:
