@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.locks import Owner, holding
-from bench.store import write_atomic
+from bench.store import write_atomic, writing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,8 @@ class Cache:
             yield
             return
         folder = self.root / "locks"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
         def waiting(owner: Owner | None) -> None:
             if self._say is not None:
@@ -127,7 +128,8 @@ class Cache:
         name = self._name(kind, depends)
         self._memory.pop(name, None)
         if self.root is not None:
-            self._path(name).unlink(missing_ok=True)
+            with writing(self._path(name)):
+                self._path(name).unlink(missing_ok=True)
 
     def say(self, text: str, *, once: str = "") -> None:
         """Print a line that stays; with `once` only the first time that this word is given."""
@@ -174,7 +176,7 @@ class Cache:
         if damage:
             if _identity(path) != before:  # another process has set it aside, and perhaps made it anew
                 return self._read(name)
-            with suppress(FileNotFoundError):
+            with writing(path), suppress(FileNotFoundError):
                 os.replace(path, path.with_suffix(".damaged"))
             self.say(f"{path.name} is damaged ({damage}); it is set aside, and {after}")
             return None

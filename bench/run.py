@@ -44,7 +44,7 @@ from bench.record import (
 from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.seeds import Streams
-from bench.store import RunDir, explain_os_error, write_atomic
+from bench.store import RunDir, write_atomic, writing
 
 
 class DataSource:
@@ -153,14 +153,13 @@ def run_cell(
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
-        if isinstance(error, OSError) and not isinstance(error, BenchError):
-            error = explain_os_error(error, Path(error.filename or run_dir.path)) if error.filename else error
         if not cell.facts.public_benchmark:  # the record will not hold the message: see _failed
             progress.say(f"{type(error).__name__}: {error}")
         record = _failed(cell, run_dir, error, ledger, cache, clock)
     run_dir.write_record(record)
     if record.status is Status.DONE:
-        _secret_path(run_dir, cell.key).unlink(missing_ok=True)
+        with writing(_secret_path(run_dir, cell.key)):
+            _secret_path(run_dir, cell.key).unlink(missing_ok=True)
     return record
 
 
@@ -196,7 +195,8 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         stage.advance()
     file = f"released/{cell.key}.safetensors"
     # An older record of this cell must not stand beside a newer release, should the run end between the two.
-    run_dir.record_path(cell.key).unlink(missing_ok=True)
+    with writing(run_dir.record_path(cell.key)):
+        run_dir.record_path(cell.key).unlink(missing_ok=True)
     digest = save_released(released, run_dir.path / file)
     picture = f"released/{cell.key}.png"
     seen = save_sheet(released, run_dir.path / picture)

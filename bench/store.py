@@ -70,6 +70,15 @@ def explain_os_error(error: OSError, path: Path) -> BenchError:
     return BenchError(f"{path} could not be written: {error.strerror or error}.")
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of what writes to `path`, and does nothing else, into a :class:`BenchError` for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
 def _lock(descriptor: int, kind: int) -> None:
     """Take the lock or raise OSError; tries for half a second, as a look from another terminal holds it briefly."""
     for last in (*[False] * 9, True):
@@ -132,12 +141,11 @@ class RunDir:
             return
         made: list[Path] = []
         try:
-            for folder in reversed([self.path, *self.path.parents]):
-                if not folder.exists():
-                    folder.mkdir()
-                    made.append(folder)
-        except OSError as error:
-            raise explain_os_error(error, self.path) from error
+            with writing(self.path):
+                for folder in reversed([self.path, *self.path.parents]):
+                    if not folder.exists():
+                        folder.mkdir()
+                        made.append(folder)
         finally:
             for folder in reversed(made):
                 folder.rmdir()
@@ -225,10 +233,8 @@ class RunDir:
     @contextmanager
     def _opened_lock(self) -> Iterator[int]:
         lock = self.path / ".lock"
-        try:
+        with writing(lock):
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise explain_os_error(error, lock) from error
         try:
             yield descriptor
         finally:

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bench.attack_record import AttackRecord, AuditRecord, R
 from bench.audited import with_audits
 from bench.record import Record
-from bench.store import explain_os_error
+from bench.store import writing
 from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
@@ -289,15 +289,13 @@ def _plotly() -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file that can be made again at any time: whole, but not synced, as there may be thousands."""
-    try:
+    with writing(path):
         if path.is_file() and path.read_bytes() == data:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{hashlib.sha256(path.name.encode()).hexdigest()[:12]}.tmp")
         aside.write_bytes(data)
         os.replace(aside, path)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
 
 
 def _listed(site: Path) -> set[str]:

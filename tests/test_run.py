@@ -1,7 +1,9 @@
-"""One cell executed: what is seeded for it."""
+"""One cell executed: what is seeded for it, and how it fails."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -79,3 +81,42 @@ def test_what_a_sibling_draws_from_global_generators_is_repeated(tmp_path: Path)
             disturb(number)
             released.append(train_sibling(cell, canaries, 0, material, context, noise).released.student.state_dict())
     assert all(torch.equal(tensor, released[1][name]) for name, tensor in released[0].items())
+
+
+class Reader(OneTeacher):
+    """Reads a file that is not there."""
+
+    def train_student(
+        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "weights.bin")
+
+
+def test_a_file_that_cannot_be_read_is_recorded_as_that_with_its_traceback(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Reader) as (cell, run_dir, source):
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.kind == "FileNotFoundError"
+    assert "weights.bin" in failure.reason
+    assert "written" not in failure.reason
+    assert failure.log is not None
+    assert "in train_student" in (tmp_path / failure.log).read_text()
+
+
+class Maker(OneTeacher):
+    """Makes an artefact."""
+
+    def train_student(
+        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        context.cache.get("part", {}, lambda: {"part": np.zeros(1)})
+        return super().train_student(config, private, public, ledger, context)
+
+
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Maker) as (cell, run_dir, source):
+        (run_dir.cache_path / "locks").write_text("no folder")
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.kind == "error"
+    assert "locks could not be written" in failure.reason
