@@ -115,6 +115,7 @@ def fit(
     checkpoint: Checkpoint | None = None,
     watched: Tensor | None = None,
     share: Share | None = None,
+    stop: Callable[[int], bool] | None = None,
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
@@ -125,7 +126,8 @@ def fit(
     advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
     training that was stopped goes on from there; whoever made it clears it. `watched` are the public images, like
     `images`, that the rule `settle` looks at. With a `share` this process trains on its part of each batch, together
-    with others, and without a checkpoint: see :mod:`bench.distributed`.
+    with others, and without a checkpoint: see :mod:`bench.distributed`. `stop` is asked before each step,
+    with the number of steps done, whether training ends here; it may look at the model, but draws nothing at random.
 
     Raises :class:`BenchError` for an empty set, labels of another length, or a loss that is not finite.
     """
@@ -153,10 +155,13 @@ def fit(
     if settling is not None:
         held["settling"] = settling
     loop = Loop(checkpoint, held, [images, labels, weights, watched], device)
+    loss = torch.zeros(())
     with seeded(generator, device):
         if share is not None:
             share.reseed()
         for step in range(loop.start(stage), total):
+            if stop is not None and stop(step):
+                break
             index = next(batches).to(device)
             batch = as_float(images[index])
             if settings.shift:
