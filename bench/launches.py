@@ -15,7 +15,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,17 @@ from bench.registry import METHODS
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
 
-VERSION = 1
+VERSION = 2
+"""Raised whenever the file is laid out in another way, a new field included: another version's launch is refused."""
 CANCELLED = "cancelled"
+_WHO = ("id", "kind", "machine", "pid", "start", "created")
+"""Fields of the file that a launch and its outline take as they are."""
+_HEAD = {*_WHO, "version", "plugins", "options", "shared", "units"}
+_UNIT = [entry.name for entry in dataclasses.fields(Unit)]
+_OWN = {"shared", "seed", "key"}
+"""What a cell has to itself: the place of what it shares with others, its seed, and its key to compare."""
+_SHARED = {entry.name for entry in dataclasses.fields(Cell)} - {"facts", "seed", "key"}
+"""What cells have in common that differ by seed alone; the facts are the data set's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +133,10 @@ def _text(launch: Launch) -> bytes:
         if name not in number_of:
             number_of[name] = len(shared)
             shared.append(common)
-        units.append([unit.key, unit.title, number_of[name], cell.seed, unit.after, unit.before, unit.shard, cell.key])
-    options = launch.options
-    head = {
-        "version": VERSION, "id": launch.id, "kind": launch.kind, "machine": launch.machine, "pid": launch.pid,
-        "start": launch.start, "created": launch.created, "plugins": launch.plugins,
-        "options": dataclasses.astuple(options),
-    }  # fmt: skip
+        own = {name: getattr(unit, name) for name in _UNIT if name != "cell"}
+        units.append({**own, "cell": {"shared": number_of[name], "seed": cell.seed, "key": cell.key}})
+    head = {name: getattr(launch, name) for name in _WHO}
+    head |= {"version": VERSION, "plugins": launch.plugins, "options": dataclasses.asdict(launch.options)}
     return json.dumps({**head, "shared": shared, "units": units}).encode()
 
 
@@ -145,7 +151,24 @@ def _read(folder: Path) -> dict[str, Any]:
         raise BenchError(
             f"{path} is of version {version!r}; this program reads {VERSION}. Give the `run` command again."
         )
+    _check(path, "the launch", data, _HEAD)
+    _check(path, "options", data["options"], [entry.name for entry in dataclasses.fields(Options)])
+    for cell in data["shared"]:
+        _check(path, "a cell", cell, _SHARED)
+    for unit in data["units"]:
+        _check(path, "a unit", unit, _UNIT)
+        _check(path, "the cell of a unit", unit["cell"], _OWN)
     return data
+
+
+def _check(path: Path, what: str, found: Any, wanted: Iterable[str]) -> None:
+    """Raise :class:`BenchError` unless `found` has the fields `wanted` and no other."""
+    if not isinstance(found, dict):
+        raise BenchError(f"{path}: {what} has no fields. Give the `run` command again.")
+    missing, unknown = sorted(set(wanted) - found.keys()), sorted(found.keys() - set(wanted))
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
+        raise BenchError(f"{path}: {what} {' and '.join(parts)}. Give the `run` command again.")
 
 
 def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> Launch:
@@ -160,24 +183,27 @@ def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str
         METHODS.get(path)
     cells: dict[int, Cell] = {}
     units: list[Unit] = []
-    for key, title, number, seed, after, before, shard, cell_key in data["units"]:
-        if not wanted(key):
+    for unit in data["units"]:
+        if not wanted(unit["key"]):
             continue
-        if number not in cells:
-            cells[number] = _cell(data["shared"][number], describe)
-        cell = keyed(dataclasses.replace(cells[number], seed=seed))
-        if cell.key != cell_key:
+        own = unit["cell"]
+        if own["shared"] not in cells:
+            cells[own["shared"]] = _cell(data["shared"][own["shared"]], describe)
+        cell = keyed(dataclasses.replace(cells[own["shared"]], seed=own["seed"]))
+        if cell.key != own["key"]:
             raise BenchError(
-                f"{cell_key} was planned by another version of this program. Give the `run` command again."
+                f"{own['key']} was planned by another version of this program. Give the `run` command again."
             )
-        units.append(
-            Unit(key, title, cell, tuple(after), None if before is None else (before[0], before[1]),
-                 None if shard is None else (shard[0], shard[1]))
-        )  # fmt: skip
+        pairs = {name: _pair(unit[name]) for name in ("before", "shard")}
+        units.append(Unit(**{**unit, **pairs, "cell": cell, "after": tuple(unit["after"])}))
     return Launch(
-        data["id"], data["kind"], folder, tuple(units), Options(*data["options"]), tuple(data["plugins"]),
-        data["machine"], data["pid"], data["start"], data["created"],
+        folder=folder, units=tuple(units), options=Options(**data["options"]), plugins=tuple(data["plugins"]),
+        **{name: data[name] for name in _WHO},
     )  # fmt: skip
+
+
+def _pair(numbers: Sequence[int] | None) -> tuple[int, int] | None:
+    return None if numbers is None else (numbers[0], numbers[1])
 
 
 def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
@@ -199,7 +225,7 @@ def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
         config=config_from(METHODS.get(common["method"]), common["config"]),
         reduced=tuple(common["reduced"]),
         refused=common["refused"],
-        overrides=tuple(common.get("overrides", ())),
+        overrides=tuple(common["overrides"]),
     )
 
 
@@ -211,8 +237,9 @@ def outlines(run_dir: RunDir) -> Iterator[Outline]:
         except BenchError:
             continue
         yield Outline(
-            data["id"], data["kind"], folder, data["machine"], data["pid"], data["start"], data["created"],
-            {unit[0]: unit[1] for unit in data["units"]},
-            {unit[0]: None if unit[5] is None else (unit[5][0], unit[5][1]) for unit in data["units"]},
-            {unit[0] for unit in data["units"] if unit[6] is not None},
-        )  # fmt: skip
+            folder=folder,
+            titles={unit["key"]: unit["title"] for unit in data["units"]},
+            before={unit["key"]: _pair(unit["before"]) for unit in data["units"]},
+            shards={unit["key"] for unit in data["units"] if unit["shard"] is not None},
+            **{name: data[name] for name in _WHO},
+        )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -368,7 +369,11 @@ def test_a_launch_of_another_program_or_data_set_is_refused(run_dir: RunDir) -> 
         load(launch.folder, lambda name: Dataset(name, FACTS, "sha256:1"))
     path = launch.folder / "launch.json"
     written = json.loads(path.read_text())
-    path.write_text(json.dumps({**written, "units": [[*unit[:-1], "other"] for unit in written["units"]]}))
+    path.write_text(
+        json.dumps(
+            {**written, "units": [{**unit, "cell": {**unit["cell"], "key": "other"}} for unit in written["units"]]}
+        )
+    )
     with pytest.raises(BenchError, match="planned by another version of this program"):
         load(launch.folder, describe)
     for text in (json.dumps({**written, "version": 0}), "{}", "", "[]"):
@@ -376,6 +381,39 @@ def test_a_launch_of_another_program_or_data_set_is_refused(run_dir: RunDir) -> 
         with pytest.raises(BenchError, match="Give the `run` command again"):
             load(launch.folder, describe)
         assert list(outlines(run_dir)) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [("the launch", ()), ("options", ("options",)), ("a cell", ("shared", 0)), ("a unit", ("units", 1)),
+     ("the cell of a unit", ("units", 1, "cell"))],
+)  # fmt: skip
+def test_a_launch_with_other_fields_is_refused(run_dir: RunDir, what: str, where: tuple[str | int, ...]) -> None:
+    """Values are read by name: a field that is new, gone or renamed never shifts the others."""
+    launch = launched(run_dir, units_of(cells()))
+    path = launch.folder / "launch.json"
+    text = path.read_text()
+
+    def place(written: Any) -> Any:
+        return functools.reduce(lambda part, step: part[step], where, written)
+
+    for name in sorted(set(place(json.loads(text))) - {"version"}):
+        written = json.loads(text)
+        part = place(written)
+        part["renamed"] = part.pop(name)
+        path.write_text(json.dumps(written))
+        with pytest.raises(BenchError, match=f"{what} lacks {name} and has unknown renamed. Give the `run` command"):
+            load(launch.folder, describe)
+        assert list(outlines(run_dir)) == []
+        # The order of fields means nothing.
+        written = json.loads(text)
+        part = place(written)
+        part[name] = part.pop(name)
+        path.write_text(json.dumps(written))
+        assert load(launch.folder, describe) == launch
+    path.write_text(json.dumps({**json.loads(text), "version": 1}))
+    with pytest.raises(BenchError, match="is of version 1; this program reads 2"):
+        load(launch.folder, describe)
 
 
 def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
