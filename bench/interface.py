@@ -127,10 +127,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PrivateData:
-    """The private split. `images` is uint8 (n, channels, height, width), `labels` int64 (n,).
+    """Private records: `images` is uint8 (n, channels, height, width), `labels` int64 (n,).
 
-    `member` is the mask of the records that a method trains on; the others are kept for membership attacks. A method
-    is handed the members only.
+    A method is handed those that it trains on; the others are kept for membership attacks.
     """
 
     images: torch.Tensor
