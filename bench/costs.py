@@ -22,9 +22,6 @@ from bench.registry import METHODS
 COMMITTED = Path(__file__).resolve().parent.parent / "leaderboards" / "records"
 """The project's own records, where the program runs from its repository."""
 
-_OWN = frozenset({"last-good"})
-"""Artefacts that a cell makes for itself alone; making the others is what the first of several cells pays for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -117,7 +114,7 @@ class Costs:
 
 def _made(record: Record) -> bool | None:
     seen = record.provenance
-    counts = [both for kind, both in seen.artefacts.items() if kind not in _OWN]
+    counts = list(seen.artefacts.values())
     if not seen.artefacts:  # as older records have it
         counts = [(seen.artefacts_made, seen.artefacts_found)]
     if not any(made or found for made, found in counts):

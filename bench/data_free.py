@@ -7,9 +7,9 @@ equally often, and its last hidden layer is strongly active (Chen et al., ICCV 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,9 @@ from bench.models.classifiers import features_and_logits
 from bench.training import shifted
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from bench.console import Stage
     from bench.gans import GanGenerator
     from bench.models.generators import DataFreeGenerator
-
-Arrays = dict[str, "NDArray[Any]"]
 
 Reading = Literal["dafl", "printed"]
 """How the two terms are read that the papers print otherwise than DAFL computes them; see :func:`generator_terms`."""
@@ -65,48 +61,14 @@ def generator_terms(
     }
 
 
-def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str, *, kept: bool = False) -> None:
-    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite.
-
-    `kept` says that the caller keeps the state before it, and the message tells so.
-    """
+def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:
+    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite."""
     for name, value in terms.items():
         if not math.isfinite(float(value.detach())):
-            where = " The state before it is among the run's artefacts, as last-good." if kept else ""
             raise NotFiniteError(
                 f"{what} diverged at iteration {iteration}: its term {name!r} is {float(value.detach())}. Lower its "
-                f"learning rate.{where}"
+                "learning rate."
             )
-
-
-class Guard:
-    """Checks a training's losses, and keeps the weights that gave the last finite one.
-
-    `keep` is handed those weights, as arrays by name, before the error is raised: a run that diverges after an hour
-    leaves what it had.
-    """
-
-    def __init__(
-        self, what: str, modules: Mapping[str, nn.Module], keep: Callable[[Arrays], object] | None = None
-    ) -> None:
-        """Watch the training of `modules`; `what` names it in the message."""
-        self._what, self._modules, self._keep = what, modules, keep
-        self._good: dict[str, Tensor] = {}
-
-    def check(self, terms: Mapping[str, Tensor], iteration: int) -> None:
-        """Call before the step of `iteration`. Raises :class:`NotFiniteError` where one of `terms` is no number."""
-        try:
-            check_finite(terms, iteration, self._what, kept=self._keep is not None and bool(self._good))
-        except NotFiniteError:
-            if self._keep is not None and self._good:
-                self._keep({name: value.cpu().numpy() for name, value in self._good.items()})
-            raise
-        if self._keep is not None:
-            self._good = {
-                f"{part}/{name}": value.detach().clone()
-                for part, module in self._modules.items()
-                for name, value in module.state_dict().items()
-            }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +97,16 @@ def train_generator(
     *,
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
-    keep: Callable[[Arrays], object] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> DataFreeGenerator:
     """Train `net` in place against the fixed `classifier` (Eq. 2 of DGD) and return it, in evaluation mode.
 
-    `stage` is advanced at every step; `keep` is as for :class:`Guard`, `checkpoint` as for :func:`bench.training.fit`.
+    `stage` is advanced at every step; `checkpoint` is as for :func:`bench.training.fit`.
     Raises :class:`NotFiniteError` where a term is no number any more.
     """
     net.to(device).train()
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)
-    guard = Guard("the generator", {"generator": net}, keep)
     held: dict[str, Part] = {"generator": net, "optimizer": optimizer, "order": generator}
     # The classifier drives all: another one, be it by a bit, makes another generator.
     loop = Loop(checkpoint, held, classifier.state_dict().values(), device)
@@ -158,7 +118,7 @@ def train_generator(
         if settings.shift:
             images = shifted(images, settings.shift, generator)
         terms = generator_terms(*features_and_logits(classifier, images), norm=1, reading=settings.reading)
-        guard.check(terms, step)
+        check_finite(terms, step, "the generator")
         loss = terms["one_hot"] + settings.alpha * terms["entropy"] + settings.beta * terms["activation"]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -19,7 +19,6 @@ Everything here sees generated images and released labels only.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.data_free import Arrays, Guard, Reading
+from bench.data_free import Reading, check_finite
 from bench.errors import BenchError
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import features_and_logits
@@ -73,25 +72,23 @@ class StudentSettings:
 
 def train_vae(
     vae: VAE, images: Tensor, steps: int, batch_size: int, lr: float, generator: torch.Generator,
-    *, device: torch.device | str = "cpu", stage: Stage | None = None, keep: Callable[[Arrays], object] | None = None,
+    *, device: torch.device | str = "cpu", stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
 
-    Adam at `lr`, falling linearly to 0; `keep` is as for :class:`bench.data_free.Guard`, `checkpoint` as for
-    :func:`bench.training.fit`. Raises :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any
-    more.
+    Adam at `lr`, falling linearly to 0; `checkpoint` is as for :func:`bench.training.fit`. Raises
+    :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any more.
     """
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    guard = Guard("the autoencoder", {"vae": vae}, keep)
     loop = Loop(checkpoint, {"vae": vae, "optimizer": optimizer, "order": generator}, [images], device)
     falling.last_epoch = first = loop.start(stage)
     for step in range(first, steps):
         index = torch.randint(len(images), (min(batch_size, len(images)),), generator=generator)
         terms = vae.terms(as_float(images[index].to(device)), generator)
-        guard.check(terms, step)
+        check_finite(terms, step, "the autoencoder")
         optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -166,7 +163,6 @@ def train_tangent_normal(
     *,
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
-    keep: Callable[[Arrays], object] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
     """Train `student` in place on labelled `images` (m, ...) and, where given, on `triples`; return it.
@@ -183,7 +179,6 @@ def train_tangent_normal(
     make = torch.optim.Adam if adam else functools.partial(torch.optim.SGD, momentum=0.9)
     optimizer: torch.optim.Optimizer = make(student.parameters(), lr=settings.lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / settings.steps)
-    guard = Guard("the student", {"student": student}, keep)
     smooth = [] if triples is None else [triples.plain, triples.tangent, triples.normal]
     held: dict[str, Part] = {"student": student, "optimizer": optimizer, "order": generator}
     loop = Loop(checkpoint, held, [images, labels, *smooth], device)
@@ -197,7 +192,7 @@ def train_tangent_normal(
             terms = {"labels": functional.cross_entropy(student(batch), labels[index].to(device))}
             if triples is not None:
                 terms |= _smooth(student, triples, settings, generator, device)
-            guard.check(terms, step)
+            check_finite(terms, step, "the student")
             optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -11,15 +11,15 @@ stopped run had drawn for it is lost with that run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from bench.checkpoint import Checkpoint, Loop
-from bench.data_free import NotFiniteError, check_finite, generator_terms
+from bench.data_free import check_finite, generator_terms
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.random_images import random_images
@@ -105,15 +105,12 @@ class Alternating:
         self._student_step = make(student.parameters(), lr=config.student_lr)
         trained = [*generator.parameters(), *([self.latents] if config.train_latents else [])]
         self._generator_step = make(trained, lr=config.generator_lr)
-        self._good: dict[str, Tensor] = {}
 
-    def alternate(self, depends: Mapping[str, Any]) -> Tensor:
+    def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
 
-        `depends` names, for the artefact of the last good state, what the run depends on.
-
         Raises:
-            NotFiniteError: Where a loss is no number any more; the state before it is kept as artefact ``last-good``.
+            NotFiniteError: Where a loss is no number any more.
             BenchError: Where no gradient reaches the latent inputs.
 
         """
@@ -126,19 +123,19 @@ class Alternating:
                 if iteration < config.asked:
                     made = self.generator(self.latents)
                     images = self._with_random(made.detach())
-                    labels = self._update_student(images, None, iteration, depends)
-                    self._update_generator(made, labels[: config.generated], iteration, depends)
+                    labels = self._update_student(images, None, iteration)
+                    self._update_generator(made, labels[: config.generated], iteration)
                     if config.asked < config.iterations:
                         answered.batches.append((images, labels))
                 else:
                     number = int(torch.randint(len(answered.batches), (), generator=self._random))
-                    self._update_student(*answered.batches[number], iteration, depends)
+                    self._update_student(*answered.batches[number], iteration)
                 stage.advance()
                 loop.done(iteration + 1, config.iterations)
         self.student.eval()
         with torch.no_grad():
             made = self.generator(self.latents)
-            self._check({"output": self.student(made).sum()}, config.iterations, "the released student", depends)
+            check_finite({"output": self.student(made).sum()}, config.iterations, "the released student")
             shown: Tensor = self.generator.eval()(self.latents[:SHOWN])
         return (shown * 255).round().to(torch.uint8).cpu()
 
@@ -168,27 +165,20 @@ class Alternating:
             return made
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
-    def _update_student(
-        self, images: Tensor, labels: Tensor | None, iteration: int, depends: Mapping[str, Any]
-    ) -> Tensor:
+    def _update_student(self, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
         """Make one step on `images`, annotated first where there are no `labels`; return the labels."""
         logits = self.student(images)
-        self._check({"output": logits.sum()}, iteration, "the student", depends)
+        check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
             labels = self.annotate(images, logits.detach().softmax(1))
         loss = soft_loss(logits, labels)
-        self._check({"Eq. 7": loss}, iteration, "the student", depends)
-        self._good = {
-            f"{whose}/{name}": value.detach().clone()
-            for whose, net in (("student", self.student), ("generator", self.generator))
-            for name, value in net.state_dict().items()
-        }
+        check_finite({"Eq. 7": loss}, iteration, "the student")
         self._student_step.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         self._student_step.step()
         return labels
 
-    def _update_generator(self, made: Tensor, labels: Tensor, iteration: int, depends: Mapping[str, Any]) -> None:
+    def _update_generator(self, made: Tensor, labels: Tensor, iteration: int) -> None:
         config = self.config
         features, logits = features_and_logits(self.discriminator, made)
         terms = generator_terms(features, logits, norm=2, reading=config.generator_loss)
@@ -197,7 +187,7 @@ class Alternating:
         }  # fmt: skip
         terms = {name: term for name, term in terms.items() if wanted[name]}
         terms["Eq. 7"] = soft_loss(logits, labels)
-        self._check(terms, iteration, "the generator", depends)
+        check_finite(terms, iteration, "the generator")
         self._generator_step.zero_grad(set_to_none=True)
         self.latents.grad = None
         torch.autograd.backward(torch.stack(list(terms.values())).sum())
@@ -207,15 +197,6 @@ class Alternating:
                 "them, do not depend on them. Take another student, or train_latents=false."
             )
         self._generator_step.step()
-
-    def _check(self, terms: Mapping[str, Tensor], iteration: int, what: str, depends: Mapping[str, Any]) -> None:
-        try:
-            check_finite(terms, iteration, what, kept=bool(self._good))
-        except NotFiniteError:
-            if self._good:
-                arrays = {name: value.cpu().numpy() for name, value in self._good.items()}
-                self.context.cache.get("last-good", depends, lambda: arrays)
-            raise
 
 
 def _reached(values: Tensor) -> bool:

@@ -9,12 +9,11 @@ how answers are made noisy.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
-from bench.config import as_dict, setting
+from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
 from methods._pate import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.data_free import Arrays
     from bench.models.autoencoders import VAE
     from bench.privacy.ledger import Ledger
     from bench.tangent_normal import Triples
@@ -239,8 +237,7 @@ class DGDFamily(Method):
                 with context.progress.stage("autoencoder", config.vae_steps) as stage:
                     train_vae(
                         vae, images, config.vae_steps, config.student_batch, config.vae_lr, order,
-                        device=context.device, stage=stage, keep=self.keeper("vae", config, context),
-                        checkpoint=checkpoint,
+                        device=context.device, stage=stage, checkpoint=checkpoint,
                     )  # fmt: skip
                 with context.progress.stage("triples", len(images)) as stage:
                     made = make_triples(vae, images, radius, order, device=context.device, stage=stage)
@@ -280,16 +277,10 @@ class DGDFamily(Method):
         ):
             train_tangent_normal(
                 student, images, labels, triples, settings, context.streams.torch("student/order"),
-                device=context.device, stage=stage, keep=self.keeper("student", config, context),
-                checkpoint=checkpoint,
+                device=context.device, stage=stage, checkpoint=checkpoint,
             )  # fmt: skip
         return student, options
 
     def reading(self, config: Any) -> Literal["dafl", "printed"]:
         """Return how the sign of Eq. 6's entropy term is read."""
         return "dafl"
-
-    def keeper(self, what: str, config: Any, context: Context) -> Callable[[Arrays], object]:
-        """Return what keeps the last good state of a training that diverges, as a private artefact."""
-        depends = {"method": self.name, "what": what, "config": as_dict(config), "seed": context.streams.seed}
-        return lambda arrays: context.cache.get("last-good", depends, lambda: arrays)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
-from bench.config import as_dict, setting
+from bench.config import setting
 from bench.errors import BenchError
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
 from methods._students import make_student, student_depends
@@ -176,7 +176,7 @@ class Alternation(Method):
                 context,
                 Resumption(checkpoint, charge, ledger),
             )
-            images = run.alternate({"method": self.name, "config": as_dict(config), "seed": context.streams.seed})
+            images = run.alternate()
         return Released(
             student.eval(),
             config.student,

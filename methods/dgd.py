@@ -260,10 +260,7 @@ class DGD(DGDFamily):
             reading=config.reading,
         )
         with context.progress.stage("generator", driving.steps) as stage:
-            train_generator(
-                net, baseline, driving, order, device=context.device, stage=stage,
-                keep=self.keeper("generator", config, context), checkpoint=of_generator,
-            )  # fmt: skip
+            train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, config.synthetic, order, context.device)
 
     def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:

@@ -240,16 +240,12 @@ def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch
     assert right > 0.85, right
 
 
-def test_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state() -> None:
+def test_loss_that_is_no_number_stops_the_run() -> None:
     cache = Cache(None, {})
     config = tiny(DPSD, iterations=50, student_lr=1e30, annotation_lr=1e30, optimizer="sgd")
-    with pytest.raises(NotFiniteError, match=r"diverged at iteration \d+: its term '.+'"):
+    with pytest.raises(NotFiniteError, match=r"diverged at iteration \d+: its term '.+' .* learning rate\.$"):
         DPSD().train_student(config, private_pair()[0], public_set(), book(), context(cache))
-    kept = [name for name in cache.made if name.startswith("last-good")]
-    assert len(kept) == 1
-    arrays = cache._memory[kept[0]]
-    assert {name.split("/")[0] for name in arrays} == {"student", "generator"}
-    assert all(np.isfinite(array).all() for array in arrays.values())
+    assert not any(name.startswith("last-good") for name in cache.made), "a failed run leaves no nets of its own"
 
 
 def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
@@ -267,7 +263,6 @@ def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
     record = run_cell(cell, RunDir(tmp_path), source, Progress())
     assert record.failure is not None
     assert "diverged at iteration" in record.failure.reason
-    assert list((tmp_path / "cache").glob("last-good-*.safetensors"))
 
 
 def test_no_gradient_to_the_latent_inputs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
