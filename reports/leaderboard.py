@@ -1,7 +1,8 @@
 """The leaderboard: records grouped over seeds, as Markdown and CSV. A pure function of records.
 
-Rows of different privacy units or data sets never share a table. Inside a table the rows with a finite proven epsilon
-come first, each part ordered by accuracy.
+Rows of different privacy units or data sets never share a table. Inside a table rows compete within the budget that was
+asked for, the smallest first. Of one budget the rows with a finite proven epsilon come first, each part ordered by
+accuracy.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bench.cache import digest_of
 from bench.interface import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
-from reports.order import dataset_order
+from reports.order import ORDER, Asked, dataset_order
 
 COLUMNS = (
     "method",
@@ -72,6 +73,11 @@ class BoardRow:
     """Short hash of the config: tells rows apart that differ in an option only."""
     baseline: tuple[str, ...] = ()
     """Keys of the records that `drop` is measured from."""
+
+    @property
+    def budget(self) -> Asked:
+        """What the row competes within."""
+        return Asked.of(self.asked, self.basis)
 
 
 @dataclass(slots=True)
@@ -273,8 +279,9 @@ def _audit_remarks(
     return remarks
 
 
-def _rank(row: BoardRow) -> tuple[bool, float, str, str]:
-    return (math.isinf(row.proven), -row.accuracy, row.method, row.config)
+def _rank(row: BoardRow) -> tuple[Asked, bool, float, str, str]:
+    # An accuracy at epsilon 10 is no better than one at 1: it was bought at another price.
+    return (row.budget, math.isinf(row.proven), -row.accuracy, row.method, row.config)
 
 
 def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
@@ -318,6 +325,8 @@ def cells_of(row: BoardRow) -> tuple[str, ...]:
 def to_markdown(board: Board) -> str:
     """Return the board as Markdown: one table per data set and unit, then the failures."""
     parts = ["# Leaderboard\n"]
+    if board.rows:
+        parts.append(f"{ORDER}\n")
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
         adjacencies = sorted({row.adjacency for row in rows})

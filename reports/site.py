@@ -24,7 +24,7 @@ from bench.store import writing
 from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources
-from reports.order import dataset_order
+from reports.order import ORDER, dataset_order
 from reports.reported import Reported
 from reports.site_glance import BUDGETS, glance
 from reports.site_picture import OWN_COLOURS, row_axis, row_picture
@@ -143,7 +143,7 @@ class _Pages:
         }
         text = self._index.render(
             root="", rankings=every, methods=methods, board=board, choices=choices, examples=_examples(),
-            glance=glance(every), budgets=BUDGETS,
+            glance=glance(every), budgets=BUDGETS, order=ORDER,
             ours=sum(row.ours for row in rows), reported=sum(not row.ours for row in rows),
         )  # fmt: skip
         return text.encode("utf-8", "replace")

@@ -18,11 +18,11 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from bench.attack_record import AttackRecord
-from bench.interface import PrivacyUnit
+from bench.interface import Basis, PrivacyUnit
 from bench.record import Record, Status
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
-from reports.order import dataset_order
+from reports.order import NOT_STATED, Asked, dataset_order
 from reports.reported import Reported, Verdict
 from reports.site_picture import OWN_COLOURS, Axis, Point, axis_of, row_picture, scatter
 
@@ -104,8 +104,10 @@ class RowView:
     data: tuple[tuple[str, str], ...]
     """What the script sorts and filters by."""
     point: Point
-    order: tuple[bool, bool, float, str]
-    """Finite proven epsilons first; of the others ours first; then by accuracy."""
+    budget: Asked
+    """What the row competes within; of a number that a paper prints, the epsilon that it claims."""
+    order: tuple[Asked, bool, bool, float, str]
+    """By budget; of one, finite proven epsilons first; of the others ours first; then by accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,11 @@ def rankings(material: Material) -> list[Ranking]:
     sources: dict[tuple[str, str], list[BoardRow]] = {}
     for key, rows in material.board.tables().items():
         sources[key] = rows
-        rank = 0
+        ranks: dict[Asked, int] = defaultdict(int)
         for row in rows:
             finite = math.isfinite(row.proven)
-            rank += finite
-            lines[key].append(own_row(row, material, rank if finite else None))
+            ranks[row.budget] += finite
+            lines[key].append(own_row(row, material, ranks[row.budget] if finite else None))
     numbers: dict[str, int] = defaultdict(int)
     for found in material.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
@@ -243,7 +245,8 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
             href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed, proven=row.proven,
             reported=False, uncovered=uncovered or refuted,
         ),
-        order=(math.isinf(row.proven), False, -row.accuracy, row.method),
+        budget=row.budget,
+        order=(row.budget, math.isinf(row.proven), False, -row.accuracy, row.method),
     )  # fmt: skip
 
 
@@ -265,6 +268,7 @@ def reported_row(found: Reported, place: str) -> RowView:
     public = public_kinds(found.public_data)
     figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
     row_id = f"reported-{page_name(place)}"
+    budget = NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value)
     href = method_href(found.method) + "#reported" if found.method else ""
     return RowView(
         id=row_id,
@@ -298,7 +302,8 @@ def reported_row(found: Reported, place: str) -> RowView:
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
             reported=True, uncovered=uncovered,
         ),
-        order=(math.isinf(proven), math.isinf(proven), -found.value, label),
+        budget=budget,
+        order=(budget, math.isinf(proven), math.isinf(proven), -found.value, label),
     )  # fmt: skip
 
 

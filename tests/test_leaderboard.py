@@ -9,7 +9,7 @@ import math
 import pytest
 from records_for_tests import failed, provenance, record
 
-from bench.interface import PrivacyUnit
+from bench.interface import Basis, PrivacyUnit
 from reports.leaderboard import COLUMNS, build_board, cells_of, epsilon_text, to_csv, to_markdown
 
 
@@ -56,6 +56,28 @@ def test_finite_proven_comes_first_then_accuracy() -> None:
     assert [row.method for row in board.tables()["mnist", "record"]] == ["strong", "weak", "open"]
     assert math.isinf(board.rows[-1].proven)
     assert "it saw everything" in board.rows[-1].remarks
+
+
+def test_rows_compete_within_the_budget_that_was_asked_for() -> None:
+    found = [
+        record(method="dear", epsilon=10.0, accuracy=0.99),
+        record(method="exact", epsilon=1.0, accuracy=0.98, basis=Basis.PROVEN),
+        record(method="open", epsilon=1.0, accuracy=0.97, bypasses=("it saw everything",)),
+        record(method="weak", epsilon=1.0, accuracy=0.80),
+        record(method="strong", epsilon=1.0, accuracy=0.90),
+        record(method="tiny", epsilon=0.2, accuracy=0.30),
+        record(method="nonprivate", epsilon=None, accuracy=1.0, bypasses=("all",)),
+        record(method="transfer", epsilon=None, accuracy=0.95, bypasses=("all",), basis=Basis.PROVEN),
+    ]
+    board = build_board(found)
+    wanted = ["tiny", "strong", "weak", "open", "exact", "dear", "nonprivate", "transfer"]
+    assert [row.method for row in board.tables()["mnist", "record"]] == wanted
+    assert [row["method"] for row in csv.DictReader(io.StringIO(to_csv(board)))] == wanted
+    page = to_markdown(board)
+    assert sorted(wanted, key=lambda name: page.index(f"| {name} |")) == wanted
+    assert [str(row.budget) for row in board.rows][3:] == [
+        "epsilon 1 (claimed)", "epsilon 1 (proven)", "epsilon 10 (claimed)", "without privacy", "without privacy",
+    ]  # fmt: skip
 
 
 def test_proven_above_claimed_is_said() -> None:

@@ -93,6 +93,32 @@ def test_reported_rows_are_told_apart_and_have_no_number(site: Path) -> None:
     assert {row["data-source"] for row in rows} == {"reported"}
 
 
+def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) -> None:
+    found = [
+        record(method="dear", epsilon=10.0, accuracy=0.99),
+        record(method="strong", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.90),
+        record(method="weak", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.80),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, accuracy=1.0, bypasses=("all",)),
+    ]
+    theirs = [reported(epsilon=1.0, value=99.9), reported(epsilon=None, value=99.8), reported(epsilon=3.0)]
+    everything = Source(build_board(found), found, reported=theirs)
+    (ranking,) = of(everything)
+    assert [(str(row.budget), row.name, row.rank) for row in ranking.rows] == [
+        ("epsilon 1 (claimed)", "strong", 1),
+        ("epsilon 1 (claimed)", "weak", 2),
+        ("epsilon 1 (claimed)", "dgd", None),
+        ("epsilon 3 (claimed)", "dgd", None),
+        ("epsilon 10 (claimed)", "dear", 1),
+        ("without privacy", "nonprivate", None),
+        ("epsilon not stated", "dgd", None),
+    ]
+    write_site(tmp_path, everything)
+    text = Page((tmp_path / "site" / "index.html").read_text()).text
+    table = text[text.index("remarks", text.index("adjacency")) :]
+    heads = ["epsilon 1 (", "strong", "weak", "epsilon 3 (", "epsilon 10 (", "dear", "without privacy", "nonprivate"]
+    assert sorted(heads, key=table.index) == heads
+
+
 def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path) -> None:
     def picture(claimed: float, proven: float) -> str:
         return row_picture("", claimed=claimed, proven=proven, audited=None)

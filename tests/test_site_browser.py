@@ -73,7 +73,7 @@ def seen(browser: Any) -> Seen:
 def shown(page: Any) -> list[str]:
     """Return the methods of the rows that are seen, in their order."""
     return page.eval_on_selector_all(
-        "section.ranking:not([hidden]) tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.method)"
+        "section.ranking:not([hidden]) tbody tr:not(.budget, [hidden])", "rows => rows.map(row => row.dataset.method)"
     )
 
 
@@ -99,7 +99,7 @@ def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None
     page.fill("[name=max]", "5")
     page.wait_for_function("location.hash === '#max=5'")
     most = page.eval_on_selector_all(
-        "section.ranking:not([hidden]) tbody tr:not([hidden])[data-source=ours]",
+        "section.ranking:not([hidden]) tbody tr:not(.budget, [hidden])[data-source=ours]",
         "rows => rows.map(r => r.dataset.proven)",
     )
     assert most
@@ -146,7 +146,7 @@ def test_headers_sort_by_mouse_and_keyboard(seen: Seen, site: Path) -> None:
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
     values = page.eval_on_selector_all(
-        "#mnist-record tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.proven)"
+        "#mnist-record tbody tr:not(.budget, [hidden])", "rows => rows.map(row => row.dataset.proven)"
     )
     numbers = [math.inf if value == "Infinity" else float(value) for value in values]
     assert numbers == sorted(numbers)
@@ -157,11 +157,14 @@ def test_headers_sort_by_mouse_and_keyboard(seen: Seen, site: Path) -> None:
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") is None
     assert shown(page) == first
+    heads = page.locator("#mnist-record tr.budget:not([hidden])")
+    assert heads.all_text_contents() == ["epsilon 10 (claimed)", "without privacy"], "none without a row that is seen"
     # What a row lacks comes last in both directions.
     audited = page.locator("#mnist-record th[data-key=audited] button")
     for _ in range(2):
         audited.click()
         assert shown(page)[0] == "pate"
+    assert heads.count() == 0, "no budget holds rows that stand in another order"
     seen.check()
 
 
@@ -204,7 +207,7 @@ def test_without_plotly_the_drawn_plots_follow_the_filters(seen: Seen, tmp_path:
     assert page.is_visible("#mnist-record svg.scatter")
     marks = "#mnist-record .pt:not([hidden])"
     before = page.locator(marks).count()
-    assert before == page.locator("#mnist-record tbody tr").count()
+    assert before == page.locator("#mnist-record tbody tr:not(.budget)").count()
     page.select_option("[name=source]", "reported")
     assert 0 < page.locator(marks).count() < before
     places = "marks => marks.map(mark => mark.getAttribute('transform'))"
@@ -220,7 +223,7 @@ def test_without_script_the_page_is_whole(browser: Any, site: Path) -> None:
     page = seen.open(site)
     assert not page.is_visible("#filters")
     assert page.is_visible("#mnist-record svg.scatter")
-    assert page.locator("#mnist-record tbody tr").count() > 8
+    assert page.locator("#mnist-record tbody tr:not(.budget)").count() > 8
     seen.check()
 
 

@@ -8,6 +8,15 @@
   const FIELDS = ["dataset", "unit", "public", "preset", "basis", "max", "source", "x", "q"];
   let sort = "";
 
+  // Rows stand below the head of their budget. A head goes where its rows are hidden, and in any other order than ours.
+  const parts = (body) => {
+    const groups = [];
+    for (const row of body.rows) row.classList.contains("budget") ? groups.push([row]) : groups.at(-1).push(row);
+    return { body, groups, rows: groups.flatMap((group) => group.slice(1)) };
+  };
+  const showHeads = ({ groups }) => {
+    for (const [head, ...rows] of groups) head.hidden = Boolean(sort) || rows.every((row) => row.hidden);
+  };
   for (const box of document.querySelectorAll(".command")) {
     const button = document.createElement("button");
     button.type = "button";
@@ -27,8 +36,7 @@
 
   const sections = [...document.querySelectorAll("section.ranking")].map((element) => ({
     element,
-    body: element.querySelector("tbody"),
-    rows: [...element.querySelectorAll("tbody tr")],
+    ...parts(element.querySelector("tbody")),
     plot: element.querySelector(".plot"),
     marks: new Map([...element.querySelectorAll(".pt")].map((mark) => [mark.dataset.row, mark])),
   }));
@@ -55,13 +63,13 @@
       else head.removeAttribute("aria-sort");
     }
     const bodies = sections.length ? sections : [...document.querySelectorAll(".board")].map((table) => {
-      table.rowsAtFirst ??= [...table.tBodies[0].rows];
-      return { body: table.tBodies[0], rows: table.rowsAtFirst };
+      return table.atFirst ??= parts(table.tBodies[0]);
     });
     const sign = direction === "asc" ? 1 : -1;
-    for (const { body, rows } of bodies) {
+    for (const part of bodies) {
+      const { body, groups, rows } = part;
       const value = (row) => (NUMBERS.has(key) ? Number(row.dataset[key] ?? NaN) : row.dataset[key] || "");
-      const ordered = !key ? rows : rows.map((row) => [value(row), row]).sort(([a], [b]) => {
+      const ordered = !key ? groups.flat() : rows.map((row) => [value(row), row]).sort(([a], [b]) => {
         const none = (v) => v === "" || Number.isNaN(v);
         if (none(a) || none(b)) return none(a) - none(b); // what is missing comes last in both directions
         return sign * (typeof a === "string" ? a.localeCompare(b, "en") : a === b ? 0 : a - b);
@@ -69,6 +77,7 @@
       const all = document.createDocumentFragment();
       all.append(...ordered);
       body.append(all);
+      showHeads(part);
     }
   }
 
@@ -114,6 +123,7 @@
         }
         shown += ok;
       }
+      showHeads(section);
       section.element.hidden = !shown;
       all += section.rows.length;
       rows += shown;
