@@ -27,7 +27,7 @@ from reports.method_docs import MethodSource, method_sources
 from reports.order import ORDER, dataset_order
 from reports.reported import Reported
 from reports.site_glance import BUDGETS, glance
-from reports.site_picture import OWN_COLOURS, row_axis, row_picture
+from reports.site_picture import ONLY_REPORTED, mark, row_axis, row_picture
 from reports.site_rows import GOALS, Material, Ranking, RowView, method_href, page_name, rankings, record_href
 
 HERE = Path(__file__).parent
@@ -124,8 +124,9 @@ class _Pages:
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         )  # fmt: skip
         environment.globals.update(
-            method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis(), reported_colour=OWN_COLOURS
-        )
+            method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis(), mark=mark,
+            only_reported=ONLY_REPORTED,
+        )  # fmt: skip
         environment.filters["paragraphs"] = site_pages.paragraphs
         environment.tests["link"] = lambda cell: isinstance(cell, site_pages.Link)
         self._index = environment.get_template("index.html")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -86,13 +87,53 @@ def row_axis() -> Markup:
     return Markup("".join(parts))
 
 
-OWN_COLOURS = 12
+COLOURS = 6
 """How many colours the style sheet has for methods of ours; one more is for systems that only papers report."""
+
+SYMBOLS = {
+    "circle": "M-4.3 0a4.3 4.3 0 1 0 8.6 0a4.3 4.3 0 1 0-8.6 0z",
+    "square": "M-3.9-3.9H3.9V3.9H-3.9z",
+    "triangle-up": "M0-5.2L5.2 3.8H-5.2z",
+    "cross": "M-1.7-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5V-1.7H-1.7z",
+    "triangle-down": "M0 5.2L5.2-3.8H-5.2z",
+    "star": "M0-5.8L1.5-2L5.5-1.8L2.4 0.8L3.4 4.7L0 2.5L-3.4 4.7L-2.4 0.8L-5.5-1.8L-1.5-2z",
+    "x": "M-4.8-2.4L-2.4-4.8L0-2.4L2.4-4.8L4.8-2.4L2.4 0L4.8 2.4L2.4 4.8L0 2.4L-2.4 4.8L-4.8 2.4L-2.4 0z",
+}
+"""Outline of each symbol, by Plotly's name of it: the page's script hands that name on. No diamond: it is a frame."""
+
+
+class Look(NamedTuple):
+    """How a method is drawn: the number of its colour in the style sheet, and its symbol."""
+
+    colour: int
+    symbol: str
+
+
+ONLY_REPORTED = Look(COLOURS, "circle")
+"""Of systems that are not on the board."""
+
+
+def looks(methods: Iterable[str]) -> dict[str, Look]:
+    """Return the look of each of `methods`, by its place among their sorted names.
+
+    The first 42 differ: 6 and 7 have no factor in common. Neighbours differ in colour and in symbol, so that a pair is
+    told without its colour as well.
+    """
+    symbols = list(SYMBOLS)
+    return {name: Look(i % COLOURS, symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
+
+
+def mark(look: Look, hollow: bool = False) -> Markup:
+    """Return the symbol of a method alone, for the key below a plot."""
+    return Markup(
+        f'<svg class="mark k{look.colour}{" hollow" if hollow else ""}" viewBox="-6.5 -6.5 13 13" '
+        f'aria-hidden="true"><path d="{SYMBOLS[look.symbol]}"/></svg>'
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row in the plot of its ranking; accuracies in percent. `colour` is the number of its method."""
+    """One row in the plot of its ranking; accuracies in percent."""
 
     row: str
     said: str
@@ -103,7 +144,7 @@ class Point:
     proven: float
     reported: bool
     uncovered: bool
-    colour: int = 0
+    look: Look = ONLY_REPORTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +185,7 @@ _BOX = (52.0, 12.0, PLOT_WIDTH - 12.0, PLOT_HEIGHT - 44.0)
 def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
     """Return accuracy against epsilon as SVG, each point a link; both places of a point are in its data.
 
+    A point has the look of its method; hollow is reported. One whose claim is not covered stands in a red diamond.
     The tab key passes over the points: the table has the same links.
     """
     left, top, right, bottom = _BOX
@@ -180,14 +222,15 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
     for p in points:
         half = 0.0 if p.spread is None else p.spread / (100 - floor) * (bottom - top)
         bar = f'<path d="M0 {-half:.3g}V{half:.3g}"/>' if half > 4.5 else ""
-        shape = '<path class="m" d="M0-5l5 5l-5 5l-5-5z"/>' if p.uncovered else '<circle class="m" r="4.2"/>'
+        frame = '<path class="frame" d="M0-9.5l9.5 9.5l-9.5 9.5l-9.5-9.5z"/>' if p.uncovered else ""
+        kinds = f"k{p.look.colour}" + (" hollow" if p.reported else "") + (" uncovered" if p.uncovered else "")
         proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
         parts.append(
-            f'<a class="pt k{p.colour}{" hollow" if p.reported else ""}" tabindex="-1" href="{escape(p.href)}" '
+            f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" data-symbol="{p.look.symbol}" '
             f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
             f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
             f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'
-            f"<title>{escape(p.said)}</title>{bar}{shape}</a>"
+            f'<title>{escape(p.said)}</title>{bar}<path class="m" d="{SYMBOLS[p.look.symbol]}"/>{frame}</a>'
         )
     parts.append("</svg>")
     return Markup("\n".join(parts))

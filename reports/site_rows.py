@@ -24,7 +24,7 @@ from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
 from reports.order import NOT_STATED, Asked, dataset_order
 from reports.reported import Reported, Verdict
-from reports.site_picture import OWN_COLOURS, Axis, Point, axis_of, row_picture, scatter
+from reports.site_picture import ONLY_REPORTED, Axis, Look, Point, axis_of, looks, row_picture, scatter
 
 PAPERS = {"dgd": "DGD", "dpsd": "DPSD", "trpate": "TrPATE", "pate": "PATE"}
 GOALS = ("inversion", "membership", "robustness")
@@ -124,8 +124,10 @@ class Ranking:
     adjacencies: str
     axis: Axis
     plot: Markup
-    key: tuple[tuple[str, int], ...]
-    """Methods of ours and the numbers of their colours."""
+    key: tuple[tuple[str, Look], ...]
+    """The methods that have a look of their own, and it."""
+    others: bool
+    """Whether there are systems that have none."""
 
 
 @dataclass(slots=True)
@@ -161,8 +163,9 @@ def rankings(material: Material) -> list[Ranking]:
         start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
         numbers[start] += 1
         lines[found.dataset, unit].append(reported_row(found, f"{start}-{numbers[start]}"))
+    known = looks(row.method for row in material.board.rows)
     result = [
-        _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()))
+        _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()), known)
         for (dataset, unit), rows in lines.items()
     ]
     return sorted(
@@ -170,11 +173,11 @@ def rankings(material: Material) -> list[Ranking]:
     )
 
 
-def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow]) -> Ranking:
-    colours: dict[str, int] = {}
-    for row in sources:  # in the order of the board: the first methods differ for certain
-        colours.setdefault(row.method, len(colours) % OWN_COLOURS)
-    points = [replace(row.point, colour=colours.get(row.name, OWN_COLOURS)) for row in rows]
+def _ranking(
+    dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow], known: Mapping[str, Look]
+) -> Ranking:
+    points = [replace(row.point, look=known.get(row.name, ONLY_REPORTED)) for row in rows]
+    names = sorted({row.name for row in rows})
     axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
@@ -187,7 +190,8 @@ def _ranking(dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
         axis=axis,
         plot=scatter(points, axis, f"{dataset}, unit {unit}: accuracy against epsilon"),
-        key=tuple(colours.items()),
+        key=tuple((name, known[name]) for name in names if name in known),
+        others=not known.keys() >= set(names),
     )
 
 

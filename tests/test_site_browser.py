@@ -192,6 +192,14 @@ def test_plotly_takes_the_place_of_the_drawn_plot(seen: Seen, site: Path) -> Non
     names = page.locator("#mnist-record .legendtext").all_text_contents()
     assert "dgd (reported)" in names
     assert any("<script>" in name for name in names), "a method's name is text in the plot"
+    plot = page.locator("#mnist-record .interactive")
+    for name, is_hollow in (("pate", ""), ("dgd", ""), ("dgd (reported)", "-open")):
+        drawn = plot.evaluate("(plot, name) => plot.data.find((one) => one.name === name).marker.symbol", name)
+        row = f"#mnist-record tr[data-method={name.split()[0]}][data-source={'reported' if is_hollow else 'ours'}]"
+        mark = page.locator(f"#mnist-record .pt[data-row='{page.get_attribute(row, 'id')}']")
+        assert drawn == mark.get_attribute("data-symbol") + is_hollow, "the same symbol as in the drawn plot"
+    frames = "plot => plot.data.find((one) => one.name === 'claim not covered').x.length"
+    assert plot.evaluate(frames) == page.locator("#mnist-record .pt.uncovered").count() > 1
     click = "plot => plot.emit('plotly_click', {points: [{customdata: plot.data.find(IS).customdata[0]}]})"
     page.locator("#mnist-record .interactive").evaluate(click.replace("IS", "trace => trace.name === 'pate'"))
     page.wait_for_url("**/records/**")

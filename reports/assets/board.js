@@ -157,24 +157,28 @@
     const end = high + (beyond ? 2 : 1);
     const at = (epsilon) => epsilon === Infinity ? end - 0.5 : epsilon > 10 ** high ? high + 0.5 : Math.max(Math.log10(epsilon), low);
     const traces = new Map();
+    const frames = {
+      name: "claim not covered", type: "scatter", mode: "markers", x: [], y: [], hoverinfo: "skip",
+      marker: { symbol: "diamond-open", size: 17, color: colour("bad"), line: { width: 1.3, color: colour("bad") } },
+    };
     for (const row of section.rows) {
       const mark = section.marks.get(row.id);
       if (row.hidden || !mark) continue;
-      const data = row.dataset, hollow = mark.classList.contains("hollow"), refuted = !mark.querySelector("circle");
+      const data = row.dataset, hollow = mark.classList.contains("hollow"), uncovered = mark.classList.contains("uncovered");
       const name = data.method + (hollow ? " (reported)" : "");
       const k = [...mark.classList].find((word) => /^k\d+$/.test(word));
       if (!traces.has(name)) traces.set(name, {
         name: plain(name.length > 40 ? `${name.slice(0, 39)}…` : name), type: "scatter", mode: "markers", x: [], y: [], text: [], customdata: [],
         error_y: { type: "data", array: [], thickness: 1.2, width: 3 }, hovertemplate: "%{text}<extra></extra>",
-        marker: { color: colour(k), size: 9, symbol: [], line: { width: hollow ? 2 : 0.6, color: hollow ? colour(k) : colour("paper") } },
+        marker: { color: colour(k), size: 9, symbol: mark.dataset.symbol + (hollow ? "-open" : ""), line: { width: hollow ? 2 : 0.6, color: hollow ? colour(k) : colour("paper") } },
       });
       const trace = traces.get(name);
       const epsilon = claimed ? (data.claimed === undefined ? Infinity : Number(data.claimed))
         : Number(mark.dataset.proven);
       trace.x.push(at(epsilon));
       trace.y.push(Number(data.accuracy));
+      if (uncovered) frames.x.push(at(epsilon)), frames.y.push(Number(data.accuracy));
       trace.error_y.array.push(Number(data.sd ?? 0));
-      trace.marker.symbol.push((refuted ? "diamond" : "circle") + (hollow ? "-open" : ""));
       trace.text.push(mark.querySelector("title").textContent.split(/[;:] /).map(plain).join("<br>"));
       trace.customdata.push(mark.getAttribute("href"));
     }
@@ -185,7 +189,7 @@
     if (beyond) values.push(high + 0.5), names.push(`> ${10 ** high}`);
     values.push(end - 0.5), names.push("∞");
     const axis = { gridcolor: colour("line"), zeroline: false, linecolor: colour("muted") };
-    Plotly.react(section.drawn, [...traces.values()], {
+    Plotly.react(section.drawn, [...traces.values(), ...(frames.x.length ? [frames] : [])], {
       margin: { l: 52, r: 10, t: 8, b: 44 }, hovermode: "closest", showlegend: !narrow, dragmode: "zoom",
       paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
