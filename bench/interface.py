@@ -65,6 +65,25 @@ class Basis(StrEnum):
     """What a sound accountant says the mechanisms cost, whatever the data."""
 
 
+class PublicKind(StrEnum):
+    """A kind of public data that a method uses. The board filters by it; what exactly it is, words say."""
+
+    NONE = "none"
+    """No public data at all; stands alone."""
+    TRANSFERRED = "transferred"
+    """Features of a frozen backbone, or public images from which such knowledge is taken."""
+    LABELLED = "labelled"
+    """Labelled records of a related set."""
+    UNLABELLED = "unlabelled"
+    """Unlabelled records of the private data's distribution."""
+    PRIVATE_IMAGES = "private-images"
+    """The images of the private records, taken for public ones."""
+    OTHER = "other"
+    """What is none of these."""
+    NOT_STATED = "not-stated"
+    """A paper does not say; stands alone."""
+
+
 class Access(StrEnum):
     """What of a released student an attack may use."""
 
@@ -248,6 +267,8 @@ class Method(abc.ABC):
     citation: ClassVar[str] = ""
     public_data: ClassVar[str] = "none"
     """What public data it uses, in words."""
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.NONE,)
+    """The same as kinds, each once."""
     bypass: ClassVar[str] = ""
     """Why the proven epsilon is infinite, where private data goes round the mechanisms; empty where it does not."""
     repaired_by: ClassVar[str] = ""
@@ -299,6 +320,11 @@ class Method(abc.ABC):
     def public_words(cls, config: Any, facts: Facts) -> str:
         """Return what public data `config` uses, in words for the row."""
         return cls.public_data
+
+    @classmethod
+    def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
+        """Return what kinds of public data `config` uses: what :meth:`public_words` tells, for the filter."""
+        return cls.public_data_kinds
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from bench.console import Progress
 from bench.errors import BenchError
 from bench.record import Record, Status, parse_record
 from bench.store import RunDir
+from bench.upgrade_kinds import public_kinds_of
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 
 _FOLDERS = ("records", "audits", "attacks", "released")
@@ -337,7 +338,7 @@ def _bytes(path: Path) -> bytes:
 def _content(record: Record) -> dict[str, Any]:
     """Return everything of a record but where and when it was made."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance"}))
-    return content
+    return {**content, "public_kinds": public_kinds_of(record)}
 
 
 def _student(record: Record) -> str | None:

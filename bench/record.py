@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bench.interface import Adjacency, Basis, PrivacyUnit
+from bench.interface import Adjacency, Basis, PrivacyUnit, PublicKind
 
 SCHEMA_VERSION = 1
 """Raised when a field changes its meaning or goes; :data:`UPGRADES` then turns older records into this one."""
@@ -184,6 +184,8 @@ class Record(Row):
     precision: str = "float32"
     """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
     public_data: str
+    public_kinds: list[PublicKind] = []
+    """What the method declares; empty in older records, see :mod:`bench.upgrade_kinds`."""
     private_records: int
     public_records: int
     privacy: Privacy | None = None

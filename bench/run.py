@@ -417,6 +417,7 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
             "noise": cell.noise.value,
             "precision": cell.precision.value,
             "public_data": _public_data(method, cell),
+            "public_kinds": list(method.public_kinds(cell.config, cell.facts)),
             "private_records": cell.facts.private_records,
             "public_records": cell.facts.public_records,
             "provenance": clock.stop(

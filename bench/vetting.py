@@ -292,6 +292,8 @@ def _planned(record: Record, reproduced: Reproduction, calibrations: Calibration
     method = METHODS.get(record.method)
     if list(cell.reduced) != record.reduced:
         problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
-    if _public_data(method, cell) != record.public_data or method.citation != record.citation:
+    stated = (record.public_data, record.public_kinds, record.citation)
+    kinds = list(method.public_kinds(cell.config, cell.facts)) if record.public_kinds else []  # older: not told
+    if (_public_data(method, cell), kinds, method.citation) != stated:
         problems.append("its public data or its citation are not what the method states. Run its cell again.")
     return problems

@@ -13,7 +13,7 @@ import numpy as np
 from bench.cache import digest_of
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,
@@ -66,6 +66,7 @@ class HeadTeachers(PATEFamily):
     """Teachers are heads on the features of a frozen backbone, trained at once; so is the student."""
 
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
+    public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     @classmethod
     def head_presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import numpy as np
 from bench.cache import digest_of
 from bench.config import as_dict, setting
 from bench.errors import BenchError
-from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import Context, Facts, Method, PrivateData, PublicData, PublicKind, Released
 from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class PATEFamily(Method):
     """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
 
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
     votes_for_unseen: ClassVar[bool] = False
     """Whether a teacher may vote for a class of which it has no record, by its prior."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, Released
 from bench.registry import register_method
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
@@ -44,6 +44,7 @@ class DPLinear(DPSGD):
     Config: ClassVar[type] = DPLinearConfig
     citation = "De et al. 2022; Tramer and Boneh 2021"
     public_data = "a frozen backbone trained on public data"
+    public_data_kinds = (PublicKind.TRANSFERRED,)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

@@ -33,6 +33,7 @@ from bench.interface import (
     Method,
     PrivateData,
     PublicData,
+    PublicKind,
     Released,
 )
 from bench.registry import register_method
@@ -65,6 +66,7 @@ class DPLinearGD(Method):
     adjacency = Adjacency.ADD_REMOVE
     citation = "after De et al. 2022"
     public_data = "a frozen backbone trained on public data"
+    public_data_kinds = (PublicKind.TRANSFERRED,)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

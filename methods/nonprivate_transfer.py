@@ -16,7 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
-from bench.interface import Adjacency, Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import (
+    Adjacency,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+)
 from bench.registry import register_method
 from methods._transfer import (
     PAPER,
@@ -55,6 +66,7 @@ class NonPrivateTransfer(Method):
     adjacency = Adjacency.REPLACE
     citation = "baseline of TrPATE (IEEE Access 2019), table 2"
     public_data = "a frozen backbone trained on public data"
+    public_data_kinds = (PublicKind.TRANSFERRED,)
     bypass = "the head is trained on all private records without noise"
     private: ClassVar[bool] = False
 

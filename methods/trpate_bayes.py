@@ -33,7 +33,7 @@ import numpy as np
 from bench.config import setting
 from bench.data.text import is_text
 from bench.errors import BenchError
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind
 from bench.registry import register_method
 from methods._students import make_student
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
@@ -215,6 +215,7 @@ class TrPATEBayes(PATEBayes):
 
     Config: ClassVar[type] = TrPATEBayesConfig
     public_data: ClassVar[str] = "unlabelled records of the target's distribution, and a labelled source where one is"
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.LABELLED, PublicKind.UNLABELLED)
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
@@ -227,6 +228,16 @@ class TrPATEBayes(PATEBayes):
             share = "" if config.source_fraction == 1 else f"{config.source_fraction:g} of "
             words.append(f"a prior from {share}{spec.labelled.name} (overlap: {spec.labelled.overlap})")
         return "; ".join([*words, PATEBayes.public_data])
+
+    @classmethod
+    def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
+        """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where these are."""
+        from bench.data.datasets import DATASETS
+
+        spec = DATASETS.get(facts.dataset)
+        backbone = (PublicKind.TRANSFERRED,) if config.backbone else ()
+        source = (PublicKind.LABELLED,) if spec is not None and spec.labelled is not None else ()
+        return (*backbone, *source, PublicKind.UNLABELLED)
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:

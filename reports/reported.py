@@ -22,6 +22,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.errors import BenchError, UnknownNameError
+from bench.interface import PublicKind
 from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
 from reports.positions import Positions
 
@@ -74,6 +75,7 @@ class Reported:
     unit: str
     """record, label, query-label or client; none for a system without privacy."""
     public_data: str
+    public_kinds: tuple[PublicKind, ...]
     epsilon: float | None
     """As printed; infinite without privacy, None where none is given."""
     delta: float | None
@@ -98,6 +100,7 @@ class _Facts(_Strict):
     method: str | None = None
     unit: Unit | None = None
     public_data: str | None = None
+    public_kinds: tuple[PublicKind, ...] | None = None
     verdict: Typed | None = None
     reason: str | None = None
     source: str | None = None
@@ -110,6 +113,11 @@ class _Facts(_Strict):
             raise ValueError("a reason needs a source")
         if any("\n" in text for text in (self.reason or "", self.source or "")):
             raise ValueError("reason and source are one line each")
+        if (self.public_data is None) != (self.public_kinds is None):
+            raise ValueError("public_data and public_kinds are given together: the words and their kinds")
+        kinds = self.public_kinds or ()
+        if len(set(kinds)) < len(kinds) or (len(kinds) > 1 and {PublicKind.NONE, PublicKind.NOT_STATED} & {*kinds}):
+            raise ValueError("public_kinds names each kind once; none and not-stated stand alone")
         return self
 
 
@@ -142,6 +150,7 @@ class System(_Facts):
     citation: str = Field(min_length=1)
     unit: Unit
     public_data: str = Field(min_length=1)
+    public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
     verdict: Typed
     between_any_teachers: bool = False
     """Its proof uses only that an answer of a teacher is bounded: an accuracy may then be ruled out by its epsilon."""
@@ -333,6 +342,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
         method=override.method or system.method,
         unit=unit,
         public_data=override.public_data or system.public_data,
+        public_kinds=override.public_kinds or system.public_kinds,
         verdict=verdict,
         reason=reason,
         source=source,

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from bench.attack_record import AttackRecord
 from bench.interface import Basis, PrivacyUnit
 from bench.record import Record, Status
+from bench.upgrade_kinds import public_kinds_of
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
 from reports.order import NOT_STATED, Asked, dataset_order
@@ -216,7 +217,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread, "drop": row.drop, "cost": row.cost,
         **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
     }  # fmt: skip
-    public = public_kinds(row.public_data, transferred=bool(group[0].config.get("backbone")))
+    public = public_kinds_of(group[0])
     return RowView(
         id=f"row-{page_name(key)}",
         ours=True,
@@ -269,7 +270,7 @@ def reported_row(found: Reported, place: str) -> RowView:
     proven = epsilon if sound and epsilon is not None else math.inf
     name = found.method or found.system
     label = found.system + (f", {found.setting}" if found.setting else "")
-    public = public_kinds(found.public_data)
+    public = found.public_kinds
     figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
     row_id = f"reported-{page_name(place)}"
     budget = NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value)
@@ -337,23 +338,6 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
         why = "; ".join(dict.fromkeys(attack.no_power for attack in done if attack.no_power))
         return Figure("no power", record_href(done[0].student, "#attacks"), None, why or "no headline", powerless=True)
     return Figure("–")
-
-
-def public_kinds(words: str, *, transferred: bool = False) -> list[str]:
-    """Return the kinds of public data that `words` speak of, for the filter."""
-    kinds = []
-    lower = words.lower()
-    if transferred or "imagenet" in lower or " trained on " in f" {lower} ":
-        kinds.append("transferred")
-    if "prior from" in lower or ("labelled" in lower.replace("unlabelled", "") and not kinds):
-        kinds.append("labelled")
-    if "unlabelled" in lower:
-        kinds.append("unlabelled")
-    if "private" in lower:
-        kinds.append("private-images")
-    if not kinds:
-        kinds.append("none" if lower.strip() in ("", "none") else "not-stated" if "not stated" in lower else "other")
-    return kinds
 
 
 def _covered(claimed: float, uncovered: bool, refuted: bool) -> str:

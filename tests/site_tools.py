@@ -10,7 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from records_for_tests import failed, provenance, record
 
 from bench.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
-from bench.interface import Adjacency, PrivacyUnit
+from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.record import Record, Status
 from reports.leaderboard import build_board
 from reports.reported import Reported, Verdict
@@ -52,7 +52,8 @@ def audit(student: str) -> AuditRecord:
 def reported(**changes: object) -> Reported:
     given: dict[str, object] = {
         "paper": "dgd", "table": "I", "row": "Our DGD", "column": "MNIST", "system": "DGD", "method": "dgd",
-        "dataset": "mnist", "setting": "", "unit": "record", "public_data": "none", "epsilon": 10.0, "delta": 1e-5,
+        "dataset": "mnist", "setting": "", "unit": "record", "public_data": "none",
+        "public_kinds": (PublicKind.NONE,), "epsilon": 10.0, "delta": 1e-5,
         "measure": "accuracy", "value": 97.4, "verdict": Verdict.UNSOUND, "reason": "the generator sees a classifier",
         "source": "Section III",
     }  # fmt: skip

@@ -239,6 +239,7 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert record.privacy.withheld
     assert not any(figure.data_dependent for figure in record.privacy.accountants)
     assert "taken as public" in record.public_data
+    assert record.public_kinds == ["unlabelled"]
     assert record.queries is not None
     assert record.queries.label_accuracy is None
     # How long it took may tell of the records: minutes only.

@@ -14,7 +14,7 @@ from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBy
 from bench.cache import Cache
 from bench.config import Preset, as_dict, build_config, source_of
 from bench.console import Progress
-from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit
+from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit, PublicKind
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
@@ -91,6 +91,11 @@ def test_method_says_what_it_is(method: type[Method]) -> None:
     assert isinstance(method.adjacency, Adjacency)
     assert method.citation
     assert method.public_data
+    kinds = method.public_data_kinds
+    assert kinds
+    assert len(set(kinds)) == len(kinds)
+    assert all(isinstance(kind, PublicKind) for kind in kinds)
+    assert (PublicKind.NONE in kinds) == (kinds == (PublicKind.NONE,)) == (method.public_data == "none")
     text = inspect.getdoc(sys.modules[method.__module__]) or ""
     for word in ("Threat model" if method.private else "threat model", "rivate:", "ublic:", "eleased:"):
         assert word in text or word.replace(":", "") in text, f"the docstring of {method.name} does not say {word!r}"

@@ -131,6 +131,8 @@ EDITS: list[tuple[str, Any, str]] = [
     ("config.gamma", 0.04, "its key is not what planning gives"),
     ("reduced", [], "what it says differs from the paper is not what planning gives"),
     ("public_data", "none", "its public data or its citation"),
+    ("public_kinds", ["none"], "its public data or its citation"),
+    ("public_kinds", ["every"], "it is damaged .field public_kinds"),
     ("provenance.git_dirty", True, "it ran from changed files"),
     ("provenance.git_commit", None, "did not run from a git checkout"),
     ("provenance.wall_seconds", "NaN", "provenance.wall_seconds is no number"),

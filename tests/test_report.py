@@ -12,7 +12,7 @@ from records_for_tests import failed, provenance, record
 
 from bench.attack_record import AttackRecord, Estimated, Scores
 from bench.errors import BenchError
-from bench.interface import Basis
+from bench.interface import Basis, PublicKind
 from bench.record import Record, Sheet, Status
 from bench.store import RunDir
 from reports.evidence import Cell, Evidence, Usual, cell, proven_cell, read_evidence
@@ -39,7 +39,8 @@ def mean(records: list[Record], wanted: Cell) -> float | None:
 def number(value: float, **changes: Any) -> Reported:
     given: dict[str, Any] = {
         "paper": "dgd", "table": "I", "row": "r", "column": "c", "system": "DGD", "method": "dgd", "dataset": "mnist",
-        "setting": "", "unit": "record", "public_data": "none", "epsilon": 10.0, "delta": 1e-5, "measure": "accuracy",
+        "setting": "", "unit": "record", "public_data": "none",
+        "public_kinds": (PublicKind.NONE,), "epsilon": 10.0, "delta": 1e-5, "measure": "accuracy",
         "value": value, "verdict": Verdict.UNSOUND, "reason": "because", "source": "there",
     }  # fmt: skip
     return Reported(**{**given, **changes})

@@ -13,6 +13,7 @@ import pytest
 from records_for_tests import failed, record
 
 from bench.errors import BenchError
+from bench.interface import PublicKind
 from bench.record import Record
 from bench.store import RunDir
 from reports import build, papers
@@ -40,8 +41,8 @@ EVIL = '=cmd|"x" & <b>$5_%{}~^#\\ @a\nb`'
 
 def printed(value: float = 97.4) -> Reported:
     return Reported(
-        "test", "I", "r", "c", EVIL, "dgd", "mnist", "", "record", "none", 10.0, 1e-5, "accuracy", value,
-        Verdict.UNSOUND, "because | of <i>", "there",
+        "test", "I", "r", "c", EVIL, "dgd", "mnist", "", "record", "none", (PublicKind.NONE,), 10.0, 1e-5, "accuracy",
+        value, Verdict.UNSOUND, "because | of <i>", "there",
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ YAML = """systems:
     citation: someone
     unit: record
     public_data: none
+    public_kinds: [none]
     verdict: sound
     reason: because
     source: there
@@ -67,18 +68,24 @@ def test_a_bad_number_is_named_by_file_and_line(tmp_path: Path, second: str, lin
 BAD_SYSTEMS = (
     (YAML.replace("    reason: because\n", ""), 2, "a verdict needs a reason and a source"),
     (YAML.replace("    source: there\n", ""), 2, "a verdict needs a reason and a source"),
-    (YAML.replace("sound", "certain"), 6, "verdict"),
-    (YAML.replace("verdict: sound", "verdict: impossible as claimed"), 6, "verdict"),
+    (YAML.replace("sound", "certain"), 7, "verdict"),
+    (YAML.replace("verdict: sound", "verdict: impossible as claimed"), 7, "verdict"),
     (YAML.replace("unit: record", "unit: person"), 4, "unit"),
     (YAML.replace("unit: record", "unit: none"), 2, "go together"),
-    (YAML + "    colour: red\n", 9, "colour"),
-    (YAML + "  X:\n    unit: record\n", 9, "'X' stands there twice"),
-    (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 9, "an override needs"),
-    (YAML + "    overrides:\n      - {dataset: mnist, verdict: sound}\n", 10, "needs a reason and a source"),
-    (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 10, "unknown paper 'dgb'"),
-    (YAML + "test_classes:\n  mnist: [1]\n", 9, "2 or more classes"),
+    (YAML.replace("    public_kinds: [none]\n", ""), 2, "public_kinds"),
+    (YAML.replace("[none]", "[ImageNet]"), 6, "public_kinds.0: Input should be 'none', 'transferred', 'labelled'"),
+    (YAML.replace("[none]", "[]"), 6, "public_kinds"),
+    (YAML.replace("[none]", "[none, unlabelled]"), 2, "none and not-stated stand alone"),
+    (YAML.replace("[none]", "[other, other]"), 2, "names each kind once"),
+    (YAML + "    overrides:\n      - {dataset: mnist, public_data: x}\n", 11, "public_kinds are given together"),
+    (YAML + "    colour: red\n", 10, "colour"),
+    (YAML + "  X:\n    unit: record\n", 10, "'X' stands there twice"),
+    (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 10, "an override needs"),
+    (YAML + "    overrides:\n      - {dataset: mnist, verdict: sound}\n", 11, "needs a reason and a source"),
+    (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 11, "unknown paper 'dgb'"),
+    (YAML + "test_classes:\n  mnist: [1]\n", 10, "2 or more classes"),
     (YAML.replace("because", '"one\\ntwo"'), 2, "one line each"),
-    (YAML + "  [\n", 10, "no YAML"),
+    (YAML + "  [\n", 11, "no YAML"),
     ("systems: {}\n", 1, "systems"),
 )
 
@@ -105,12 +112,13 @@ def test_the_first_override_that_fits_is_taken(tmp_path: Path) -> None:
     told = (
         YAML + "    overrides:\n"
         "      - {dataset: mnist, epsilon: 1, verdict: unclear, reason: r1, source: s1}\n"
-        "      - {dataset: mnist, verdict: unsound, reason: r2, source: s2, public_data: p2}\n"
+        "      - {dataset: mnist, verdict: unsound, reason: r2, source: s2, public_data: p2, "
+        "public_kinds: [labelled]}\n"
     )
     lines = GOOD + GOOD.replace("Our X", "one").replace(",10,", ",1,") + GOOD.replace("mnist", "svhn")
     rows = read_reported(folder(tmp_path, HEADER + lines.replace("MNIST,X,svhn", "SVHN,X,svhn"), told))
-    assert [(r.verdict.value, r.reason, r.public_data) for r in rows] == [
-        ("unsound", "r2", "p2"),
-        ("unclear", "r1", "none"),
-        ("sound", "because", "none"),
+    assert [(r.verdict.value, r.reason, r.public_data, r.public_kinds) for r in rows] == [
+        ("unsound", "r2", "p2", ("labelled",)),
+        ("unclear", "r1", "none", ("none",)),
+        ("sound", "because", "none", ("none",)),
     ]

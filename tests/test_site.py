@@ -28,7 +28,7 @@ from reports.reported import Verdict
 from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
 from reports.site_glance import glance
 from reports.site_picture import COLOURS, ONLY_REPORTED, axis_of, looks, row_picture, row_place
-from reports.site_rows import Material, Ranking, attack_figure, page_name, public_kinds, rankings
+from reports.site_rows import Material, Ranking, attack_figure, page_name, rankings
 
 ROOT = Path(__file__).parent.parent
 
@@ -366,17 +366,6 @@ def test_methods_are_read_and_not_run(tmp_path: Path) -> None:
     )
     (only,) = method_sources(tmp_path).values()
     assert (only.name, only.text, only.about, only.unit) == ("x", "About.", "Short.", "query-label")
-
-
-def test_public_data_has_kinds_to_filter_by() -> None:
-    assert public_kinds("none") == ["none"]
-    assert public_kinds("unlabelled images of the target's distribution") == ["unlabelled"]
-    assert public_kinds("ImageNet through resnet50 (overlap: x); unlabelled images") == ["transferred", "unlabelled"]
-    assert public_kinds("an untrained net", transferred=True) == ["transferred"]
-    assert public_kinds("a prior from imdb; unlabelled records") == ["labelled", "unlabelled"]
-    assert public_kinds("the images of the private records, whose labels alone are private") == ["private-images"]
-    assert public_kinds("not stated by the table") == ["not-stated"]
-    assert public_kinds("words of a paper") == ["other"]
 
 
 def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Claim, Method, Released
+from bench.interface import Claim, Method, PublicKind, Released
 from bench.models.classifiers import build, model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import GNMax
@@ -37,6 +37,7 @@ class VirtualTeachers(Method):
     Config = VirtualConfig
     citation = "PATE with bagged teachers that are counted many times"
     public_data = "unlabelled images of the target's distribution"
+    public_data_kinds = (PublicKind.UNLABELLED,)
 
     @classmethod
     def presets(cls, facts):
