@@ -24,7 +24,7 @@ from bench.config import NoiseKind, PrecisionKind, Preset, as_dict, config_from
 from bench.errors import BenchError
 from bench.interface import Basis
 from bench.locks import alive, process_start, this_machine
-from bench.plan import Cell, Dataset, keyed
+from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.registry import METHODS
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
@@ -126,7 +126,7 @@ def _text(launch: Launch) -> bytes:
             "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
             "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
             "precision": cell.precision.value, "config": as_dict(cell.config), "reduced": list(cell.reduced),
-            "refused": cell.refused, "overrides": list(cell.overrides),
+            "refusal": cell.refusal.value, "refused": cell.refused, "overrides": list(cell.overrides),
         }  # fmt: skip
         # Cells that differ by seed alone are many: what they have in common is written once.
         name = json.dumps(common, sort_keys=True)
@@ -224,6 +224,7 @@ def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
         precision=PrecisionKind(common["precision"]),
         config=config_from(METHODS.get(common["method"]), common["config"]),
         reduced=tuple(common["reduced"]),
+        refusal=Refusal(common.get("refusal", "")),
         refused=common["refused"],
         overrides=tuple(common["overrides"]),
     )

@@ -21,7 +21,7 @@ from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.config import Preset, as_dict, build_config
 from bench.console import Progress
 from bench.interface import Adjacency, Basis, Context, Signals
-from bench.plan import Cell, keyed
+from bench.plan import Cell, Refusal, keyed
 from bench.registry import METHODS
 from bench.run import noise_of
 from bench.seeds import Streams
@@ -101,7 +101,7 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
     return keyed(
         dataclasses.replace(
             cell, method=name, epsilon=None, basis=Basis.CLAIMED, config=config, reduced=tuple(reduced),
-            refused="", key="",
+            refusal=Refusal.NONE, refused="", key="",
         )
     )  # fmt: skip
 

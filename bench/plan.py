@@ -45,11 +45,21 @@ class State(StrEnum):
     REFUSED = "refused"
 
 
+class Refusal(StrEnum):
+    """Why a cell cannot run, as its key tells it: the words for people are apart, and may be improved."""
+
+    NONE = ""
+    BYPASS = "bypass"
+    """The proven basis is asked of a method that goes round the mechanisms."""
+    CALIBRATION = "calibration"
+    """The method's calibration refuses its settings, the budget or the data."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One method on one data set at one epsilon with one seed.
 
-    `config` is calibrated; `refused` says why the cell cannot run, and is empty where it can.
+    `config` is calibrated; `refused` says in words why the cell cannot run, and is empty where it can.
     """
 
     method: str
@@ -64,6 +74,7 @@ class Cell:
     noise: NoiseKind
     config: Any
     reduced: tuple[str, ...] = ()
+    refusal: Refusal = Refusal.NONE
     refused: str = ""
     key: str = ""
     precision: PrecisionKind = PrecisionKind.FLOAT32
@@ -128,9 +139,10 @@ def _calibrated(
     basis = grid.basis if method.private else Basis.CLAIMED
     # Of ensembles alone: asking for another must not give a method without one another key.
     precision = grid.precision if method.shardable else PrecisionKind.FLOAT32
-    refused = ""
+    refusal, refused = Refusal.NONE, ""
     if basis is Basis.PROVEN and method.bypass:
         variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
+        refusal = Refusal.BYPASS
         refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
     else:
         # One without privacy spends no budget, but names here what it reads: public weights by their digest.
@@ -138,7 +150,7 @@ def _calibrated(
         try:
             config = calibrations.calibrate(method, config, budget, dataset.facts)
         except BenchError as error:
-            refused = str(error)
+            refusal, refused = Refusal.CALIBRATION, str(error)
     return Cell(
         method=method.name,
         dataset=dataset.name,
@@ -153,6 +165,7 @@ def _calibrated(
         precision=precision,
         config=config,
         reduced=(*reduced, *_rounded(precision)),
+        refusal=refusal,
         refused=refused,
     )
 
@@ -196,7 +209,7 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         "basis": cell.basis.value,
         "preset": cell.preset.value,
         "noise": cell.noise.value,
-        "refused": cell.refused,
+        "refused": cell.refusal.value,
         # Left out where it is what it was when there was no other: keys stay.
         **({} if cell.precision is PrecisionKind.FLOAT32 else {"precision": cell.precision.value}),
     }

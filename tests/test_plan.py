@@ -14,7 +14,7 @@ from records_for_tests import failed, record
 from bench.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Basis, Budget, Facts
-from bench.plan import Cell, Dataset, State, expand, states, to_run
+from bench.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.registry import METHODS
 from bench.store import RunDir
 
@@ -110,6 +110,13 @@ def test_cell_that_cannot_run_has_a_reason_and_stops_no_other() -> None:
     assert high.refused == ""
     (cell,) = cells(epsilons=(10.0,), overrides=("teachers=70000",))
     assert "more teachers than records" in cell.refused
+    assert (high.refusal, low.refusal, cell.refusal) == (Refusal.NONE, Refusal.CALIBRATION, Refusal.CALIBRATION)
+
+
+def test_the_words_of_a_refusal_are_in_no_key() -> None:
+    (cell,) = cells(epsilons=(10.0,), overrides=("teachers=70000",))
+    assert keyed(dataclasses.replace(cell, refused="said in other words")).key == cell.key
+    assert keyed(dataclasses.replace(cell, refusal=Refusal.BYPASS)).key != cell.key
 
 
 class Repaired(Honest):
@@ -126,6 +133,7 @@ def test_proven_basis_refuses_a_bypass_and_names_the_repaired_variant(monkeypatc
     (cell,) = cells(methods=("with-bypass",), epsilons=(1.0,), basis=Basis.PROVEN)
     assert "its generator saw all records" in cell.refused
     assert "with-bypass-sound" in cell.refused
+    assert cell.refusal is Refusal.BYPASS
     (cell,) = cells(methods=("with-bypass",), epsilons=(1.0,))
     assert cell.refused == ""
 
