@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from bench.interface import Adjacency, AuditKind, PrivacyUnit
-from bench.record import Failure, Provenance, Row, Status
+from bench.record import Failure, Provenance, Status
+from bench.rows import Row
 
 
 class Estimated(Row):

@@ -21,6 +21,7 @@ from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import ATTACKS
+from bench.rows import Change
 from bench.run import DataSource, cache_base, failure_of
 from bench.seeds import Streams
 
@@ -110,7 +111,7 @@ def attack_names(asked: str) -> list[str]:
     return names
 
 
-def configured(name: str, record: Record, cell: Cell, options: AttackOptions) -> tuple[Any, list[str]]:
+def configured(name: str, record: Record, cell: Cell, options: AttackOptions) -> tuple[Any, list[Change]]:
     """Return the config of the attack `name` and what differs from its paper's."""
     return build_config(configurable(name), options.preset, cell.facts, options.overrides)
 
@@ -174,7 +175,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             "citation": kind.citation,
             "dataset": record.dataset,
             "preset": options.preset.value,
-            "reduced": reduced,
+            "reduced": list(map(str, reduced)),
             "config": as_dict(config),
             "seed": options.seed,
             "notes": list(dict.fromkeys(notes)),

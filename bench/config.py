@@ -11,10 +11,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Basis, Facts
+
+if TYPE_CHECKING:
+    from bench.rows import Change
 
 T = TypeVar("T")
 
@@ -147,12 +150,14 @@ def default_delta(private_records: int) -> float:
 
 def build_config(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
-) -> tuple[Any, list[str]]:
+) -> tuple[Any, list[Change]]:
     """Return the config of `method` in `preset` with `overrides`, and what differs from the paper's.
 
     Raises :class:`BenchError` on a field that the method has not, a value that does not fit it, or a preset that the
     method does not have.
     """
+    from bench.rows import Change  # with pydantic, which help does not wait for
+
     presets = method.presets(facts)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
@@ -163,7 +168,7 @@ def build_config(
     changes.update(parse_overrides(method, overrides))
     config = dataclasses.replace(paper, **changes)
     before, after = dataclasses.asdict(paper), dataclasses.asdict(config)
-    reduced = [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    reduced = [Change.of(name, before[name], after[name]) for name in before if before[name] != after[name]]
     return config, reduced
 
 

@@ -26,6 +26,7 @@ from bench.interface import Basis
 from bench.locks import alive, process_start, this_machine
 from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.registry import METHODS
+from bench.rows import Change
 from bench.schedule import Unit
 from bench.store import RunDir, write_atomic
 
@@ -125,7 +126,8 @@ def _text(launch: Launch) -> bytes:
         common = {
             "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
             "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
-            "precision": cell.precision.value, "config": as_dict(cell.config), "reduced": list(cell.reduced),
+            "precision": cell.precision.value, "config": as_dict(cell.config),
+            "reduced": [change.model_dump() for change in cell.reduced],
             "refusal": cell.refusal.value, "refused": cell.refused, "overrides": list(cell.overrides),
         }  # fmt: skip
         # Cells that differ by seed alone are many: what they have in common is written once.
@@ -223,8 +225,8 @@ def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
         noise=NoiseKind(common["noise"]),
         precision=PrecisionKind(common["precision"]),
         config=config_from(METHODS.get(common["method"]), common["config"]),
-        reduced=tuple(common["reduced"]),
-        refusal=Refusal(common.get("refusal", "")),
+        reduced=tuple(Change.model_validate(change) for change in common["reduced"]),
+        refusal=Refusal(common["refusal"]),
         refused=common["refused"],
         overrides=tuple(common["overrides"]),
     )

@@ -136,7 +136,7 @@ def record_page(record: Record) -> list[Table]:
             f"{record.noise} noise",
         ),
         ("preset", record.preset),
-        *(("differs from the paper", line) for line in record.reduced),
+        *(("differs from the paper", str(change)) for change in record.reduced),
         *(("note", line) for line in record.notes),
     ]
     if record.utility is not None:

@@ -30,9 +30,13 @@ from bench.config import (
 )
 from bench.errors import BenchError
 from bench.interface import Basis, Budget, Facts, Method
-from bench.record import SCHEMA_VERSION, UPGRADES, Record, Status
+from bench.record import Record, Status
 from bench.registry import METHODS
+from bench.rows import Change
 from bench.store import RunDir
+
+KEY_VERSION = 1
+"""Of what keys are made of. It is none of the schemas: a record keeps its key when its form changes."""
 
 
 class State(StrEnum):
@@ -73,7 +77,7 @@ class Cell:
     preset: Preset
     noise: NoiseKind
     config: Any
-    reduced: tuple[str, ...] = ()
+    reduced: tuple[Change, ...] = ()
     refusal: Refusal = Refusal.NONE
     refused: str = ""
     key: str = ""
@@ -131,7 +135,7 @@ def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
 
 
 def _calibrated(
-    method: type[Method], config: Any, reduced: list[str], dataset: Dataset, epsilon: float | None, grid: Grid,
+    method: type[Method], config: Any, reduced: list[Change], dataset: Dataset, epsilon: float | None, grid: Grid,
     calibrations: Calibrations,
 ) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
@@ -170,9 +174,9 @@ def _calibrated(
     )
 
 
-def _rounded(precision: PrecisionKind) -> tuple[str, ...]:
+def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
     exact = PrecisionKind.FLOAT32
-    return () if precision is exact else (f"precision: {exact.value} -> {precision.value}",)
+    return () if precision is exact else (Change.of("precision", exact.value, precision.value),)
 
 
 def keyed(cell: Cell) -> Cell:
@@ -188,17 +192,10 @@ def cell_key(cell: Cell) -> str:
     return _key(cell, _meaning(cell), cell.seed)
 
 
-def known_keys(cell: Cell) -> tuple[str, ...]:
-    """Return the key of a cell and those that it had under earlier schemas, whose records keep them."""
-    meaning = _meaning(cell)
-    versions = (SCHEMA_VERSION, *UPGRADES)
-    return tuple(_key(cell, {**meaning, "schema": version}, cell.seed) for version in versions)
-
-
 def _meaning(cell: Cell) -> dict[str, Any]:
     """Return everything that the result of `cell` depends on, but for the seed: the same for all of a grid's seeds."""
     return {
-        "schema": SCHEMA_VERSION,
+        "schema": KEY_VERSION,
         "method": cell.method,
         "version": METHODS.get(cell.method).version,
         "config": as_dict(cell.config),

@@ -4,6 +4,9 @@ A record's key is the hash of what was asked for (see :func:`bench.plan.cell_key
 a function of that key and the program: two runs of one cell differ there alone.
 """
 
+# Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.
+# ruff: noqa: RUF012
+
 from __future__ import annotations
 
 import json
@@ -12,12 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from bench.interface import Adjacency, Basis, PrivacyUnit, PublicKind
+from bench.record_upgrades import UPGRADES
+from bench.rows import Change, Row
 
-SCHEMA_VERSION = 1
-"""Raised when a field changes its meaning or goes; :data:`UPGRADES` then turns older records into this one."""
+SCHEMA_VERSION = 2
+"""Raised when a field changes its meaning or goes; :mod:`bench.record_upgrades` turns older records into this one."""
 
 
 class Status(StrEnum):
@@ -25,12 +30,6 @@ class Status(StrEnum):
 
     DONE = "done"
     FAILED = "failed"
-
-
-class Row(BaseModel):
-    """Base of all parts of a record: frozen, and strict about fields that it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class Accountant(Row):
@@ -162,7 +161,7 @@ class Provenance(Row):
 class Record(Row):
     """One cell of a grid, done or failed."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     key: str
     status: Status
     method: str
@@ -172,8 +171,8 @@ class Record(Row):
     dataset_revision: str
     public_benchmark: bool = True
     preset: str
-    reduced: list[str] = []
-    """What differs from the paper's setting, as ``field: paper's value -> this value``."""
+    reduced: list[Change] = []
+    """What differs from the paper's setting."""
     config: dict[str, Any]
     seed: int
     epsilon: float | None
@@ -201,10 +200,6 @@ class Record(Row):
     def to_json(self) -> str:
         """Return the record as it is written to its file."""
         return self.model_dump_json(indent=1) + "\n"
-
-
-UPGRADES: dict[int, Any] = {}
-"""Schema version to the function that turns a record (a dict) of that version into one of the next."""
 
 
 _CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')

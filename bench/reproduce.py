@@ -19,7 +19,7 @@ from bench.commands import PATH, command_for, grid_of, number_word
 from bench.config import Grid, NoiseKind, PrecisionKind, Preset, build_config, config_from
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Facts
-from bench.plan import Cell, Dataset, expand, known_keys
+from bench.plan import Cell, Dataset, expand
 from bench.record import Record
 from bench.registry import METHODS
 
@@ -171,7 +171,7 @@ def _asked_by(command: str, record: Record, calibrations: Calibrations | None) -
     cells = expand(grid, lambda _: dataset, calibrations)
     if len(cells) != 1:
         raise BenchError(f"it plans {len(cells)} cells.")
-    if record.key not in known_keys(cells[0]):
+    if record.key != cells[0].key:
         raise BenchError(f"it plans {cells[0].key}.")
     told, planned = _settings(record), _settings(cells[0])
     wrong = [name for name in told if told[name] != planned[name]]
@@ -195,8 +195,7 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
     target = config_from(method, record.config)
     names = [field.name for field in dataclasses.fields(target)]
     # A field may have been set to one value and calibrated to another: the list of differences has the first.
-    told = dict(line.partition(" -> ")[::2] for line in record.reduced)
-    told = {line.partition(":")[0]: value for line, value in told.items()}
+    told = {change.field: _text(change.value) for change in record.reduced}
     texts = {name: told.get(name, _text(getattr(target, name))) for name in names}
 
     def plan(chosen: Iterable[str]) -> Cell | None:
@@ -212,7 +211,7 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
             return None
 
     def right(cell: Cell | None) -> bool:
-        return cell is not None and record.key in known_keys(cell)
+        return cell is not None and record.key == cell.key
 
     def exact(cell: Cell | None) -> bool:
         return cell is not None and right(cell) and list(cell.reduced) == record.reduced
@@ -231,7 +230,7 @@ def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell
     cell = plan(())
     if cell is None or exact(cell):
         return cell
-    said = {line.partition(":")[0] for line in {*cell.reduced} ^ {*record.reduced}} & set(names)
+    said = {change.field for change in {*cell.reduced} ^ {*record.reduced}} & set(names)
     if exact(listed := plan(said)):
         return fewest(said, listed, exact)
     if right(cell):

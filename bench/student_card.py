@@ -216,7 +216,7 @@ def _load(record: Record, facts: CardFacts) -> str:
 
 
 def _setting(record: Record, facts: CardFacts) -> str:
-    differs = [f"differs from the paper: {line}" for line in record.reduced]
+    differs = [f"differs from the paper: {change}" for change in record.reduced]
     lines = [f"preset {record.preset}", *(differs or ["nothing differs from the paper's setting"]), *record.notes]
     commit = record.provenance.git_commit
     made = f"The record was made by the program of commit {plain(commit)}. " if commit else ""

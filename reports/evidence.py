@@ -252,7 +252,7 @@ def as_preset(name: str, **values: Setting) -> Check:
     def usual(record: Record) -> bool:
         if record.preset in values:
             return name in record.config and _same(record.config[name], values[record.preset])
-        return not any(change.startswith(f"{name}: ") for change in record.reduced)
+        return not any(change.field == name for change in record.reduced)
 
     return usual
 

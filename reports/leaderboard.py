@@ -210,7 +210,7 @@ def _row(group: Sequence[Record], baselines: Baselines, audits: Sequence[AuditRe
         public_data=first.public_data,
         cost=statistics.fmean(record.provenance.wall_seconds for record in group),
         remarks=_remarks(group, claimed, worst.epsilon, audits),
-        reduced=tuple(first.reduced),
+        reduced=tuple(map(str, first.reduced)),
         keys=tuple(record.key for record in group),
         config=digest_of(first.config)[:6],
         baseline=compared_with,

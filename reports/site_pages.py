@@ -162,19 +162,12 @@ def ledger_table(record: Record) -> Table:
 
 
 def _settings(record: Record) -> Section:
-    papers = {}
-    other = []
-    for line in record.reduced:
-        name, _, change = line.partition(": ")
-        before, arrow, _ = change.partition(" -> ")
-        if arrow and name in record.config:
-            papers[name] = before
-        else:
-            other.append(line)
+    papers = {change.field: str(change.paper) for change in record.reduced if change.field in record.config}
+    other = [change for change in record.reduced if change.field not in record.config]
     rows = tuple((name, value_text(value), papers.get(name, "")) for name, value in record.config.items())
     note = f"{len(record.reduced)} of them differ from the paper's." if record.reduced else ""
     tables = (Table("Every setting of this cell", ("setting", "value", "the paper's, where it differs"), rows, note),)
-    return Section("settings", "Settings", tables, tuple(f"Differs from the paper: {line}" for line in other))
+    return Section("settings", "Settings", tables, tuple(f"Differs from the paper: {change}" for change in other))
 
 
 def _audit_tables(audit: AuditRecord) -> Iterable[Table]:

@@ -12,6 +12,7 @@ from records_for_tests import failed, provenance, record
 from bench.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.record import Record, Status
+from bench.rows import Change
 from reports.leaderboard import build_board
 from reports.reported import Reported, Verdict
 from reports.site import Source
@@ -72,7 +73,7 @@ def records() -> list[Record]:
         record(method="dpsd-label", unit=PrivacyUnit.QUERY_LABEL),
         record(
             method=NASTY, key="nasty", public_data=NASTY, bypasses=(NASTY,), config={NASTY: NASTY}, notes=[NASTY],
-            reduced=[f"{NASTY}: 1 -> 2"], citation=NASTY, dataset_revision=NASTY,
+            reduced=[Change.of(NASTY, 1, 2)], citation=NASTY, dataset_revision=NASTY,
         ),
         failed(NASTY, method="broken", key="broken"),
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from bench.errors import BenchError
 from bench.interface import Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
+from bench.rows import Change
 
 FACTS = {
     "mnist": Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28)),
@@ -67,7 +68,7 @@ def test_older_records_count_artefacts_of_all_kinds_together() -> None:
 
 def test_fallbacks_from_near_to_far() -> None:
     far = ran(40, seed=0, dataset="cifar10", private_records=40_000)
-    strange = ran(90, seed=1, reduced=["teachers: 250 -> 3"])
+    strange = ran(90, seed=1, reduced=[Change.of("teachers", 250, 3)])
     assert Costs.from_records([far]).estimate(cell(), True) == Estimate(
         60, "1 earlier record, other data set, scaled by records"
     )

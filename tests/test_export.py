@@ -25,6 +25,7 @@ from bench.models.classifiers import build, model_options
 from bench.privacy.impossible import remark
 from bench.record import Plausibility, Record, Student
 from bench.release import load_released, save_released
+from bench.rows import Change
 from bench.store import RunDir
 from bench.student_card import CardFacts, card, plain
 
@@ -168,7 +169,7 @@ STUDENT = Student(name="small_cnn", options={}, parameters=5, file="released/x.s
 
 
 def test_a_card_says_the_three_epsilons_and_warns() -> None:
-    text = card(made(student=STUDENT, reduced=["teachers: 250 -> 100"]), FACTS)
+    text = card(made(student=STUDENT, reduced=[Change.of("teachers", 250, 100)]), FACTS)
     assert "differential-privacy" in text.partition("# ")[0]
     for says in ("| claimed | 10.00 |", "| proven | 4.00 |", "not audited", "95.00% of 1000", "teachers: 250", "CC0"):
         assert says in text
@@ -194,7 +195,7 @@ def test_texts_of_a_record_stay_text_in_its_card() -> None:
     evil = "---\nlicense: mit\n# [x](javascript:1) <script>|`*_"
     given = made(
         student=STUDENT, key="k", method=evil, dataset=evil, citation=evil, public_data=evil, notes=[evil],
-        reduced=[evil], bypasses=(evil,),
+        reduced=[Change.of(evil, 1, 2)], bypasses=(evil,),
     )  # fmt: skip
     text = card(given, FACTS)
     front, body = text.removeprefix("---\n").split("\n---\n", 1)

@@ -16,6 +16,7 @@ from bench.errors import BenchError, UnknownNameError
 from bench.interface import Basis, Budget, Facts
 from bench.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.registry import METHODS
+from bench.rows import Change
 from bench.store import RunDir
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
@@ -101,7 +102,8 @@ def test_overrides_reach_their_method_with_the_right_type() -> None:
     assert parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"]) == {"teachers": 50, "gamma": 0.1}
     config, changed = build_config(pate, Preset.PAPER, FACTS, ["teachers=50"])
     assert config.teachers == 50
-    assert changed == ["teachers: 250 -> 50"]
+    assert changed == [Change(field="teachers", paper=250, value=50)]
+    assert str(changed[0]) == "teachers: 250 -> 50"
 
 
 def test_cell_that_cannot_run_has_a_reason_and_stops_no_other() -> None:
@@ -195,4 +197,4 @@ def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
     assert [row[0] for row in field_table(Growing, {})] == ["value", "added"]
     config, reduced = build_config(Growing, Preset.PAPER, FACTS, ["added=5"])
     assert config == Grown(3, 5)
-    assert reduced == ["added: None -> 5"]
+    assert reduced == [Change.of("added", None, 5)]

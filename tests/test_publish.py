@@ -117,7 +117,7 @@ def edit(path: str, value: Any) -> Callable[[Values], None]:
 
 
 EDITS: list[tuple[str, Any, str]] = [
-    ("schema_version", 99, "schema version 99, this program reads up to 1. Update this program"),
+    ("schema_version", 99, "schema version 99, this program reads up to 2. Update this program"),
     ("nonsense", 1, "it is damaged .field nonsense"),
     ("key", "mnist-pate-eps10-quick-s0-000000000000", "it holds the record of mnist-pate-eps10-quick-s0-000000000000"),
     ("method", "pat", "unknown method 'pat'. Did you mean 'pate'"),
@@ -429,7 +429,7 @@ def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, mon
     assert [item.why for item in found.refused] == []
     write(found, into)
     written = json.loads((into / "records" / f"{key}.json").read_text())
-    assert written["schema_version"] == 1
+    assert written["schema_version"] == 2
     assert written["utility"]["accuracy"] == 0.964
 
 

@@ -11,6 +11,7 @@ from report_commands import check_records, check_settings, material_of, record_o
 
 from bench.interface import Basis, PrivacyUnit
 from bench.record import Accountant, Record
+from bench.rows import Change
 from reports.dpsd import PAPER, TABLE_1
 from reports.dpsd_ablations import why_not
 from reports.dpsd_figures import EPSILONS
@@ -19,13 +20,13 @@ from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of
 from reports.papers import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
 
-QUICK = ["beta: None -> 0.0001", "iterations: 200 -> 300"]
+QUICK = [Change.of("beta", None, 0.0001), Change.of("iterations", 200, 300)]
 CONFIG: dict[str, Any] = {
     "beta": 1e-4, "iterations": 300, "random_share": 0.75, "teacher": "small_cnn", "k": 3, "bounding": "normalise",
 }  # fmt: skip
 
 
-def dpsd(epsilon: float = 10.0, accuracy: float = 0.9, *, reduced: tuple[str, ...] = (), **changes: Any) -> Record:
+def dpsd(epsilon: float = 10.0, accuracy: float = 0.9, *, reduced: tuple[Change, ...] = (), **changes: Any) -> Record:
     config = {**CONFIG, **changes.pop("config", {})}
     return record(
         method="dpsd", epsilon=epsilon, accuracy=accuracy, claimed=epsilon, proven=1e7, config=config,
@@ -83,7 +84,7 @@ def test_ours_stands_below_with_what_is_proven() -> None:
 def test_an_ablation_is_no_plain_run() -> None:
     changed = dpsd(accuracy=0.1, config={"beta": 1e-3})
     assert material_of(PAPER, changed).find(cell("dpsd", "mnist", 10.0)) is None
-    clipped = dpsd(accuracy=0.2, config={"bounding": "clip"}, reduced=("bounding: normalise -> clip",))
+    clipped = dpsd(accuracy=0.2, config={"bounding": "clip"}, reduced=(Change.of("bounding", "normalise", "clip"),))
     assert material_of(PAPER, clipped).find(cell("dpsd", "mnist", 10.0)) is None
     plain = dpsd()
     found = material_of(PAPER, changed, clipped, plain).find(cell("dpsd", "mnist", 10.0, beta=1e-4))

@@ -10,6 +10,7 @@ from report_commands import check_records, check_settings, material_of, planned,
 
 from bench.privacy.claims import advanced_largest_count
 from bench.record import Queries, Record
+from bench.rows import Change
 from reports.evidence import Cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of
@@ -86,13 +87,13 @@ def test_ours_stands_beside_theirs() -> None:
 @pytest.mark.parametrize(
     ("settings", "reduced"),
     [
-        ({"weights": "random"}, "weights: auto -> random"),
-        ({"source_fraction": 0.1}, "source_fraction: 1.0 -> 0.1"),
-        ({"teachers": 1000}, "teachers: 200 -> 1000"),
-        ({"backbone": "resnet10t"}, "backbone: resnet50_keras -> resnet10t"),
+        ({"weights": "random"}, Change.of("weights", "auto", "random")),
+        ({"source_fraction": 0.1}, Change.of("source_fraction", 1.0, 0.1)),
+        ({"teachers": 1000}, Change.of("teachers", 200, 1000)),
+        ({"backbone": "resnet10t"}, Change.of("backbone", "resnet50_keras", "resnet10t")),
     ],
 )
-def test_other_sources_and_ensembles_do_not_mix_in(settings: dict[str, Any], reduced: str) -> None:
+def test_other_sources_and_ensembles_do_not_mix_in(settings: dict[str, Any], reduced: Change) -> None:
     wanted = transferred("trpate", "cifar10", 0.05, 1000)
     made = run(wanted, 0.8)
     other = made.model_copy(update={"config": {**made.config, **settings}, "reduced": [reduced], "key": "other"})
@@ -105,7 +106,7 @@ def test_other_sources_and_ensembles_do_not_mix_in(settings: dict[str, Any], red
 def test_arithmetic_in_half_precision_is_the_same_cell() -> None:
     wanted = transferred("trpate", "cifar10", 0.05, 1000)
     made = run(wanted, 0.8)
-    half = made.model_copy(update={"reduced": ["precision: float32 -> bfloat16"]})
+    half = made.model_copy(update={"reduced": [Change.of("precision", "float32", "bfloat16")]})
     assert material_of(PAPER, half).find(wanted) is not None
 
 

@@ -340,11 +340,11 @@ def test_command_without_records_says_what_to_do(tmp_path: Path, monkeypatch: py
 def test_records_that_cannot_be_read_are_named_and_stay_where_they_are(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run").create()
     newer = run.records_path / f"{record().key}.json"
-    newer.write_text(record().to_json().replace('"schema_version": 1', '"schema_version": 99'))
+    newer.write_text(record().to_json().replace('"schema_version": 2', '"schema_version": 99'))
     code, _, why = leaderboard(str(run.path))
     assert code
     assert "no record can be read" in why
-    assert "schema version 99, this program reads up to 1" in why
+    assert "schema version 99, this program reads up to 2" in why
     assert newer.name in why
     assert newer.exists()
     (run.records_path / f"{record(seed=1).key}.json").write_text(record(seed=1).to_json())

@@ -17,6 +17,7 @@ from records_for_tests import failed, record
 
 from bench.errors import BenchError
 from bench.record import SCHEMA_VERSION, parse_record
+from bench.rows import Change
 from bench.store import RunDir, write_atomic
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -42,6 +43,24 @@ def test_records_of_earlier_schemas_stay_readable() -> None:
     assert {int(path.stem.rsplit("-", 1)[1]) for path in paths} == set(range(1, SCHEMA_VERSION + 1))
     for path in paths:
         assert parse_record(path.read_text()).schema_version == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change.of("beta", None, 1e-5), Change.of("batched", True, False), Change.of("epochs", 40.0, 30),
+        Change.of("student", "pate_mnist", "10_cnn"), Change.of("weights", "auto", "source: a -> b"),
+    ],
+)  # fmt: skip
+def test_what_differed_in_words_is_typed(change: Change) -> None:
+    data = {**json.loads(record().to_json()), "schema_version": 1, "reduced": [str(change)]}
+    assert parse_record(json.dumps(data)).reduced == [change]
+
+
+def test_words_that_tell_no_change_are_refused() -> None:
+    data = {**json.loads(record().to_json()), "schema_version": 1, "reduced": ["anything"]}
+    with pytest.raises(ValueError, match="field reduced"):
+        parse_record(json.dumps(data))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+"""What all records are made of: strict frozen rows, and a setting that differs from the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+Scalar = bool | int | float | str | None
+
+
+class Row(BaseModel):
+    """Base of all parts of a record: frozen, and strict about fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Change(Row):
+    """One setting that differs from the paper's; what is no scalar stands there as text."""
+
+    field: str
+    paper: Scalar
+    value: Scalar
+
+    @classmethod
+    def of(cls, field: str, paper: Any, value: Any) -> Change:
+        """Return the change of `field` from the paper's value to this one."""
+        return cls(field=field, paper=_scalar(paper), value=_scalar(value))
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.paper} -> {self.value}"
+
+
+def _scalar(value: Any) -> Scalar:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
