@@ -203,6 +203,8 @@ def parse_row(text: str, kind: type[R]) -> R:
         raise ValueError("no JSON object")
     if data.get("schema_version") != 1:
         raise ValueError(f"schema version {data.get('schema_version')!r}, this program reads 1")
+    if isinstance(data.get("provenance"), dict):
+        data["provenance"].pop("command", None)  # always null: it was meant for records of cells
     try:
         return kind.model_validate(data)
     except ValidationError as error:

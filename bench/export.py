@@ -147,13 +147,13 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     from bench.models.transfer import FrozenTransfer
     from bench.reproduce import command_of
 
-    again = command_of(record) if record.provenance.command is None else None
+    command, remark = command_of(record)
     student = released.student
     frozen = student.backbone.spec if isinstance(student, FrozenTransfer) else None
     apart = frozen is not None and not frozen.carried
     return CardFacts(
-        command=record.provenance.command if again is None else again.command,
-        no_command="" if again is None else again.reason,
+        command=command,
+        no_command="" if command else remark,
         licence="the user's own" if record.dataset.startswith("folder:") else spec.licence if spec else "not known",
         source="" if spec is None else spec.source,
         citation="" if spec is None else spec.citation,

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.config import NoiseKind, PrecisionKind, Preset, as_dict, config_from
+from bench.cell_spec import CellSpec
+from bench.config import as_dict, config_from
 from bench.errors import BenchError
-from bench.interface import Basis
 from bench.locks import alive, process_start, this_machine
 from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.registry import METHODS
@@ -39,8 +39,8 @@ _HEAD = {*_WHO, "version", "plugins", "options", "shared", "units"}
 _UNIT = [entry.name for entry in dataclasses.fields(Unit)]
 _OWN = {"shared", "seed", "key"}
 """What a cell has to itself: the place of what it shares with others, its seed, and its key to compare."""
-_SHARED = {entry.name for entry in dataclasses.fields(Cell)} - {"facts", "seed", "key"}
-"""What cells have in common that differ by seed alone; the facts are the data set's."""
+_SHARED = ("cell", "dataset", "config", "reduced", "refusal", "refused")
+"""What cells have in common that differ by seed alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,9 @@ def _text(launch: Launch) -> bytes:
     for unit in launch.units:
         cell = unit.cell
         common = {
-            "method": cell.method, "dataset": cell.dataset, "revision": cell.revision, "epsilon": cell.epsilon,
-            "delta": cell.delta, "basis": cell.basis.value, "preset": cell.preset.value, "noise": cell.noise.value,
-            "precision": cell.precision.value, "config": as_dict(cell.config),
-            "reduced": [change.model_dump() for change in cell.reduced],
-            "refusal": cell.refusal.value, "refused": cell.refused, "overrides": list(cell.overrides),
+            "cell": cell.spec.model_dump(mode="json", exclude={"seed"}), "dataset": cell.dataset,
+            "config": as_dict(cell.config), "reduced": [change.model_dump() for change in cell.reduced],
+            "refusal": cell.refusal.value, "refused": cell.refused,
         }  # fmt: skip
         # Cells that differ by seed alone are many: what they have in common is written once.
         name = json.dumps(common, sort_keys=True)
@@ -191,7 +189,8 @@ def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str
         own = unit["cell"]
         if own["shared"] not in cells:
             cells[own["shared"]] = _cell(data["shared"][own["shared"]], describe)
-        cell = keyed(dataclasses.replace(cells[own["shared"]], seed=own["seed"]))
+        common = cells[own["shared"]]
+        cell = keyed(dataclasses.replace(common, spec=common.spec.model_copy(update={"seed": own["seed"]})))
         if cell.key != own["key"]:
             raise BenchError(
                 f"{own['key']} was planned by another version of this program. Give the `run` command again."
@@ -210,25 +209,21 @@ def _pair(numbers: Sequence[int] | None) -> tuple[int, int] | None:
 
 def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
     dataset = describe(common["dataset"])
-    if dataset.revision != common["revision"]:
+    spec = CellSpec.model_validate({**common["cell"], "seed": 0})
+    if METHODS.get(spec.method).version != spec.method_version:
+        raise BenchError(
+            f"{spec.method} is of another version than when its cells were planned. Give the `run` command again."
+        )
+    if dataset.revision != spec.dataset_revision:
         raise BenchError(f"{common['dataset']} has changed since its cells were planned. Give the `run` command again.")
     return Cell(
-        method=common["method"],
-        dataset=common["dataset"],
-        revision=common["revision"],
-        facts=dataset.facts,
-        epsilon=common["epsilon"],
-        delta=common["delta"],
-        basis=Basis(common["basis"]),
-        seed=0,
-        preset=Preset(common["preset"]),
-        noise=NoiseKind(common["noise"]),
-        precision=PrecisionKind(common["precision"]),
-        config=config_from(METHODS.get(common["method"]), common["config"]),
-        reduced=tuple(Change.model_validate(change) for change in common["reduced"]),
-        refusal=Refusal(common["refusal"]),
-        refused=common["refused"],
-        overrides=tuple(common["overrides"]),
+        spec,
+        dataset.name,
+        dataset.facts,
+        config_from(METHODS.get(spec.method), common["config"]),
+        tuple(Change.model_validate(change) for change in common["reduced"]),
+        Refusal(common["refusal"]),
+        common["refused"],
     )
 
 

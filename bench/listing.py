@@ -192,19 +192,15 @@ def record_page(record: Record) -> list[Table]:
             )
         )
     if record.status is Status.DONE or record.failure is not None:
-        where = record.provenance.model_dump(mode="json", exclude={"command"})
+        where = record.provenance.model_dump(mode="json")
         tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
     return tables
 
 
 def _command(record: Record) -> str:
-    """Return the command that makes the record again: its own, or for an older record one that planning finds."""
-    command, reason = record.provenance.command, record.provenance.unread.get("command", "")
-    if command is None:
-        from bench.reproduce import command_of
+    from bench.reproduce import command_of
 
-        found = command_of(record)
-        command, reason = found.command, found.reason
+    command, reason = command_of(record)
     return " ".join(filter(None, [command or "no command:", f"({reason})" if command and reason else reason]))
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from bench.cache import Cache
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
-from bench.config import Preset, as_dict, build_config
+from bench.config import as_dict, build_config
 from bench.console import Progress
 from bench.interface import Adjacency, Basis, Context, Signals
 from bench.plan import Cell, Refusal, keyed
-from bench.registry import METHODS
+from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
 from bench.seeds import Streams
 from bench.siblings import Sibling, find_sibling, logits_of, queries_of, train_sibling
@@ -97,11 +97,15 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
         shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
         overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
     method = METHODS.get(name)
-    config, reduced = build_config(method, Preset(cell.preset), cell.facts, overrides)
+    config, reduced = build_config(method, cell.preset, cell.facts, overrides)
+    asked = {
+        "method": name, "method_version": method.version, "method_file": "", "epsilon": None, "basis": Basis.CLAIMED,
+        "overrides": dict(text.removeprefix(f"{name}.").split("=", 1) for text in overrides),
+    }  # fmt: skip
     return keyed(
         dataclasses.replace(
-            cell, method=name, epsilon=None, basis=Basis.CLAIMED, config=config, reduced=tuple(reduced),
-            refusal=Refusal.NONE, refused="", key="",
+            cell, spec=cell.spec.model_copy(update=asked), config=config, reduced=tuple(reduced), refusal=Refusal.NONE,
+            refused="", key="",
         )
     )  # fmt: skip
 
@@ -115,7 +119,7 @@ def train_siblings(
     found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, sibling in found.items() if sibling is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
-    importable = not METHODS.get(cell.method).__module__.startswith("bench_plugin_")
+    importable = not plugin_file(METHODS.get(cell.method))
     workers = min(context.workers, len(missing)) if importable else 1
     if missing:
         with (

@@ -15,12 +15,11 @@ from typing import Any
 
 from bench.cache import canonical_json
 from bench.calibrations import Calibrations
-from bench.commands import needed_overrides
+from bench.cell_spec import CellSpec, Specified
+from bench.commands import needed_overrides, public_overrides
 from bench.config import (
     Grid,
-    NoiseKind,
     PrecisionKind,
-    Preset,
     Reuse,
     as_dict,
     build_config,
@@ -31,7 +30,7 @@ from bench.config import (
 from bench.errors import BenchError
 from bench.interface import Basis, Budget, Facts, Method
 from bench.record import Record, Status
-from bench.registry import METHODS
+from bench.registry import METHODS, plugin_file
 from bench.rows import Change
 from bench.store import RunDir
 
@@ -60,30 +59,31 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One method on one data set at one epsilon with one seed.
+class Cell(Specified):
+    """One cell as it is run: what was asked for, what is public about its data, and what followed.
 
     `config` is calibrated; `refused` says in words why the cell cannot run, and is empty where it can.
     """
 
-    method: str
+    spec: CellSpec
     dataset: str
-    revision: str
+    """The name that the data set is loaded by; for a user's folder it holds the path."""
     facts: Facts
-    epsilon: float | None
-    delta: float
-    basis: Basis
-    seed: int
-    preset: Preset
-    noise: NoiseKind
     config: Any
     reduced: tuple[Change, ...] = ()
     refusal: Refusal = Refusal.NONE
     refused: str = ""
     key: str = ""
-    precision: PrecisionKind = PrecisionKind.FLOAT32
-    overrides: tuple[str, ...] = ()
-    """The ``--set`` texts that made `config` differ from the preset's before it was calibrated; in no key."""
+
+    @property
+    def asked(self) -> CellSpec:
+        """What was asked for."""
+        return self.spec
+
+    @property
+    def revision(self) -> str:
+        """The revision of the data set."""
+        return self.spec.dataset_revision
 
     @property
     def title(self) -> str:
@@ -118,14 +118,15 @@ def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibra
             config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
             overrides = needed_overrides(method, grid.preset, dataset.facts, grid.overrides)
             planned = [
-                replace(_calibrated(method, config, reduced, dataset, epsilon, grid, calibrations), overrides=overrides)
+                _calibrated(method, config, reduced, overrides, dataset, epsilon, grid, calibrations)
                 for epsilon in _epsilons(method, grid)
             ]
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(
-                replace(cell, seed=seed, key=_key(cell, meaning, seed))
+                replace(cell, spec=spec, key=_key(spec, meaning))
                 for seed in grid.seeds
                 for cell, meaning in zip(planned, meanings, strict=True)
+                for spec in [cell.spec.model_copy(update={"seed": seed})]
             )
     return cells
 
@@ -135,8 +136,8 @@ def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
 
 
 def _calibrated(
-    method: type[Method], config: Any, reduced: list[Change], dataset: Dataset, epsilon: float | None, grid: Grid,
-    calibrations: Calibrations,
+    method: type[Method], config: Any, reduced: list[Change], overrides: dict[str, str], dataset: Dataset,
+    epsilon: float | None, grid: Grid, calibrations: Calibrations,
 ) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
     # A method without privacy has no basis: asking for one must not give it another key.
@@ -155,23 +156,26 @@ def _calibrated(
             config = calibrations.calibrate(method, config, budget, dataset.facts)
         except BenchError as error:
             refusal, refused = Refusal.CALIBRATION, str(error)
-    return Cell(
+    facts = dataset.facts
+    stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
+    spec = CellSpec(
         method=method.name,
-        dataset=dataset.name,
-        revision=dataset.revision,
-        facts=dataset.facts,
+        method_version=method.version,
+        method_file=plugin_file(method),
+        dataset=facts.dataset,
+        dataset_revision=dataset.revision,
+        image_shape="" if stated is None else stated[1],
+        preset=grid.preset,
+        overrides=public_overrides(overrides, config),
         epsilon=epsilon,
         delta=delta,
         basis=basis,
         seed=0,
-        preset=grid.preset,
         noise=grid.noise,
         precision=precision,
-        config=config,
-        reduced=(*reduced, *_rounded(precision)),
-        refusal=refusal,
-        refused=refused,
     )
+    changes = (*reduced, *_rounded(precision))
+    return Cell(spec, dataset.name, facts, config, changes, refusal, refused)
 
 
 def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
@@ -189,33 +193,34 @@ def cell_key(cell: Cell) -> str:
 
     Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
     """
-    return _key(cell, _meaning(cell), cell.seed)
+    return _key(cell.spec, _meaning(cell))
 
 
 def _meaning(cell: Cell) -> dict[str, Any]:
     """Return everything that the result of `cell` depends on, but for the seed: the same for all of a grid's seeds."""
+    spec = cell.spec
     return {
         "schema": KEY_VERSION,
-        "method": cell.method,
-        "version": METHODS.get(cell.method).version,
+        "method": spec.method,
+        "version": spec.method_version,
         "config": as_dict(cell.config),
-        "dataset": cell.facts.dataset,
-        "revision": cell.revision,
-        "epsilon": cell.epsilon,
-        "delta": cell.delta,
-        "basis": cell.basis.value,
-        "preset": cell.preset.value,
-        "noise": cell.noise.value,
+        "dataset": spec.dataset,
+        "revision": spec.dataset_revision,
+        "epsilon": spec.epsilon,
+        "delta": spec.delta,
+        "basis": spec.basis.value,
+        "preset": spec.preset.value,
+        "noise": spec.noise.value,
         "refused": cell.refusal.value,
         # Left out where it is what it was when there was no other: keys stay.
-        **({} if cell.precision is PrecisionKind.FLOAT32 else {"precision": cell.precision.value}),
+        **({} if spec.precision is PrecisionKind.FLOAT32 else {"precision": spec.precision.value}),
     }
 
 
-def _key(cell: Cell, meaning: dict[str, Any], seed: int) -> str:
-    digest = hashlib.sha256(canonical_json({**meaning, "seed": seed}).encode()).hexdigest()[:12]
-    budget = "inf" if cell.epsilon is None else f"{cell.epsilon:g}"
-    words = f"{cell.facts.dataset}-{cell.method}-eps{budget}-{cell.preset.value}-s{seed}"
+def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
+    digest = hashlib.sha256(canonical_json({**meaning, "seed": spec.seed}).encode()).hexdigest()[:12]
+    budget = "inf" if spec.epsilon is None else f"{spec.epsilon:g}"
+    words = f"{spec.dataset}-{spec.method}-eps{budget}-{spec.preset.value}-s{spec.seed}"
     return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
 
 
@@ -233,23 +238,8 @@ def cell_of(record: Record, dataset: Dataset) -> Cell:
         )
     if dataset.revision != record.dataset_revision:
         raise BenchError(f"{record.key} was made on another revision of {record.dataset}. {again}")
-    cell = keyed(
-        Cell(
-            method=record.method,
-            dataset=dataset.name,
-            revision=dataset.revision,
-            facts=dataset.facts,
-            epsilon=record.epsilon,
-            delta=record.delta,
-            basis=record.basis,
-            seed=record.seed,
-            preset=Preset(record.preset),
-            noise=NoiseKind(record.noise),
-            precision=PrecisionKind(record.precision),
-            config=config_from(method, record.config),
-            reduced=tuple(record.reduced),
-        )
-    )
+    config = config_from(method, record.config)
+    cell = keyed(Cell(record.cell, dataset.name, dataset.facts, config, tuple(record.reduced)))
     if cell.key != record.key:
         raise BenchError(f"{record.key} does not follow from its own settings. {again}")
     return cell

@@ -36,12 +36,8 @@ class Clock:
         artefacts: Mapping[str, tuple[int, int]] | None = None,
         waited: float = 0.0,
         private: bool = False,
-        command: str | None = None,
-        incomplete: str = "",
     ) -> Provenance:
         """Return the provenance of what ran since this clock was made, less the seconds `waited` for other processes.
-
-        `command` makes it again, once what `incomplete` says is put in.
 
         Of `private` data the time is told in minutes: how long a training takes may depend on its records.
         """
@@ -50,8 +46,6 @@ class Clock:
         if private:
             seconds = 60.0 * math.ceil(seconds / 60)
             unread["wall_seconds"] = "rounded up to minutes: how long private data takes may tell of it"
-        if incomplete:
-            unread["command"] = incomplete
         commit, dirty = _git(unread)
         packages: dict[str, str] = {}
         for name in PACKAGES:
@@ -73,7 +67,6 @@ class Clock:
             artefacts_made=made,
             artefacts_found=found,
             artefacts=dict(artefacts or {}),
-            command=command,
             unread=unread,
         )
 

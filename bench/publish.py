@@ -20,6 +20,7 @@ from typing import Any
 from bench.atomic import write_together
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.calibrations import Calibrations
+from bench.cell_spec import CellSpec
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.record import Record, Status, parse_record
@@ -41,7 +42,7 @@ class Fate(StrEnum):
     ADDED = "added"
     REPLACED = "replaced"
     COMPLETED = "completed"
-    """A published record got what it lacked: its command, or its sheet."""
+    """A published record got what it lacked: its settings as they were asked for, or its sheet."""
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -187,7 +188,7 @@ class _Work:
             self.found.unchecked[what] = self.found.unchecked.get(what, 0) + 1
         if there is not None:
             self._forget(record, there)
-        record = _with_command(record, vetted.command)
+        record = _with_overrides(record, vetted.cell)
         self._board[record.key] = record
         self.found.files[f"records/{path.name}"] = record.to_json().encode()
         self._say("record", name, fate, why)
@@ -219,7 +220,7 @@ class _Work:
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
-        """Skip a record that is published, and give the published one the command or the sheet that it lacks."""
+        """Skip a record that is published, and give the published one what it lacks."""
         lacks: list[str] = []
         sheet, file = there.sheet, f"released/{there.key}.png"
         if sheet is not None and sheet.file == file and not (self._into / file).exists():
@@ -228,14 +229,14 @@ class _Work:
                 if hashlib.sha256(data).hexdigest() == sheet.sha256 and file not in self.found.files:
                     self.found.files[file] = data
                     lacks.append("its sheet")
-        if there.provenance.command is None:
-            from bench.reproduce import command_of
+        if there.cell.overrides is None:
+            from bench.reproduce import planned_again
 
-            command = command_of(there, self._calibrations).command
-            if command is not None:
-                self._board[there.key] = _with_command(there, command)
+            again = planned_again(record, self._calibrations).cell
+            if again is not None:
+                self._board[there.key] = _with_overrides(there, again.spec)
                 self.found.files[f"records/{there.key}.json"] = self._board[there.key].to_json().encode()
-                lacks.append("its command")
+                lacks.append("its settings as they were asked for")
         if lacks:
             self._say("record", name, Fate.COMPLETED, f"{why}; it got {' and '.join(lacks)}")
         else:
@@ -336,8 +337,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _content(record: Record) -> dict[str, Any]:
-    """Return everything of a record but where and when it was made."""
-    content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance"}))
+    """Return everything of a record but where and when it was made, and how its settings were asked for."""
+    content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance": True, "cell": {"overrides"}}))
     return {**content, "public_kinds": public_kinds_of(record)}
 
 
@@ -345,10 +346,11 @@ def _student(record: Record) -> str | None:
     return None if record.student is None else record.student.sha256
 
 
-def _with_command(record: Record, command: str | None) -> Record:
-    if command is None or record.provenance.command == command:
+def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
+    """Return `record` with the ``--set`` values of the cell that was `planned` for it, where it tells none."""
+    if planned is None or record.cell.overrides is not None:
         return record
-    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"command": command})})
+    return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})
 
 
 def write(publication: Publication, into: Path) -> None:

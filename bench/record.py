@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from bench.interface import Adjacency, Basis, PrivacyUnit, PublicKind
+from bench.cell_spec import CellSpec, Specified
+from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.record_upgrades import UPGRADES
 from bench.rows import Change, Row
 
@@ -152,36 +153,23 @@ class Provenance(Row):
     artefacts_found: int = 0
     artefacts: dict[str, tuple[int, int]] = {}
     """Of each kind of artefact, how many were made and how many found: what this cell shared with others."""
-    command: str | None = None
-    """The shortest command that plans this cell alone; see :mod:`bench.commands`. None in older records."""
     unread: dict[str, str] = {}
     """Field to reason, for what could not be read."""
 
 
-class Record(Row):
+class Record(Row, Specified):
     """One cell of a grid, done or failed."""
 
     schema_version: Literal[2] = 2
     key: str
     status: Status
-    method: str
-    method_version: int
+    cell: CellSpec
     citation: str = ""
-    dataset: str
-    dataset_revision: str
     public_benchmark: bool = True
-    preset: str
     reduced: list[Change] = []
     """What differs from the paper's setting."""
     config: dict[str, Any]
-    seed: int
-    epsilon: float | None
-    """The epsilon asked for; None for a method without privacy."""
-    delta: float
-    basis: Basis
-    noise: str
-    precision: str = "float32"
-    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
+    """The settings, calibrated."""
     public_data: str
     public_kinds: list[PublicKind] = []
     """What the method declares; empty in older records, see :mod:`bench.upgrade_kinds`."""
@@ -196,6 +184,26 @@ class Record(Row):
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
+
+    @property
+    def asked(self) -> CellSpec:
+        """What was asked for."""
+        return self.cell
+
+    @property
+    def method_version(self) -> int:
+        """The version of the method that made the record."""
+        return self.cell.method_version
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name; for a user's folder without its path."""
+        return self.cell.dataset
+
+    @property
+    def dataset_revision(self) -> str:
+        """The revision of the data set."""
+        return self.cell.dataset_revision
 
     def to_json(self) -> str:
         """Return the record as it is written to its file."""
@@ -244,46 +252,18 @@ class Glance:
     file: str | None
 
 
-# As `Record.to_json` writes them: a line break inside a text is escaped, so these lines are nowhere else in a record.
-_HEAD = re.compile(rb'\{\n "schema_version": %d,\n "key": "([^"\\]+)",\n "status": "(done|failed)",\n' % SCHEMA_VERSION)
-_STUDENT = re.compile(
-    rb'\n "student": (?:null|\{\n.*?\n  "file": "([^"\\]+)",\n  "sha256": "[0-9a-f]+"\n \}),\n', re.DOTALL
-)
-_TAIL = b"\n }\n}\n"
-
-
 def glance(data: bytes) -> Glance | None:
     """Return the key, the status and the student's file of the record in `data`; None where it is none or damaged.
 
-    A record that looks as this program writes it is not parsed: thousands are looked at whenever a grid is planned. In
-    doubt it is parsed.
+    Thousands are looked at whenever a grid is planned: nothing else of them is validated.
     """
-    quick = _quick_glance(data)
-    if quick is not None:
-        return quick
     try:
-        record = parse_record(data.decode("utf-8"))
-    except ValueError:
+        values = json.loads(data)
+        if values["schema_version"] not in (SCHEMA_VERSION, *UPGRADES):
+            return None
+        student = values["student"]
+        file = None if student is None else student["file"]
+        found = Glance(values["key"], Status(values["status"]), file)
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return Glance(record.key, record.status, None if record.student is None else record.student.file)
-
-
-def _quick_glance(data: bytes) -> Glance | None:
-    head = _HEAD.match(data)
-    if head is None or not data.endswith(_TAIL):
-        return None
-    # Lost or overwritten blocks leave a head and a tail: zeros, or brackets and quotes that do not pair. A text with
-    # such signs may leave some unpaired as well; it is parsed.
-    if b"\0" in data or data.count(b'"') % 2 or data.count(b"{") != data.count(b"}"):
-        return None
-    if data.count(b"[") != data.count(b"]"):
-        return None
-    students = data.count(b'\n "student": ')
-    student = _STUDENT.search(data) if students == 1 else None
-    if student is None:
-        return None
-    try:
-        file = student[1].decode() if student[1] is not None else None
-        return Glance(head[1].decode(), Status(head[2].decode()), file)
-    except UnicodeDecodeError:
-        return None
+    return found if isinstance(found.key, str) and isinstance(found.file, str | None) else None

@@ -6,19 +6,57 @@ They work on what JSON gives. What does not fit is left as it is: :func:`bench.r
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 Values = dict[str, Any]
+_ASKED = (
+    "method", "method_version", "dataset", "dataset_revision", "preset", "epsilon", "delta", "basis", "seed", "noise",
+    "precision",
+)  # fmt: skip
 
 
 def from_1(old: Values) -> Values:
-    """Schema 2: what differs from the paper is typed; it was the text ``field: paper's value -> this value``."""
-    values = {**old, "schema_version": 2}
+    """Schema 2: what was asked for is one part, with what ``--set`` gave instead of the command.
+
+    What differs from the paper is typed; it was the text ``field: paper's value -> this value``.
+    """
+    cell = {name: old[name] for name in _ASKED if name in old}
+    values = {name: value for name, value in old.items() if name not in _ASKED} | {"schema_version": 2}
+    command, provenance = None, values.get("provenance")
+    if isinstance(provenance, dict):
+        provenance = values["provenance"] = dict(provenance)
+        command = provenance.pop("command", None)
+        if isinstance(provenance.get("unread"), dict):
+            provenance["unread"] = {name: why for name, why in provenance["unread"].items() if name != "command"}
+    values["cell"] = {**cell, **_told(command)}
     reduced = values.get("reduced")
     if isinstance(reduced, list):
         values["reduced"] = [_change(line) for line in reduced]
     return values
+
+
+def _told(command: Any) -> Values:
+    """Return what a record's command tells of its cell besides the record's own fields."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else []
+    except ValueError:
+        words = []
+    if words[:4] != ["python", "-m", "bench", "run"]:
+        return {"overrides": None}
+    overrides: dict[str, str] = {}
+    told: Values = {"overrides": overrides}
+    for option, value in zip(words[4::2], words[5::2], strict=False):
+        if option == "--set":
+            name, _, overrides[name] = value.partition("=")
+        elif option in ("--teacher", "--student"):
+            overrides[option.removeprefix("--")] = value
+        elif option == "--methods" and value.startswith("PATH/"):
+            told["method_file"] = value.removeprefix("PATH/")
+        elif option == "--datasets" and value.startswith("folder:PATH@"):
+            told["image_shape"] = value.removeprefix("folder:PATH@")
+    return told
 
 
 def _change(line: Any) -> Any:

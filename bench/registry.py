@@ -21,6 +21,8 @@ from bench.errors import BenchError, UnknownNameError
 from bench.interface import Attack, Method
 
 T = TypeVar("T")
+PLUGIN = "bench_plugin_"
+"""How the modules of files of the user's own begin."""
 
 
 class Registry(Generic[T]):
@@ -105,7 +107,7 @@ class Registry(Generic[T]):
         if len(loaded) == 1:  # a file of this project, or one that was given before
             return self._members[loaded[0]]
         before = set(self._members)
-        module_name = f"bench_plugin_{path.stem}"
+        module_name = f"{PLUGIN}{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None
         assert spec.loader is not None
@@ -154,3 +156,9 @@ def register_attack(name: str) -> Callable[[A], A]:
         return cls
 
     return add
+
+
+def plugin_file(member: type) -> str:
+    """Return the name of the file, without its folder, that a class of the user's own came from; empty for others."""
+    module = member.__module__
+    return f"{module.removeprefix(PLUGIN)}.py" if module.startswith(PLUGIN) else ""

@@ -1,4 +1,4 @@
-"""How a record is made again: a command that plans to its key, found and checked by planning alone.
+"""How a record is made again: what it says was asked for plans to its key, which planning alone tells.
 
 Nothing here reads a data set or trains. What is public about a data set comes from its pinned counts or, where only the
 files tell them, from the record itself.
@@ -6,17 +6,15 @@ files tell them, from the record itself.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.calibrations import Calibrations
-from bench.commands import PATH, command_for, grid_of, number_word
-from bench.config import Grid, NoiseKind, PrecisionKind, Preset, build_config, config_from
+from bench.cell_spec import CellSpec
+from bench.commands import command_for
+from bench.config import config_from
 from bench.errors import BenchError, UnknownNameError
 from bench.interface import Facts
 from bench.plan import Cell, Dataset, expand
@@ -27,14 +25,16 @@ _ERRORS = (BenchError, ValueError, TypeError)
 """What untrusted settings raise: names nobody knows, numbers that are none."""
 
 
+_MEANT = tuple(name for name in CellSpec.model_fields if name not in ("overrides", "method_file", "image_shape"))
+"""What of a cell its key stands for; the others only say how to ask for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The command that makes a record again; None with the `reason` where there is none."""
+    """The cell that makes a record again; None with the `reason` where planning gives another."""
 
-    command: str | None
+    cell: Cell | None
     reason: str = ""
-    cell: Cell | None = None
-    """What the command plans."""
 
 
 class _Counted:
@@ -119,144 +119,36 @@ def check_method(record: Record) -> None:
         )
 
 
-def command_of(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
-    """Return the command that plans to exactly this record's key, with the fewest ``--set`` that are found.
+def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
+    """Return the cell that planning gives for what `record` says was asked for, where it is the record's.
 
-    `calibrations` keeps what several records share. The command in the record is taken where it is right.
+    Names are compared and never looked up where they are unknown here: a record may come from anybody. `calibrations`
+    keeps what several records share.
     """
-    calibrations = calibrations or Calibrations()
-    given = record.provenance.command
-    try:
-        if given is not None:
-            return Reproduction(given, cell=_asked_by(given, record, calibrations))
-    except _ERRORS:
-        pass  # another one is looked for
     try:
         check_method(record)
         dataset = dataset_of(record)
-        cell = _found(record, dataset, calibrations)
-        if cell is None:
-            raise BenchError("no preset with any --set and a calibration gives its settings.")
-        command, _ = command_for(cell)
-        return Reproduction(command, cell=_asked_by(command, record, calibrations))
+        (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations)
+        if cell.key != record.key:
+            older = " It is of schema 1 and does not tell what --set gave." if record.cell.overrides is None else ""
+            raise BenchError(f"its settings plan {cell.key}.{older}")
+        wrong = [name for name in _MEANT if getattr(record.cell, name) != getattr(cell.spec, name)]
+        if config_from(METHODS.get(record.method), record.config) != cell.config:
+            wrong.append("config")
+        if wrong:
+            raise BenchError(f"its {', '.join(wrong)} is another than its key says.")
     except _ERRORS as error:
         return Reproduction(None, str(error))
+    return Reproduction(cell)
 
 
-def verify(command: str, record: Record, calibrations: Calibrations | None = None) -> str:
-    """Return why `command` does not plan to `record` alone, as one line; empty where it does.
+def command_of(record: Record) -> tuple[str | None, str]:
+    """Return the command that makes `record` again, and what has to be put in for it.
 
-    Names in `command` are compared with the record's and never looked up: it may come from anybody.
+    Where an older record does not tell its settings and planning without any gives another key: None, and the reason.
     """
-    try:
-        _asked_by(command, record, calibrations)
-    except _ERRORS as error:
-        return str(error)
-    return ""
-
-
-def _asked_by(command: str, record: Record, calibrations: Calibrations | None) -> Cell:
-    """Return the cell that `command` plans; raise one of `_ERRORS` where it is not the record's, or not alone."""
-    grid = grid_of(command)
-    check_method(record)
-    module = METHODS.get(record.method).__module__
-    if grid.methods not in ((record.method,), (f"{PATH}/{module.removeprefix('bench_plugin_')}.py",)):
-        raise BenchError(f"its method is not {record.method}.")
-    asked = [name.partition("@")[0] if record.dataset.startswith("folder:") else name for name in grid.datasets]
-    own = f"folder:{PATH}" if record.dataset.startswith("folder:") else record.dataset
-    if asked != [own]:
-        raise BenchError(f"its data set is not {own}.")
-    dataset = dataset_of(record)
-    grid = dataclasses.replace(grid, methods=(record.method,), datasets=(record.dataset,))
-    cells = expand(grid, lambda _: dataset, calibrations)
-    if len(cells) != 1:
-        raise BenchError(f"it plans {len(cells)} cells.")
-    if record.key != cells[0].key:
-        raise BenchError(f"it plans {cells[0].key}.")
-    told, planned = _settings(record), _settings(cells[0])
-    wrong = [name for name in told if told[name] != planned[name]]
-    if config_from(METHODS.get(record.method), record.config) != cells[0].config:
-        wrong.append("config")
-    if wrong:
-        raise BenchError(f"its {', '.join(wrong)} is another than its key says.")
-    return cells[0]
-
-
-def _settings(of: Record | Cell) -> dict[str, object]:
-    """Return what a record repeats of the cell that it came from, and its key stands for."""
-    names = ("seed", "epsilon", "delta", "basis", "preset", "noise", "precision")
-    return {name: str(getattr(of, name)) for name in names}
-
-
-def _found(record: Record, dataset: Dataset, calibrations: Calibrations) -> Cell | None:
-    """Return the cell with the record's key that needs the fewest fields to be set; None where none is found."""
-    method = METHODS.get(record.method)
-    preset = Preset(record.preset)
-    target = config_from(method, record.config)
-    names = [field.name for field in dataclasses.fields(target)]
-    # A field may have been set to one value and calibrated to another: the list of differences has the first.
-    told = {change.field: _text(change.value) for change in record.reduced}
-    texts = {name: told.get(name, _text(getattr(target, name))) for name in names}
-
-    def plan(chosen: Iterable[str]) -> Cell | None:
-        chosen = sorted(chosen, key=names.index)
-        grid = Grid(
-            (record.method,), (record.dataset,), (1.0 if record.epsilon is None else record.epsilon,), (record.seed,),
-            preset, record.basis, record.delta, NoiseKind(record.noise), PrecisionKind(record.precision),
-            tuple(f"{name}={texts[name]}" for name in chosen if texts[name] is not None),
-        )  # fmt: skip
-        try:
-            return expand(grid, lambda _: dataset, calibrations)[0]
-        except BenchError:
-            return None
-
-    def right(cell: Cell | None) -> bool:
-        return cell is not None and record.key == cell.key
-
-    def exact(cell: Cell | None) -> bool:
-        return cell is not None and right(cell) and list(cell.reduced) == record.reduced
-
-    def fewest(chosen: set[str], cell: Cell | None, fits: Callable[[Cell | None], bool]) -> Cell | None:
-        for name in sorted(chosen, key=names.index):
-            fewer = plan(chosen - {name})
-            if fits(fewer):
-                chosen, cell = chosen - {name}, fewer
-        return cell
-
-    def differing(config: Any) -> set[str]:
-        return {name for name in names if getattr(config, name) != getattr(target, name)}
-
-    before = build_config(method, preset, dataset.facts)[0]
-    cell = plan(())
-    if cell is None or exact(cell):
-        return cell
-    said = {change.field for change in {*cell.reduced} ^ {*record.reduced}} & set(names)
-    if exact(listed := plan(said)):
-        return fewest(said, listed, exact)
-    if right(cell):
-        return cell
-    calibrated = {name for name in names if getattr(cell.config, name) != getattr(before, name)}
-    wrong = differing(cell.config)
-    chosen = (wrong - calibrated) or wrong
-    cell = plan(chosen)
-    for _ in names:
-        if right(cell):
-            break
-        # What calibration gives may follow from a field that is still to be set, so one look is not enough.
-        more = (wrong if cell is None else differing(cell.config)) - chosen
-        if not more:
-            return None
-        chosen |= more
-        cell = plan(chosen)
-    return fewest(chosen, cell, right) if right(cell) else None
-
-
-def _text(value: Any) -> str | None:
-    """Return `value` as ``--set`` takes it; None where no text says it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return number_word(value)
-    return str(value) if isinstance(value, (str, int)) else None
+    if record.cell.overrides is None:
+        found = planned_again(record)
+        if found.cell is None:
+            return None, found.reason
+    return command_for(record.cell, record.private_records)

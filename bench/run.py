@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.cache import Cache
-from bench.commands import command_for
 from bench.config import NoiseKind, as_dict
 from bench.console import Progress, Stage
 from bench.data.datasets import load
@@ -396,26 +395,15 @@ def _public_data(method: type[Method], cell: Cell) -> str:
 
 def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:
     method = METHODS.get(cell.method)
-    command, incomplete = command_for(cell)
     return Record.model_validate(
         {
             "key": cell.key,
             "status": status,
-            "method": cell.method,
-            "method_version": method.version,
+            "cell": cell.spec,
             "citation": method.citation,
-            "dataset": cell.facts.dataset,
-            "dataset_revision": cell.revision,
             "public_benchmark": cell.facts.public_benchmark,
-            "preset": cell.preset.value,
             "reduced": list(cell.reduced),
             "config": as_dict(cell.config),
-            "seed": cell.seed,
-            "epsilon": cell.epsilon,
-            "delta": cell.delta,
-            "basis": cell.basis,
-            "noise": cell.noise.value,
-            "precision": cell.precision.value,
             "public_data": _public_data(method, cell),
             "public_kinds": list(method.public_kinds(cell.config, cell.facts)),
             "private_records": cell.facts.private_records,
@@ -426,8 +414,6 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
                 artefacts=cache.counts(),
                 waited=cache.waited,
                 private=not cell.facts.public_benchmark,
-                command=command,
-                incomplete=incomplete,
             ),
             **parts,
         }

@@ -20,10 +20,11 @@ from bench import reaccount
 from bench.attack_record import AttackRecord, AuditRecord
 from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
+from bench.cell_spec import CellSpec
 from bench.errors import BenchError, UnknownNameError, nearest_names
 from bench.record import Provenance, Record, Status
 from bench.registry import ATTACKS, METHODS
-from bench.reproduce import Reproduction, check_method, command_of, dataset_of, verify
+from bench.reproduce import Reproduction, check_method, dataset_of, planned_again
 
 LONGEST = 5000
 """Characters of one text; those of this project have some hundreds."""
@@ -45,7 +46,8 @@ class Vetted:
 
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    command: str | None = None
+    cell: CellSpec | None = None
+    """What planning gives for the record, where that is the record's cell."""
 
 
 def vet_record(
@@ -53,7 +55,7 @@ def vet_record(
 ) -> Vetted:
     """Return what is wrong with a finished cell's `record`, each in one line that also says what to do.
 
-    Without `replan` its key and command are not looked at, without `account` its proven epsilon: each may take seconds.
+    Without `replan` its key is not looked at, without `account` its proven epsilon: each may take seconds.
     """
     found = Vetted()
     found.problems += _look(record)
@@ -65,9 +67,9 @@ def vet_record(
         found.problems += problems
         found.unchecked += unchecked
     if replan and not known:
-        reproduced = command_of(record, calibrations)
-        found.problems += _planned(record, reproduced, calibrations)
-        found.command = reproduced.command
+        reproduced = planned_again(record, calibrations)
+        found.problems += _planned(record, reproduced)
+        found.cell = None if reproduced.cell is None else reproduced.cell.spec
         if reproduced.cell is not None and record.privacy is not None:
             for check in (reaccount.claimed, reaccount.charged):
                 problems, unchecked = check(record, record.privacy, reproduced.cell)
@@ -278,17 +280,14 @@ def _known(record: Record) -> list[str]:
     return []
 
 
-def _planned(record: Record, reproduced: Reproduction, calibrations: Calibrations | None) -> list[str]:
+def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     """Return what is wrong with a record beside the cell that planning gives for it."""
     from bench.run import _public_data
 
-    cell, given = reproduced.cell, record.provenance.command
+    cell = reproduced.cell
     if cell is None:
         return [f"its key is not what planning gives: {reproduced.reason.rstrip('.')}. Run its cell again."]
     problems = []
-    if given is not None and given != reproduced.command:
-        why = verify(given, record, calibrations).rstrip(".")
-        problems.append(f"its command is of another cell: {why}. Delete the field: this command writes the right one.")
     method = METHODS.get(record.method)
     if list(cell.reduced) != record.reduced:
         problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")

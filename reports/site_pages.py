@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from bench.attack_record import AttackRecord, AuditRecord, Channel
+from bench.commands import command_for
 from bench.privacy.impossible import rounded_up
 from bench.record import Accountant, Record
 from reports.attacks import percent
@@ -256,20 +256,13 @@ def _provenance(record: Record) -> Table:
 
 def command_of(record: Record) -> tuple[str, str]:
     """Return the command that makes the record anew, and a remark on what it leaves out."""
-    if record.provenance.command:
-        return record.provenance.command, ""
-    words = ["python", "-m", "bench", "run", "--methods", record.method, "--datasets", record.dataset]
-    if record.epsilon is not None:
-        words += ["--eps", f"{record.epsilon:g}"]
-    words += ["--seeds", str(record.seed), "--basis", record.basis.value, "--preset", record.preset]
-    if record.noise != "seeded":
-        words += ["--noise", record.noise]
-    if record.precision != "float32":
-        words += ["--precision", record.precision]
-    return shlex.join(words), (
-        "The command that was given is not in the record. This one is made from its fields; settings that were given "
-        "by --set, --teacher or --student are not in it: compare the settings above."
-    )
+    command, missing = command_for(record.cell, record.private_records)
+    if record.cell.overrides is None:
+        return command, (
+            "The command that was given is not in the record. This one is made from its fields; settings that were "
+            "given by --set, --teacher or --student are not in it: compare the settings above."
+        )
+    return command, missing and f"{missing}."
 
 
 def method_facts(name: str, source: MethodSource | None, record: Record | None) -> list[tuple[str, str]]:

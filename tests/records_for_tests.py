@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bench.cell_spec import CellSpec
 from bench.interface import Adjacency, Basis, PrivacyUnit
 from bench.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
 
@@ -49,7 +50,14 @@ def record(
         "public_data": "none", "private_records": 60_000, "public_records": 9_000, "privacy": privacy,
         "utility": Utility(accuracy=accuracy, test_records=1_000), "provenance": provenance(),
     }  # fmt: skip
-    return Record(**{**given, **changes})
+    given |= changes
+    cell = CellSpec(**{name: given.pop(name) for name in CellSpec.model_fields if name in given})
+    return Record(cell=cell, **given)
+
+
+def asked(record: Record, **changes: Any) -> Record:
+    """Return `record` with another cell."""
+    return record.model_copy(update={"cell": record.cell.model_copy(update=changes)})
 
 
 def failed(reason: str = "more teachers than records", **changes: Any) -> Record:

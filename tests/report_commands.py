@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from records_for_tests import record
 
-from bench.config import Grid, Preset, as_dict, build_config, check_overrides
+from bench.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_config, check_overrides
 from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.errors import BenchError
@@ -41,10 +41,16 @@ def grid_of(command: str) -> Grid:
     methods, datasets = given.pop("--methods"), given.pop("--datasets")
     epsilons = tuple(map(float, given.pop("--eps", "1,10").split(",")))
     seeds = tuple(map(int, given.pop("--seeds").split(",")))
+    delta = float(given.pop("--delta")) if "--delta" in given else None
+    noise, precision = NoiseKind(given.pop("--noise", "seeded")), PrecisionKind(given.pop("--precision", "float32"))
+    sets = [value for name, value in flags if name == "--set"]
+    sets += [f"{name}={given.pop(f'--{name}')}" for name in ("teacher", "student") if f"--{name}" in given]
     if given:
         raise ValueError(f"unknown options: {given}")
-    sets = tuple(value for name, value in flags if name == "--set")
-    return Grid(tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, overrides=sets)
+    return Grid(
+        tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, delta, noise, precision,
+        tuple(sets),
+    )  # fmt: skip
 
 
 def describe(name: str) -> Dataset:

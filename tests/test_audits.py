@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from one_teacher import OneTeacher, one_cell
-from records_for_tests import provenance, record
+from records_for_tests import asked, provenance, record
 
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
@@ -230,7 +230,7 @@ def test_what_cannot_be_told_is_said_before_anything_is_trained(tmp_path: Path) 
         crowded = audit_student(student, AuditOptions(canaries=2_000, draws=0), run_dir, source, Progress())
         assert crowded.failure is not None
         assert "too few private records" in crowded.failure.reason
-        other = student.model_copy(update={"method_version": 99})
+        other = asked(student, method_version=99)
         stale = audit_student(other, FAST, run_dir, source, Progress())
         assert stale.failure is not None
         assert "version 99" in stale.failure.reason

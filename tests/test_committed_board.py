@@ -76,7 +76,7 @@ def test_every_committed_record_is_planned_again() -> None:
     for record in every_record():
         found = vet_record(record, calibrations)
         assert found.problems == [], record.key
-        assert found.command
+        assert found.cell == record.cell
 
 
 def test_committed_audits_and_attacks_would_be_published_again() -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import bench.publish
 import bench.record
 from bench.cli import app
+from bench.commands import command_for
 from bench.errors import BenchError
 from bench.publish import Fate, examine, opened, rebuild, write
 from bench.record import parse_record
@@ -35,7 +36,6 @@ Values = dict[str, Any]
 
 def values_of(key: str) -> Values:
     values: Values = json.loads((BOARD / "records" / f"{key}.json").read_text())
-    values["provenance"].pop("command", None)
     return values
 
 
@@ -84,7 +84,8 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
     assert done.exit_code == 0, done.output
     assert "added" in done.output
     record = parse_record((into / "records" / f"{PATE}.json").read_text())
-    assert record.provenance.command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0"
+    command, _ = command_for(record.cell, record.private_records)
+    assert command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0"
     assert "| pate | 10 (claimed)" in (into / "leaderboard.md").read_text()
     before = all_of(into)
     rebuild(into)
@@ -120,14 +121,14 @@ EDITS: list[tuple[str, Any, str]] = [
     ("schema_version", 99, "schema version 99, this program reads up to 2. Update this program"),
     ("nonsense", 1, "it is damaged .field nonsense"),
     ("key", "mnist-pate-eps10-quick-s0-000000000000", "it holds the record of mnist-pate-eps10-quick-s0-000000000000"),
-    ("method", "pat", "unknown method 'pat'. Did you mean 'pate'"),
-    ("method", "/nowhere/evil.py", "unknown method"),
-    ("method_version", 7, "version 7 of pate made it, here is version 1"),
-    ("dataset", "mnisd", "unknown data set 'mnisd'"),
-    ("dataset_revision", "sha256:0", "it was made on revision sha256:0"),
+    ("cell.method", "pat", "unknown method 'pat'. Did you mean 'pate'"),
+    ("cell.method", "/nowhere/evil.py", "unknown method"),
+    ("cell.method_version", 7, "version 7 of pate made it, here is version 1"),
+    ("cell.dataset", "mnisd", "unknown data set 'mnisd'"),
+    ("cell.dataset_revision", "sha256:0", "it was made on revision sha256:0"),
     ("private_records", 59_999, "60000 private"),
     ("public_benchmark", False, "no public benchmark"),
-    ("seed", 1, "its key is not what planning gives"),
+    ("cell.seed", 1, "its key is not what planning gives"),
     ("config.gamma", 0.04, "its key is not what planning gives"),
     ("reduced", [], "what it says differs from the paper is not what planning gives"),
     ("public_data", "none", "its public data or its citation"),
@@ -136,8 +137,9 @@ EDITS: list[tuple[str, Any, str]] = [
     ("provenance.git_dirty", True, "it ran from changed files"),
     ("provenance.git_commit", None, "did not run from a git checkout"),
     ("provenance.wall_seconds", "NaN", "provenance.wall_seconds is no number"),
-    ("provenance.command", "python -m bench run --methods pate --eps 1 --seeds 0", "its command is of another cell"),
-    ("provenance.command", "rm -rf .", "its command is of another cell"),
+    ("cell.overrides", {"teachers": "100"}, "its key is not what planning gives"),
+    ("cell.overrides", {"teachers": "many"}, "its key is not what planning gives: --set pate.teachers=many"),
+    ("cell.overrides", {"rm -rf": ""}, "its key is not what planning gives: unknown option"),
     ("utility.accuracy", "NaN", "utility.accuracy is no number"),
     ("utility.accuracy", "Infinity", "utility.accuracy is infinite"),
     ("utility.accuracy", 1.5, "lies outside 0 to 1"),
@@ -199,9 +201,9 @@ def consistent(values: Values) -> None:
     from bench.reaccount import account_events, all_accountants
 
     privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
-    figure = account_events(events, privacy["unit"], values["delta"])[0]
+    figure = account_events(events, privacy["unit"], values["cell"]["delta"])[0]
     privacy["proven"] |= {"epsilon": figure.epsilon, "name": figure.name, "note": figure.note, "order": figure.order}
-    names = {row.name: row.epsilon for row in all_accountants(events, values["delta"])}
+    names = {row.name: row.epsilon for row in all_accountants(events, values["cell"]["delta"])}
     privacy["accountants"] = [row for row in privacy["accountants"] if row["name"] in names]
     for row in privacy["accountants"]:
         row["epsilon"] = names[row["name"]]
@@ -321,13 +323,20 @@ def test_two_run_directories_with_one_cell_give_it_once(run: Path, into: Path, t
     assert [item.fate for item in found.items] == [Fate.ADDED, Fate.SKIPPED]
 
 
-def test_a_published_record_gets_the_command_that_it_lacks(into: Path) -> None:
-    put(into, values_of(GNMAX))
-    found = examine([into], into)
-    assert {item.fate for item in found.items} <= {Fate.COMPLETED, Fate.SKIPPED}
+def test_a_published_record_gets_the_settings_that_it_lacks(run: Path, into: Path) -> None:
+    values = values_of(PATE)
+    put(into, {**values, "cell": {**values["cell"], "overrides": None}})
+    found = examine([run], into)
+    assert [item.fate for item in found.items] == [Fate.COMPLETED]
     write(found, into)
-    commands = [parse_record(path.read_text()).provenance.command for path in (into / "records").glob("*.json")]
-    assert all(command and command.startswith("python -m bench run --methods ") for command in commands)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
+
+
+def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path: Path) -> None:
+    values = values_of(PATE)
+    put(tmp_path / "run", {**values, "cell": {**values["cell"], "overrides": None}})
+    write(examine([tmp_path / "run"], into), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
 
 
 def test_sheets_are_taken_by_their_digest(run: Path, into: Path) -> None:

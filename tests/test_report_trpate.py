@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from records_for_tests import record
+from records_for_tests import asked, record
 from report_commands import check_records, check_settings, material_of, planned, record_of
 
 from bench.privacy.claims import advanced_largest_count
@@ -66,7 +66,7 @@ def test_every_printed_number_stands_in_its_table(number: str) -> None:
 
 def test_splits_stand_beside_the_papers() -> None:
     made = run(transferred("trpate", "movie-review", 0.05, 1000), 0.66)
-    seeds = [made.model_copy(update={"private_records": 6400, "public_records": 1000, "seed": s, "key": f"k{s}"})
+    seeds = [asked(made.model_copy(update={"private_records": 6400, "public_records": 1000, "key": f"k{s}"}), seed=s)
              for s in (0, 1)]  # fmt: skip
     rows = {row["data set"]: row for row in table("1", material_of(PAPER, *seeds))}
     row = rows["Movie Review"]

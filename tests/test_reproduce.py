@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records_for_tests import asked
+from report_commands import grid_of
 from typer.testing import CliRunner
 
-from bench.calibrations import Calibrations
+from bench.cell_spec import CellSpec
 from bench.cli import app
-from bench.commands import command_for, grid_of, needed_overrides
+from bench.commands import command_for, needed_overrides, public_overrides
 from bench.config import Grid, NoiseKind, PrecisionKind, Preset
 from bench.data.datasets import all_datasets
 from bench.errors import BenchError
@@ -20,7 +22,7 @@ from bench.interface import Basis, Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record, parse_record
 from bench.registry import METHODS
-from bench.reproduce import command_of, public_dataset, verify
+from bench.reproduce import command_of, planned_again, public_dataset
 from bench.store import RunDir
 
 RECORDS = Path(__file__).parent.parent / "leaderboards" / "records"
@@ -30,8 +32,12 @@ PATE = "mnist-pate-eps10-quick-s0-68885667e3d8"
 
 def committed(key: str, **changes: Any) -> Record:
     record = parse_record((RECORDS / f"{key}.json").read_text())
-    provenance = record.provenance.model_copy(update={"command": changes.pop("command", None)})
-    return record.model_copy(update={**changes, "provenance": provenance})
+    cell = {name: changes.pop(name) for name in list(changes) if name in CellSpec.model_fields}
+    return asked(record.model_copy(update=changes), **cell)
+
+
+def command(cell: Cell) -> tuple[str, str]:
+    return command_for(cell.spec, cell.facts.private_records)
 
 
 def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", facts: Facts = FACTS, **grid: Any) -> Cell:
@@ -66,39 +72,39 @@ def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", fact
     ],
 )  # fmt: skip
 def test_the_command_is_the_shortest_that_plans_the_cell(cell: Cell, words: str) -> None:
-    command, missing = command_for(cell)
-    assert command == f"python -m bench run {words}"
-    assert missing == ""
-    again = expand(grid_of(command), lambda name: Dataset(name, FACTS, "sha256:0"))
-    assert [other.key for other in again] == [cell.key]
+    assert command(cell) == (f"python -m bench run {words}", "")
+    for grid in (grid_of(command(cell)[0]), cell.spec.grid()):
+        again = expand(grid, lambda name: Dataset(name, FACTS, "sha256:0"))
+        assert [other.key for other in again] == [cell.key]
+        assert again[0].spec == cell.spec
 
 
 def test_overrides_that_change_nothing_are_left_out() -> None:
     method = METHODS.get("pate")
     teachers = method.presets(FACTS)["quick"]["teachers"]
-    assert needed_overrides(method, Preset.QUICK, FACTS, (f"teachers={teachers}", "pate.gamma=0.2")) == ("gamma=0.2",)
+    needed = needed_overrides(method, Preset.QUICK, FACTS, (f"teachers={teachers}", "pate.gamma=0.2"))
+    assert needed == {"gamma": "0.2"}
 
 
 def test_no_path_of_the_machine_is_in_a_command() -> None:
     folder = dataclasses.replace(FACTS, dataset="folder:mine", public_benchmark=False)
     own = cell_for(dataset="folder:/home/alice/mine@1x28x28", facts=folder)
-    command, missing = command_for(own)
-    assert command == "python -m bench run --methods pate --datasets folder:PATH@1x28x28 --eps 10 --seeds 0"
+    text, missing = command(own)
+    assert text == "python -m bench run --methods pate --datasets folder:PATH@1x28x28 --eps 10 --seeds 0"
     assert "PATH is the folder of the images" in missing
+    assert "alice" not in own.spec.model_dump_json()
 
     plain = cell_for(method="trpate", preset=Preset.TINY)
     weights = dataclasses.replace(plain.config, weights="file:w.pth", weights_sha256="ab" * 32)
-    command, missing = command_for(
-        dataclasses.replace(plain, config=weights, overrides=("weights=file:/home/a/w.pth",))
-    )
-    assert command.endswith(f"--set weights=file:w.pth --set weights_sha256={'ab' * 32}")
-    assert missing == ""
+    shown = public_overrides({"weights": "file:/home/a/w.pth"}, weights)
+    assert shown == {"weights": "file:w.pth", "weights_sha256": "ab" * 32}
 
-    for value, shown in (("source:folder:/home/alice/x/", "source:folder:PATH/x"), (r"C:\data\x", "'weights=PATH/x'")):
-        command, missing = command_for(dataclasses.replace(plain, overrides=(f"weights={value}",)))
-        assert shown.strip("'") in command
-        assert "alice" not in command
-        assert "PATH" in missing
+    for value, shown_value in (("source:folder:/home/alice/x/", "source:folder:PATH/x"), (r"C:\data\x", "PATH/x")):
+        shown = public_overrides({"weights": value}, plain.config)
+        assert shown == {"weights": shown_value}
+        text, missing = command_for(plain.spec.model_copy(update={"overrides": shown}), 60_000)
+        assert text.endswith(f"--set weights={shown_value}")
+        assert missing == "PATH is the folder of what --set weights names"
 
 
 def test_a_method_in_a_file_is_named_without_its_folder(tmp_path: Path) -> None:
@@ -109,66 +115,31 @@ def test_a_method_in_a_file_is_named_without_its_folder(tmp_path: Path) -> None:
     )
     try:
         cell = cell_for(method=str(file))
-        command, missing = command_for(cell)
-        assert command == "python -m bench run --methods PATH/once.py --datasets mnist --eps 10 --seeds 0"
+        assert str(tmp_path) not in cell.spec.model_dump_json()
+        text, missing = command(cell)
+        assert text == "python -m bench run --methods PATH/once.py --datasets mnist --eps 10 --seeds 0"
         assert "folder of the method's file" in missing
     finally:
         METHODS._members.pop("reproduced-once", None)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "rm -rf .",
-        "python -m bench run --methods pate; rm -rf .",
-        "python -m bench run --methods pate --out /etc",
-        "python -m bench run --datasets mnist",
-        "python -m bench run --methods pate --eps ten",
-        "python -m bench run --methods 'pate",
-        "python -m bench run --methods pate --preset none",
-    ],
-)
-def test_what_is_no_command_of_a_cell_is_refused(command: str) -> None:
-    with pytest.raises(BenchError, match=r"no command of one cell|a command begins"):
-        grid_of(command)
-
-
-def test_a_foreign_command_is_compared_and_never_executed(tmp_path: Path) -> None:
-    record = committed(PATE)
+def test_names_of_a_foreign_record_are_compared_and_never_executed(tmp_path: Path) -> None:
     trap = tmp_path / "trap.py"
     trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
-    start = "python -m bench run --datasets mnist --eps 10 --seeds 0"
-    assert verify(f"{start} --methods {trap}", record) == "its method is not pate."
+    found = planned_again(committed(PATE, method=str(trap), method_file=str(trap)))
+    assert "unknown method" in found.reason
     assert not (tmp_path / "sprung").exists()
-    assert verify(f"{start} --methods pate --datasets folder:/", record) == "its data set is not mnist."
-    assert verify(f"{start} --methods pate", record) == ""
-    assert "it plans mnist-pate-eps1-" in verify(f"{start} --methods pate --eps 1", record)
-    assert verify(f"{start} --methods pate --eps 1,10", record) == "it plans 2 cells."
-    assert verify(f"{start} --methods pate", record.model_copy(update={"seed": 5})).startswith("its seed is another")
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (PATE, "--methods pate --datasets mnist --eps 10 --seeds 0"),
-        ("mnist-nonprivate-epsinf-quick-s1-86d811d9979d", "--methods nonprivate --datasets mnist --seeds 1"),
-        (
-            "cifar10-trpate-eps25.18-paper-s2-670f2660006e",
-            "--methods trpate --datasets cifar10 --eps 25.18 --seeds 2 --preset paper",
-        ),
-        (
-            "cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47",
-            "--methods pate --datasets cifar10 --eps 5.8 --seeds 1 --set teachers=200 --set gamma=0.05 "
-            "--set least_queries=1",
-        ),
-    ],
-)
-def test_planning_finds_the_command_of_an_older_record(key: str, words: str) -> None:
-    record = committed(key)
-    found = command_of(record)
-    assert found.command is not None
-    assert found.command.startswith(f"python -m bench run {words}")
-    assert verify(found.command, record) == ""
+def test_every_part_of_what_was_asked_for_is_held_against_the_key() -> None:
+    plain = committed("mnist-nonprivate-epsinf-quick-s1-86d811d9979d")
+    assert planned_again(plain).cell is not None
+    assert planned_again(asked(plain, epsilon=3.0)).reason == "its epsilon is another than its key says."
+    assert planned_again(asked(plain, basis=Basis.PROVEN)).reason == "its basis is another than its key says."
+    assert planned_again(asked(plain, precision="bf16")).reason == "its precision is another than its key says."
+    assert "epsilon must be a positive finite number" in planned_again(asked(plain, epsilon=-1.0)).reason
+    wrong = plain.model_copy(update={"config": {**plain.config, "epochs": 1.0}})
+    assert planned_again(wrong).reason == "its config is another than its key says."
 
 
 @pytest.mark.parametrize(
@@ -177,16 +148,25 @@ def test_planning_finds_the_command_of_an_older_record(key: str, words: str) -> 
         ({"method_version": 0}, "version 0 of pate made it, here is version 1: only the program of commit"),
         ({"method": "patty"}, "unknown method 'patty'"),
         ({"dataset_revision": "sha256:1"}, "it was made on revision sha256:1"),
-        ({"dataset": "folder:mine"}, "no preset"),
-        ({"seed": 7}, "no preset with any --set and a calibration gives its settings"),
-        ({"preset": "slow"}, "'slow' is not a valid Preset"),
+        ({"dataset": "folder:mine"}, "its settings plan folder_mine-pate-eps10-quick-s0-"),
+        ({"seed": 7}, "its settings plan mnist-pate-eps10-quick-s7-"),
+        ({"overrides": {"gamma": "0.3"}}, "its settings plan mnist-pate-eps10-quick-s0-"),
+        ({"overrides": {"teacherz": "3"}}, "teacherz"),
         ({"config": {}}, "the settings of pate have changed"),
     ],
 )
 def test_a_record_that_nothing_makes_again_says_why(changes: dict[str, Any], says: str) -> None:
-    found = command_of(committed(PATE, **changes))
-    assert found.command is None
+    found = planned_again(committed(PATE, **changes))
+    assert found.cell is None
     assert says in found.reason
+
+
+def test_a_record_that_does_not_tell_its_settings_is_planned_without_any() -> None:
+    text, missing = command_of(committed(PATE, overrides=None))
+    assert (text, missing) == ("python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0", "")
+    text, why = command_of(committed("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47", overrides=None))
+    assert text is None
+    assert "does not tell what --set gave" in why
 
 
 def test_facts_of_a_data_set_are_known_without_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,19 +184,11 @@ def test_run_writes_the_command_and_show_prints_it(tmp_path: Path) -> None:
     done = runner.invoke(app, ["run", *words, *out, "--workers", "1", "-q"])
     assert done.exit_code == 0, done.output
     (record,) = RunDir(tmp_path / "runs").read_records().found
-    command = record.provenance.command
-    assert command is not None
-    assert command.startswith("python -m bench run --methods nonprivate --datasets digits --seeds 4 --preset tiny")
-    assert verify(command, record) == ""
-    planned = runner.invoke(app, ["plan", *command.split()[4:], *out, "--json"])
+    text, missing = command_of(record)
+    assert text == "python -m bench run --methods nonprivate --datasets digits --seeds 4 --preset tiny --set epochs=1"
+    assert missing == ""
+    assert planned_again(record).cell is not None
+    planned = runner.invoke(app, ["plan", *text.split()[4:], *out, "--json"])
     assert [cell["key"] for cell in json.loads(planned.stdout)["cells"]] == [record.key]
     shown = runner.invoke(app, ["show", record.key, *out], terminal_width=300)
     assert "made again by" in shown.output
-
-
-@pytest.mark.slow
-def test_every_committed_record_has_a_command() -> None:
-    calibrations = Calibrations()
-    for path in sorted(RECORDS.glob("*.json")):
-        found = command_of(committed(path.stem), calibrations)
-        assert found.command is not None, (path.name, found.reason)

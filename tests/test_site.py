@@ -256,8 +256,8 @@ def test_ledger_folds_events_that_repeat() -> None:
 
 
 def test_command_is_the_recorded_one_or_says_what_it_lacks() -> None:
-    command, remark = site_pages.command_of(record(method="a b", epsilon=None))
-    assert command == ("python -m bench run --methods 'a b' --datasets mnist --seeds 0 --basis claimed --preset quick")
+    command, remark = site_pages.command_of(record(method="a b", epsilon=None, overrides=None))
+    assert command == ("python -m bench run --methods 'a b' --datasets mnist --seeds 0")
     assert "--set" in remark
 
 

@@ -21,6 +21,7 @@ from bench.rows import Change
 from bench.store import RunDir, write_atomic
 
 FIXTURES = Path(__file__).parent / "fixtures"
+FIRST = json.loads((FIXTURES / "record-schema-1.json").read_text())
 
 
 def test_record_survives_its_file(tmp_path: Path) -> None:
@@ -53,12 +54,37 @@ def test_records_of_earlier_schemas_stay_readable() -> None:
     ],
 )  # fmt: skip
 def test_what_differed_in_words_is_typed(change: Change) -> None:
-    data = {**json.loads(record().to_json()), "schema_version": 1, "reduced": [str(change)]}
+    data = {**FIRST, "reduced": [str(change)]}
     assert parse_record(json.dumps(data)).reduced == [change]
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (None, {"overrides": None}),
+        ("rm -rf .", {"overrides": None}),
+        ("python -m bench run --methods 'pate", {"overrides": None}),
+        ("python -m bench run --methods pate --eps 10", {"overrides": {}}),
+        (
+            "python -m bench run --methods PATH/mine.py --datasets folder:PATH@1x28x28 --eps 10 --seeds 0 "
+            "--teacher small_cnn --set gamma=0.1 --set 'weights=file:PATH/w=1.pth'",
+            {
+                "method_file": "mine.py", "image_shape": "1x28x28",
+                "overrides": {"teacher": "small_cnn", "gamma": "0.1", "weights": "file:PATH/w=1.pth"},
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_command_told_is_part_of_the_cell(command: str | None, told: dict[str, object]) -> None:
+    provenance = {**FIRST["provenance"], "command": command, "unread": {"command": "PATH is a folder", "threads": "?"}}
+    read = parse_record(json.dumps({**FIRST, "provenance": provenance}))
+    assert read.cell == record().cell.model_copy(update={"dataset": FIRST["dataset"], **told})
+    assert read.provenance.unread == {"threads": "?"}
+    assert parse_record(read.to_json()) == read
+
+
 def test_words_that_tell_no_change_are_refused() -> None:
-    data = {**json.loads(record().to_json()), "schema_version": 1, "reduced": ["anything"]}
+    data = {**FIRST, "reduced": ["anything"]}
     with pytest.raises(ValueError, match="field reduced"):
         parse_record(json.dumps(data))
 

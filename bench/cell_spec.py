@@ -1,0 +1,96 @@
+"""What a cell is: everything that was asked for, from which its settings, its key and its command follow."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bench.config import Grid, NoiseKind, PrecisionKind, Preset
+from bench.interface import Basis
+from bench.rows import Row
+
+
+class CellSpec(Row):
+    """One method on one data set at one epsilon with one seed, as it was asked for; no path of a machine is in it."""
+
+    method: str
+    method_version: int
+    method_file: str = ""
+    """Name of the file that a method of the user's own was read from; its folder is not told."""
+    dataset: str
+    dataset_revision: str
+    image_shape: str = ""
+    """Channels x height x width, where it was stated with a folder of images."""
+    preset: Preset
+    overrides: dict[str, str] | None = Field(default_factory=dict)
+    """The ``--set`` values by field without which the settings would be others; in no key. None in records of schema 1
+    that did not tell them."""
+    epsilon: float | None
+    """None for a method without privacy."""
+    delta: float
+    basis: Basis
+    seed: int
+    noise: NoiseKind
+    precision: PrecisionKind = PrecisionKind.FLOAT32
+    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
+
+    def grid(self) -> Grid:
+        """Return the grid that has this cell alone.
+
+        Raises :class:`bench.errors.BenchError` where an epsilon, a delta or a seed makes no sense.
+        """
+        return Grid(
+            (self.method,), (self.dataset,), (1.0 if self.epsilon is None else self.epsilon,), (self.seed,),
+            self.preset, self.basis, self.delta, self.noise, self.precision,
+            tuple(f"{field}={value}" for field, value in (self.overrides or {}).items()),
+        )  # fmt: skip
+
+
+class Specified:
+    """What holds a :class:`CellSpec`, and is read as if it were one."""
+
+    __slots__ = ()
+
+    @property
+    def asked(self) -> CellSpec:
+        """What was asked for."""
+        raise NotImplementedError
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.asked.method
+
+    @property
+    def preset(self) -> Preset:
+        """How much of the paper's setting is run."""
+        return self.asked.preset
+
+    @property
+    def epsilon(self) -> float | None:
+        """The epsilon asked for; None for a method without privacy."""
+        return self.asked.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The delta asked for."""
+        return self.asked.delta
+
+    @property
+    def basis(self) -> Basis:
+        """Which of the epsilons is the one asked for."""
+        return self.asked.basis
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random but secure noise."""
+        return self.asked.seed
+
+    @property
+    def noise(self) -> NoiseKind:
+        """Where the noise of mechanisms comes from."""
+        return self.asked.noise
+
+    @property
+    def precision(self) -> PrecisionKind:
+        """Of the arithmetic of teacher ensembles."""
+        return self.asked.precision
