@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from bench.interface import Adjacency, AuditKind, PrivacyUnit
 from bench.record import Failure, Provenance, Status
-from bench.rows import Row
+from bench.rows import Row, SchemaError
 
 
 class Estimated(Row):
@@ -193,7 +193,7 @@ R = TypeVar("R", AttackRecord, AuditRecord)
 def parse_row(text: str, kind: type[R]) -> R:
     """Return the record of this `kind` that `text` holds.
 
-    Raises ValueError, in one line, where `text` is none, or one of a newer schema.
+    Raises ValueError, in one line, where `text` is none; :class:`SchemaError` where it is of a newer schema.
     """
     try:
         data = json.loads(text)
@@ -202,7 +202,7 @@ def parse_row(text: str, kind: type[R]) -> R:
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
     if data.get("schema_version") != 1:
-        raise ValueError(f"schema version {data.get('schema_version')!r}, this program reads 1")
+        raise SchemaError(f"schema version {data.get('schema_version')!r}, this program reads 1")
     if isinstance(data.get("provenance"), dict):
         data["provenance"].pop("command", None)  # always null: it was meant for records of cells
     try:

@@ -24,6 +24,7 @@ from bench.cell_spec import CellSpec
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.record import Record, Status, parse_record
+from bench.rows import SchemaError
 from bench.store import RunDir
 from bench.upgrade_kinds import public_kinds_of
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
@@ -315,7 +316,7 @@ class _Work:
             return parse(_bytes(path).decode("utf-8"))
         except (OSError, UnicodeDecodeError, ValueError) as error:
             why = str(error).splitlines()[0][:200]
-            newer = "schema version" in why
+            newer = isinstance(error, SchemaError)
             what = "Update this program." if newer else "Delete it and run its cell again."
             self._say(kind, name, Fate.REFUSED, f"{why}. {what}" if newer else f"it is damaged ({why}). {what}")
             return None

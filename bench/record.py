@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from bench.cell_spec import CellSpec, Specified
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.record_upgrades import UPGRADES
-from bench.rows import Change, Row
+from bench.rows import Change, Row, SchemaError
 
 SCHEMA_VERSION = 2
 """Raised when a field changes its meaning or goes; :mod:`bench.record_upgrades` turns older records into this one."""
@@ -216,7 +216,7 @@ _CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')
 def parse_record(text: str) -> Record:
     """Return the record that `text` holds, upgraded where an older program wrote it.
 
-    Raises ValueError, in one line, where `text` is no record or one of a newer schema.
+    Raises ValueError, in one line, where `text` is no record; :class:`SchemaError` where it is of a newer schema.
     """
     if _CURRENT.match(text):
         try:
@@ -234,7 +234,7 @@ def parse_record(text: str) -> Record:
         data = UPGRADES[version](data)
         version = data["schema_version"]
     if version != SCHEMA_VERSION:
-        raise ValueError(f"schema version {version!r}, this program reads up to {SCHEMA_VERSION}")
+        raise SchemaError(f"schema version {version!r}, this program reads up to {SCHEMA_VERSION}")
     try:
         return Record.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What all records are made of: strict frozen rows, and a setting that differs from the paper's."""
+"""What all records are made of: strict frozen rows, a setting that differs from the paper's, and what may be wrong."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ class Row(BaseModel):
     """Base of all parts of a record: frozen, and strict about fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class SchemaError(ValueError):
+    """A record is of a schema that this program does not read."""
 
 
 class Change(Row):
