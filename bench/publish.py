@@ -26,7 +26,6 @@ from bench.errors import BenchError
 from bench.record import Record, Status, parse_record
 from bench.rows import SchemaError
 from bench.store import RunDir
-from bench.upgrade_kinds import public_kinds_of
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 
 _FOLDERS = ("records", "audits", "attacks", "released")
@@ -340,7 +339,7 @@ def _bytes(path: Path) -> bytes:
 def _content(record: Record) -> dict[str, Any]:
     """Return everything of a record but where and when it was made, and how its settings were asked for."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance": True, "cell": {"overrides"}}))
-    return {**content, "public_kinds": public_kinds_of(record)}
+    return content
 
 
 def _student(record: Record) -> str | None:

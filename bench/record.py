@@ -171,8 +171,8 @@ class Record(Row, Specified):
     config: dict[str, Any]
     """The settings, calibrated."""
     public_data: str
-    public_kinds: list[PublicKind] = []
-    """What the method declares; empty in older records, see :mod:`bench.upgrade_kinds`."""
+    public_kinds: list[PublicKind]
+    """What the method declares of its public data: what the site filters by."""
     private_records: int
     public_records: int
     privacy: Privacy | None = None

@@ -16,11 +16,17 @@ _ASKED = (
     "precision",
 )  # fmt: skip
 
+ON_A_BACKBONE = frozenset(
+    {"dp-linear", "dp-linear-gd", "nonprivate-transfer", "trpate", "trpate-confident", "trpate-gnmax"}
+)
+"""Methods that always learn on the features of a frozen backbone, whatever their words say of its weights."""
+
 
 def from_1(old: Values) -> Values:
     """Schema 2: what was asked for is one part, with what ``--set`` gave instead of the command.
 
-    What differs from the paper is typed; it was the text ``field: paper's value -> this value``.
+    What differs from the paper is typed; it was the text ``field: paper's value -> this value``. So are the kinds of
+    public data, which only words told.
     """
     cell = {name: old[name] for name in _ASKED if name in old}
     values = {name: value for name, value in old.items() if name not in _ASKED} | {"schema_version": 2}
@@ -31,10 +37,38 @@ def from_1(old: Values) -> Values:
         if isinstance(provenance.get("unread"), dict):
             provenance["unread"] = {name: why for name, why in provenance["unread"].items() if name != "command"}
     values["cell"] = {**cell, **_told(command)}
+    if isinstance(values.get("public_data"), str) and not values.get("public_kinds"):
+        config = values.get("config")
+        transferred = isinstance(config, dict) and bool(config.get("backbone"))
+        values["public_kinds"] = public_kinds_of_words(
+            values["public_data"], str(old.get("method", "")), transferred=transferred
+        )
     reduced = values.get("reduced")
     if isinstance(reduced, list):
         values["reduced"] = [_change(line) for line in reduced]
     return values
+
+
+def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = False) -> list[str]:
+    """Return the kinds of public data that `words`, the ``public_data`` of an old record of `method`, speak of.
+
+    Give `transferred` where the record's config names a backbone. Never empty.
+    """
+    kinds = []
+    lower = words.lower()
+    if transferred or method in ON_A_BACKBONE or "imagenet" in lower or " trained on " in f" {lower} ":
+        kinds.append("transferred")
+    if "prior from" in lower or ("labelled" in lower.replace("unlabelled", "") and not kinds):
+        kinds.append("labelled")
+    if "unlabelled" in lower:
+        kinds.append("unlabelled")
+    if "private" in lower:
+        kinds.append("private-images")
+    if kinds:
+        return kinds
+    if lower.strip() in ("", "none"):
+        return ["none"]
+    return ["not-stated" if "not stated" in lower else "other"]
 
 
 def _told(command: Any) -> Values:

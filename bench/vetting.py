@@ -292,7 +292,7 @@ def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     if list(cell.reduced) != record.reduced:
         problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
     stated = (record.public_data, record.public_kinds, record.citation)
-    kinds = list(method.public_kinds(cell.config, cell.facts)) if record.public_kinds else []  # older: not told
+    kinds = list(method.public_kinds(cell.config, cell.facts))
     if (_public_data(method, cell), kinds, method.citation) != stated:
         problems.append("its public data or its citation are not what the method states. Run its cell again.")
     return problems

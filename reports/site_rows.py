@@ -20,7 +20,6 @@ from markupsafe import Markup
 from bench.attack_record import AttackRecord
 from bench.interface import Basis, PrivacyUnit
 from bench.record import Record, Status
-from bench.upgrade_kinds import public_kinds_of
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
 from reports.order import NOT_STATED, Asked, dataset_order
@@ -217,7 +216,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread, "drop": row.drop, "cost": row.cost,
         **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
     }  # fmt: skip
-    public = public_kinds_of(group[0])
+    public = group[0].public_kinds
     return RowView(
         id=f"row-{page_name(key)}",
         ours=True,

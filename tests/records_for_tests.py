@@ -47,8 +47,8 @@ def record(
         "key": f"{dataset}-{method}-{epsilon}-s{seed}", "status": Status.DONE, "method": method, "method_version": 1,
         "dataset": dataset, "dataset_revision": "sha256:0", "preset": "quick", "config": {"queries": 100},
         "seed": seed, "epsilon": epsilon, "delta": 1e-5, "basis": Basis.CLAIMED, "noise": "seeded",
-        "public_data": "none", "private_records": 60_000, "public_records": 9_000, "privacy": privacy,
-        "utility": Utility(accuracy=accuracy, test_records=1_000), "provenance": provenance(),
+        "public_data": "none", "public_kinds": ["none"], "private_records": 60_000, "public_records": 9_000,
+        "privacy": privacy, "utility": Utility(accuracy=accuracy, test_records=1_000), "provenance": provenance(),
     }  # fmt: skip
     given |= changes
     cell = CellSpec(**{name: given.pop(name) for name in CellSpec.model_fields if name in given})

@@ -10,9 +10,9 @@ from site_tools import Page, reported
 
 from bench.interface import Facts, PublicKind
 from bench.record import Record
+from bench.record_upgrades import public_kinds_of_words
 from bench.registry import METHODS
 from bench.store import RunDir
-from bench.upgrade_kinds import public_kinds_of, public_kinds_of_words
 from reports.leaderboard import build_board
 from reports.site import Source, write_site
 
@@ -43,15 +43,14 @@ def test_words_of_the_committed_records_say_what_their_methods_declare() -> None
         facts = Facts(one.dataset, one.private_records, one.public_records, 1_000, 10, (1, 28, 28))
         declared = list(METHODS.get(one.method).public_kinds(SimpleNamespace(**one.config), facts))
         assert public_kinds_of_words(one.public_data, one.method) == declared, one.key
-        assert public_kinds_of(one) == declared, one.key
+        assert one.public_kinds == declared, one.key
 
 
 def test_a_record_keeps_what_it_states_and_the_site_filters_by_it(tmp_path: Path) -> None:
     words = "ImageNet through x (overlap: private records may lie in it)"
     stated = record(method="new", public_data=words, public_kinds=[PublicKind.OTHER, PublicKind.UNLABELLED])
     assert Record.model_validate_json(stated.to_json()).public_kinds == ["other", "unlabelled"]
-    older = record(method="old", public_data=words)
-    assert older.public_kinds == []
+    older = record(method="old", public_data=words, public_kinds=public_kinds_of_words(words))
     theirs = [reported(public_data=words, public_kinds=(PublicKind.NONE,))]
     write_site(tmp_path, Source(build_board([stated, older]), [stated, older], reported=theirs))
     rows = Page((tmp_path / "site" / "index.html").read_text()).of("tr")
