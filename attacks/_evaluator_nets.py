@@ -20,7 +20,7 @@ from bench.training import Augment, FitSettings, as_float, fit, seeded
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
-    from bench.interface import Facts
+    from bench.types import Facts
 
 FEW = 50
 """Below so many records of a class an evaluator is trained as for faces: small images, strong augmentation."""

@@ -28,7 +28,7 @@ from bench.training import as_float, seeded
 if TYPE_CHECKING:
     from bench.cache import Arrays
     from bench.console import Stage
-    from bench.interface import Context
+    from bench.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from torch.nn import functional
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
-    from bench.interface import PublicData
     from bench.target import Target
+    from bench.types import PublicData
 
 Loss = Literal["cross-entropy", "margin"]
 

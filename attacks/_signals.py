@@ -12,7 +12,7 @@ from bench.errors import BenchError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.interface import Signals
+    from bench.types import Signals
 
 
 def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

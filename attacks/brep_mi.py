@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks.gmi import QUICK_GAN, TINY_GAN
+from bench.attack import InversionAttack
 from bench.config import setting
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.context import Context
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +67,7 @@ class BrepMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
                       "unit_moves": True},

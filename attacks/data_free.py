@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import InversionAttack
 from bench.config import setting
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.context import Context
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +55,7 @@ class DataFree(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {
             "quick": {"steps": 300, "batch_size": 64, "rate": 0.01, "units": 32, "shift": 3},
             "tiny": {"steps": 20, "batch_size": 32, "rate": 0.02, "units": 8, "pool": 100, "images_per_class": 2},

@@ -25,8 +25,9 @@ from bench.training import as_float
 
 if TYPE_CHECKING:
     from bench.cache import Arrays
+    from bench.context import Context
     from bench.estimates import Estimate
-    from bench.interface import Context, Facts
+    from bench.types import Facts
 
 VERSION = 1
 """Raised whenever the same images would give other evaluators."""

@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import InversionAttack
 from bench.config import setting
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.context import Context
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +68,7 @@ class GMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
             "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},

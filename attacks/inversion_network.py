@@ -2,7 +2,7 @@
 
 Threat model: the attacker may ask the student for confidences and holds unlabelled auxiliary images of which none is
 private. A decoder learns to make an auxiliary image again from the student's answer to it, by squared error. Then it is
-given answers: those that the attacker observed (:attr:`bench.interface.Reconstructions.observed`, one image for each),
+given answers: those that the attacker observed (:attr:`bench.types.Reconstructions.observed`, one image for each),
 and answers that stand for a class. ``truncation`` keeps the largest confidences of every answer only, of those that the
 decoder is trained on as of those that it inverts; ``rounding`` rounds what the student says.
 
@@ -26,10 +26,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import InversionAttack
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +66,7 @@ class InversionNetwork(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {
             "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
             "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from attacks.evaluators import Committee
-    from bench.interface import Reconstructions
+    from bench.types import Reconstructions
 
 Labelled = tuple[Tensor, Tensor]
 """Images (n, channels, height, width) and labels int64 (n,)."""

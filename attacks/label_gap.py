@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import MembershipAttack
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Access, Facts, MembershipAttack, Signals
 from bench.registry import register_attack
+from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,7 @@ class LabelGap(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:

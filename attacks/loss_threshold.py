@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks._signals import log_probability
-from bench.interface import Access, Facts, MembershipAttack, Signals
+from bench.attack import MembershipAttack
 from bench.registry import register_attack
+from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +36,7 @@ class LossThreshold(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:

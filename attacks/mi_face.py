@@ -23,10 +23,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from bench.attack import InversionAttack
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +87,7 @@ class MIFace(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         quick: dict[str, Any] = {
             "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,

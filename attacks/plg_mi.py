@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import InversionAttack
 from bench.config import setting
-from bench.interface import Access, Context, Facts, InversionAttack, Knowledge, PublicData, Reconstructions
+from bench.context import Context
 from bench.registry import register_attack
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +62,7 @@ class PlgMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`."""
+        """See :meth:`bench.attack.Attack.presets`."""
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attacks._signals import counts, log_probability, need_references
+from bench.attack import MembershipAttack
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Access, Facts, MembershipAttack, Signals
 from bench.registry import register_attack
+from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class RMIA(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Attack.presets`: the number of references is not set here."""
+        """See :meth:`bench.attack.Attack.presets`: the number of references is not set here."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Facts
 from bench.privacy.bounds import clopper_pearson
+from bench.types import Facts
 
 if TYPE_CHECKING:
     import torch

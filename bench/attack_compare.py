@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bench.attack import InversionAttack
 from bench.controls import Role
-from bench.interface import InversionAttack, Knowledge
 from bench.registry import ATTACKS
+from bench.types import Knowledge
 
 if TYPE_CHECKING:
     from bench.attack_run import Workplace
-    from bench.interface import Reconstructions
     from bench.record import Record
+    from bench.types import Reconstructions
 
 MOST = 8
 """At most so many students stand on a sheet."""
@@ -48,9 +49,9 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
 
     from bench.attack_run import configured
     from bench.cache import Cache
+    from bench.context import Context
     from bench.controls import make_control
     from bench.data.datasets import get_dataset
-    from bench.interface import Context
     from bench.inversion_goal import committee_of, load_student, observed_of, reconstruct
     from bench.inversion_picture import draw_comparison
     from bench.plan import cell_of

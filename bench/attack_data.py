@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.data.ranks import ranks
 from bench.errors import BenchError
-from bench.interface import PublicData
+from bench.types import PublicData
 
 if TYPE_CHECKING:
     import torch

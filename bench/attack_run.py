@@ -12,11 +12,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.attack_record import AttackRecord
 from bench.cache import Cache, digest_of
 from bench.config import Preset, as_dict, build_config
+from bench.context import Context
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Attack, Context, InversionAttack, MembershipAttack
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status

@@ -18,8 +18,8 @@ from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import AuditKind, Context, Family, PrivacyUnit
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
@@ -28,6 +28,7 @@ from bench.registry import METHODS
 from bench.run import DataSource, cache_base, failure_of, noise_of
 from bench.seeds import Streams
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
+from bench.types import AuditKind, Family, PrivacyUnit
 
 if TYPE_CHECKING:
     from bench.console import Progress

@@ -19,8 +19,9 @@ from typing import Any
 from bench.cache import canonical_json
 from bench.config import as_dict, config_from
 from bench.errors import BenchError
-from bench.interface import Budget, Facts, Method
+from bench.interface import Method
 from bench.store import write_atomic
+from bench.types import Budget, Facts
 
 SLOW = 0.3
 """Seconds from which a calibration is worth a file, with all others of its method: the first pays for imports."""

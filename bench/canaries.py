@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.errors import BenchError
-from bench.interface import Adjacency, Family, PrivacyUnit, PrivateData
 from bench.seeds import Streams
+from bench.types import Adjacency, Family, PrivacyUnit, PrivateData
 
 if TYPE_CHECKING:
     import torch

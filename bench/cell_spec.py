@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from bench.config import Grid, NoiseKind, PrecisionKind, Preset
-from bench.interface import Basis
 from bench.rows import Row
+from bench.types import Basis
 
 
 class CellSpec(Row):

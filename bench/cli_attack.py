@@ -15,7 +15,7 @@ import typer
 from bench.config import Preset, Reuse
 from bench.console import print_table
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import AuditKind, Family
+from bench.types import AuditKind, Family
 
 if TYPE_CHECKING:
     from bench.attack_record import AttackRecord, AuditRecord

@@ -346,8 +346,8 @@ def impossible(
     from dataclasses import asdict
     from json import dumps
 
-    from bench.interface import Budget
     from bench.privacy.impossible import probability_bound, remark, rounded_up
+    from bench.types import Budget
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:

@@ -12,8 +12,8 @@ from bench.epsilon_report import load_votes, report
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
-    from bench.interface import Claim
     from bench.privacy.accountants import Accounted
+    from bench.types import Claim
 
 claimed = typer.Typer(no_args_is_help=True, help="What a paper says its setting costs, and what holds beside it.")
 proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as it is described.")

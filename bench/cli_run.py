@@ -15,7 +15,7 @@ import typer
 from bench.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.console import print_json, print_table
 from bench.errors import BenchError
-from bench.interface import Basis
+from bench.types import Basis
 
 if TYPE_CHECKING:
     from bench.attack_record import AuditRecord

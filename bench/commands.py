@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.config import NoiseKind, PrecisionKind, Preset, build_config, default_delta, parse_overrides
 from bench.errors import BenchError
-from bench.interface import Basis, Facts, Method
+from bench.interface import Method
+from bench.types import Basis, Facts
 
 if TYPE_CHECKING:
     from bench.cell_spec import CellSpec

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Basis, Facts
+from bench.types import Basis, Facts
 
 if TYPE_CHECKING:
     from bench.rows import Change

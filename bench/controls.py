@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from bench.interface import Context, Facts, Released
+from bench.context import Context
 from bench.seeds import Streams
+from bench.types import Facts, Released
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bench.data.spec import DatasetSpec
-    from bench.interface import Released
+    from bench.types import Released
 
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 PROBES = 8

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.cache import Arrays, Cache
-    from bench.interface import Context
+    from bench.context import Context
 
 CHUNK = 1_000
 """Images per artefact."""

@@ -14,19 +14,20 @@ from bench.console import Progress
 from bench.controls import Role, make_control, weights_digest
 from bench.data.ranks import ranks
 from bench.errors import BenchError
-from bench.interface import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.seeds import Streams
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
 if TYPE_CHECKING:
     import torch
 
     from attacks.evaluators import Committee
     from attacks.inversion_scores import InversionScores, Observed, Scored
+    from bench.attack import InversionAttack
     from bench.attack_data import AttackData
     from bench.attack_run import Workplace
     from bench.cache import Arrays
+    from bench.context import Context
     from bench.estimates import Estimate
-    from bench.interface import Context, InversionAttack
     from bench.plan import Cell
     from bench.record import Record
 

@@ -6,13 +6,15 @@ import inspect
 import sys
 from pathlib import Path
 
+from bench.attack import Attack, MembershipAttack
 from bench.audited import with_audits
 from bench.config import field_table
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Attack, Facts, MembershipAttack, Method
+from bench.interface import Method
 from bench.record import Plausibility, Privacy, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
+from bench.types import Facts
 
 Rows = list[tuple[str, ...]]
 Table = tuple[str, tuple[str, ...], Rows]

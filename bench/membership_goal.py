@@ -12,7 +12,6 @@ from bench.attack_record import Estimated, Scores
 from bench.audit_run import PRIVATE_FIGURES
 from bench.cache import Cache
 from bench.controls import Role
-from bench.interface import Family
 from bench.membership_run import (
     Candidates,
     baseline_cell,
@@ -21,16 +20,19 @@ from bench.membership_run import (
     train_siblings,
 )
 from bench.run import cache_base
+from bench.types import Family
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from bench.attack import MembershipAttack
     from bench.attack_run import Workplace
-    from bench.interface import Context, MembershipAttack, Signals
+    from bench.context import Context
     from bench.plan import Cell
     from bench.record import Record
     from bench.roc import MembershipMetrics
     from bench.siblings import Sibling
+    from bench.types import Signals
 
 RATES = (0.001, 0.01)
 """False-positive rates at which the true-positive rate is stated."""

@@ -20,13 +20,14 @@ from bench.cache import Cache
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.config import as_dict, build_config
 from bench.console import Progress
-from bench.interface import Adjacency, Basis, Context, Signals
+from bench.context import Context
 from bench.plan import Cell, Refusal, keyed
 from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
 from bench.seeds import Streams
 from bench.siblings import Sibling, find_sibling, logits_of, queries_of, train_sibling
 from bench.store import RunDir
+from bench.types import Adjacency, Basis, Signals
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """A grid expanded to cells: each with its calibrated config, its key, and a reason where it cannot run.
 
-Planning reads no private record. It needs what is public about a data set (:class:`bench.interface.Facts`) and its
+Planning reads no private record. It needs what is public about a data set (:class:`bench.types.Facts`) and its
 revision, and calls each method's ``calibrate``.
 """
 
@@ -28,11 +28,12 @@ from bench.config import (
     default_delta,
 )
 from bench.errors import BenchError
-from bench.interface import Basis, Budget, Facts, Method
+from bench.interface import Method
 from bench.record import Record, Status
 from bench.registry import METHODS, plugin_file
 from bench.rows import Change
 from bench.store import RunDir
+from bench.types import Basis, Budget, Facts
 
 KEY_VERSION = 1
 """Of what keys are made of. It is none of the schemas: a record keeps its key when its form changes."""

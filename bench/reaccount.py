@@ -105,7 +105,7 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
 @functools.lru_cache(maxsize=1024)
 def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
     """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
-    from bench.interface import Adjacency, PrivacyUnit
+    from bench.types import Adjacency, PrivacyUnit
 
     ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
     parsed = tuple(Event.from_dict(values) for values in json.loads(events))

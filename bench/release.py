@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError
-from bench.interface import Released
 from bench.store import write_atomic
+from bench.types import Released
 
 if TYPE_CHECKING:
     import torch

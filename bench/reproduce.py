@@ -16,10 +16,10 @@ from bench.cell_spec import CellSpec
 from bench.commands import command_for
 from bench.config import config_from
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
 from bench.registry import METHODS
+from bench.types import Facts
 
 _ERRORS = (BenchError, ValueError, TypeError)
 """What untrusted settings raise: names nobody knows, numbers that are none."""

@@ -10,7 +10,7 @@ from bench.controls import Role
 
 if TYPE_CHECKING:
     from bench.attack_run import Workplace
-    from bench.interface import Context
+    from bench.context import Context
     from bench.plan import Cell
     from bench.record import Record
 

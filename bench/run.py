@@ -14,12 +14,13 @@ from typing import Any
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
 from bench.console import Progress, Stage
+from bench.context import Context
 from bench.data.datasets import load
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress
 from bench.data.splits import Materialised, Split, facts, materialise, split
 from bench.errors import BenchError
-from bench.interface import Context, Method, Released
+from bench.interface import Method
 from bench.locks import holding
 from bench.plan import Cell, Dataset
 from bench.privacy.accountants import Accounted, account, proven
@@ -44,6 +45,7 @@ from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir, write_atomic, writing
+from bench.types import Released
 
 
 class DataSource:
@@ -131,7 +133,7 @@ def run_cell(
 ) -> Record:
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
 
-    `workers` and `devices` are those of :class:`bench.interface.Context`.
+    `workers` and `devices` are those of :class:`bench.context.Context`.
 
     Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
     through and leaves no record: the cell is to do again.

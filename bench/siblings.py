@@ -23,12 +23,13 @@ import numpy as np
 from bench.cache import Arrays
 from bench.canaries import Canaries, place
 from bench.config import NoiseKind, PrecisionKind, as_dict
-from bench.interface import Context, Family, PrivacyUnit, Released
+from bench.context import Context
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.registry import METHODS
 from bench.seeds import Streams
+from bench.types import Family, PrivacyUnit, Released
 
 if TYPE_CHECKING:
     import torch
@@ -243,7 +244,7 @@ def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: to
     add-remove: how likely it finds the record, less what it finds of the other canaries of that label; this takes away
     what the student says of any such image.
     """
-    from bench.interface import Adjacency
+    from bench.types import Adjacency
 
     numbers = canaries.of(family)
     odds = []
@@ -269,8 +270,8 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     """
     import torch
 
-    from bench.interface import Adjacency
     from bench.training import as_float
+    from bench.types import Adjacency
 
     shape = canaries.images.shape[2:]
     found = [t for t in sibling.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]

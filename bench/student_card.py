@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.interface import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Accountant, Privacy, Record
+from bench.types import PrivacyUnit
 from reports.leaderboard import epsilon_text, md
 
 _UNITS = {

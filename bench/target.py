@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError
-from bench.interface import Access, Facts, Released
 from bench.training import as_float, predict
+from bench.types import Access, Facts, Released
 
 _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GENERATOR: 2, Access.SYNTHETIC: 2}
 

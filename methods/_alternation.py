@@ -28,9 +28,10 @@ from bench.training import as_float
 if TYPE_CHECKING:
     from bench.checkpoint import Part
     from bench.console import Stage
-    from bench.interface import Context, Facts
+    from bench.context import Context
     from bench.models.generators import DataFreeGenerator
     from bench.privacy.ledger import Ledger
+    from bench.types import Facts
     from methods._dpsd import AlternationConfig
 
 SHOWN = 100

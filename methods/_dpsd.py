@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import Method
+from bench.types import Facts, PrivateData, PublicData, Released
 from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import numpy as np
 
 from bench.cache import digest_of
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind
+from bench.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,

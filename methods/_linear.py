@@ -26,8 +26,9 @@ from methods._transfer import TransferConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from bench.interface import Context, PrivateData, PublicData
+    from bench.context import Context
     from bench.models.transfer import FrozenBackbone, FrozenTransfer
+    from bench.types import PrivateData, PublicData
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
 ROWS = 4_096

@@ -16,8 +16,10 @@ import numpy as np
 
 from bench.cache import digest_of
 from bench.config import as_dict, setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Context, Facts, Method, PrivateData, PublicData, PublicKind, Released
+from bench.interface import Method
+from bench.types import Facts, PrivateData, PublicData, PublicKind, Released
 from methods._students import make_student, student_depends
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from bench.errors import BenchError
 if TYPE_CHECKING:
     import torch
 
-    from bench.interface import Context, Facts, PrivateData
+    from bench.context import Context
+    from bench.types import Facts, PrivateData
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:

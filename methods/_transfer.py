@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Context, Facts, PublicData
+from bench.types import Facts, PublicData
 
 if TYPE_CHECKING:
     import torch

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Budget, Claim, Context, Facts, PrivateData
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
 from bench.registry import register_method
+from bench.types import Budget, Claim, Facts, PrivateData
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Budget, Claim, Facts
 from bench.registry import register_method
+from bench.types import Budget, Claim, Facts
 from methods.dgd import DGD, DGDPrintedConfig
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Budget, Claim, Context, Facts, PrivateData
 from bench.registry import register_method
+from bench.types import Budget, Claim, Facts, PrivateData
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:

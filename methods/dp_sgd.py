@@ -19,20 +19,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import (
-    Adjacency,
-    Basis,
-    Budget,
-    Claim,
-    Context,
-    Facts,
-    Method,
-    PrivateData,
-    PublicData,
-    Released,
-)
+from bench.interface import Method
 from bench.registry import register_method
+from bench.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
 
 if TYPE_CHECKING:
     from bench.privacy.event import Event

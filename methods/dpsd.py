@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Basis, Budget, Claim, Context, Facts, PrivateData
 from bench.registry import register_method
+from bench.types import Basis, Budget, Claim, Facts, PrivateData
 from methods._dpsd import (
     CITATION,
     Alternation,

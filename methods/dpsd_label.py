@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Basis, Budget, Claim, Context, Facts, PrivacyUnit, PrivateData
 from bench.registry import register_method
+from bench.types import Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData
 from methods._dpsd import (
     CITATION,
     Alternation,
@@ -96,9 +97,9 @@ class DPSDLabel(Alternation):
     @classmethod
     def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
         """Return the labels of all queries."""
-        from bench.interface import PrivacyUnit
         from bench.privacy.claims import DPSD_LABEL_GAP
         from bench.privacy.events import PrintedTopK, TopKRandomizedResponse
+        from bench.types import PrivacyUnit
 
         k, answers = config.top_k(facts), config.batch * config.asked
         if config.outside == "printed":

@@ -26,9 +26,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import Method
 from bench.registry import register_method
+from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from methods._dpsd import CITATION, positive
 from methods._pate import augmented_settings, shared_ensemble
 from methods._students import make_student, student_depends

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.interface import Context, PrivateData
+from bench.context import Context
 from bench.registry import register_method
+from bench.types import PrivateData
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 

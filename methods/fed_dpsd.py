@@ -28,9 +28,10 @@ import numpy as np
 
 from bench.cache import digest_of
 from bench.config import setting
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Context, Facts, PrivacyUnit, PrivateData
 from bench.registry import register_method
+from bench.types import Facts, PrivacyUnit, PrivateData
 from methods._dpsd import positive, train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 

@@ -16,19 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.config import setting
-from bench.interface import (
-    Adjacency,
-    Budget,
-    Claim,
-    Context,
-    Facts,
-    Method,
-    PrivateData,
-    PublicData,
-    PublicKind,
-    Released,
-)
+from bench.context import Context
+from bench.interface import Method
 from bench.registry import register_method
+from bench.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
 from methods._transfer import (
     PAPER,
     TransferConfig,

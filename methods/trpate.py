@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from bench.config import setting
-from bench.interface import Claim, Facts
 from bench.registry import register_method
+from bench.types import Claim, Facts
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods._transfer import PAPER
 from methods.pate import PATE, Printed

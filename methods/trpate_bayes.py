@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from bench.config import setting
+from bench.context import Context
 from bench.data.text import is_text
 from bench.errors import BenchError
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind
 from bench.registry import register_method
+from bench.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from methods._students import make_student
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.interface import Basis
+from bench.types import Basis
 from reports.dpsd_ablations import (
     NAMES,
     TWO,

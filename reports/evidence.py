@@ -15,9 +15,9 @@ from pathlib import Path
 
 from bench.attack_record import AttackRecord, AuditRecord
 from bench.errors import BenchError
-from bench.interface import Basis
 from bench.record import Record, Status
 from bench.store import RunDir
+from bench.types import Basis
 from reports.leaderboard import BoardRow, build_board
 
 Setting = str | int | float | bool

@@ -19,9 +19,9 @@ from typing import Literal
 from bench.attack_record import AuditRecord
 from bench.audited import audited_of, no_power
 from bench.cache import digest_of
-from bench.interface import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
+from bench.types import PrivacyUnit
 from reports.order import ORDER, Asked, dataset_order
 
 COLUMNS = (

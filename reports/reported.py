@@ -22,8 +22,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import PublicKind
 from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
+from bench.types import PublicKind
 from reports.positions import Positions
 
 FOLDER = Path(__file__).parent.parent / "leaderboards" / "reported"

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from bench.attack_record import AttackRecord
-from bench.interface import Basis, PrivacyUnit
 from bench.record import Record, Status
+from bench.types import Basis, PrivacyUnit
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
 from reports.order import NOT_STATED, Asked, dataset_order

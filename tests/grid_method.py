@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from bench.config import setting
+from bench.context import Context
 from bench.ensemble import worker_pool
 from bench.errors import BenchError
-from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.interface import Method
 from bench.privacy.ledger import Ledger
 from bench.registry import register_method
+from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.context import Context
+from bench.interface import Method
 from bench.privacy.ledger import Ledger
+from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 
 
 class Student(nn.Module):

@@ -13,7 +13,8 @@ import torch
 
 from bench.config import Grid, Preset, setting
 from bench.console import Progress
-from bench.interface import Budget, Claim, Context, Facts, Method, PrivateData, PublicData, Released
+from bench.context import Context
+from bench.interface import Method
 from bench.plan import Cell, expand
 from bench.privacy.ledger import Ledger
 from bench.record import Record
@@ -21,6 +22,7 @@ from bench.registry import METHODS
 from bench.run import DataSource, run_cell
 from bench.store import RunDir
 from bench.training import FitSettings, fit
+from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from methods._students import make_student
 
 

@@ -11,11 +11,11 @@ from bench.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_
 from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.errors import BenchError
-from bench.interface import Basis, Facts
 from bench.plan import Cell as Planned
 from bench.plan import Dataset, expand
 from bench.record import Record
 from bench.registry import METHODS
+from bench.types import Basis, Facts
 from reports.evidence import Cell, Evidence, answers
 from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from reports.reported import read_reported

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.config import Preset, build_config, source_of
-from bench.interface import Access, Attack, Facts, InversionAttack, MembershipAttack
 from bench.registry import ATTACKS
+from bench.types import Access, Facts
 
 FACTS = [
     Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True),

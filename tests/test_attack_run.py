@@ -15,12 +15,12 @@ from bench.attack_run import AttackOptions, Workplace
 from bench.console import Progress
 from bench.controls import Role
 from bench.errors import BenchError
-from bench.interface import Released
 from bench.inversion_goal import load_student
 from bench.models.classifiers import build
 from bench.release import save_released
 from bench.run import DataSource
 from bench.store import RunDir
+from bench.types import Released
 
 
 def bench(*words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:

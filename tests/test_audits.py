@@ -18,13 +18,14 @@ from bench.audited import audited_of, with_audits
 from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
 from bench.console import Progress
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Adjacency, AuditKind, Context, Facts, Family, PrivacyUnit, PrivateData, Released
 from bench.models.classifiers import build
 from bench.record import Status
 from bench.run import run_cell
 from bench.seeds import Streams
 from bench.siblings import Sibling
+from bench.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
 from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))

@@ -14,14 +14,15 @@ from bench import batched
 from bench.batched import evenly, fitting, train_together, why_not
 from bench.cache import Cache
 from bench.console import Progress
+from bench.context import Context
 from bench.ensemble import Arrays, Labels, TeacherTask, train_teachers
 from bench.errors import BenchError
-from bench.interface import Context, Facts, PrivateData
 from bench.models.classifiers import build
 from bench.precision import Precision, arithmetic, check_precision
 from bench.seeds import Streams
 from bench.settling import Settle, Settling
 from bench.training import FitSettings, fit
+from bench.types import Facts, PrivateData
 from methods._pate import ensemble_depends, train_ensemble
 from methods.pate import PATEConfig
 

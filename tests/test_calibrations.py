@@ -16,7 +16,7 @@ from bench import calibrations
 from bench.calibrations import Calibrations
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Basis, Budget, Facts
+from bench.types import Basis, Budget, Facts
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(1.0, 1e-5, Basis.PROVEN)

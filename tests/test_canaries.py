@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.errors import BenchError
-from bench.interface import Adjacency, Facts, Family, PrivacyUnit, PrivateData
+from bench.types import Adjacency, Facts, Family, PrivacyUnit, PrivateData
 
 SHAPE = (1, 12, 12)
 

@@ -30,9 +30,9 @@ from bench import checkpoint as module
 from bench.cache import Cache
 from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
 from bench.console import Progress
+from bench.context import Context
 from bench.data_free import GeneratorSettings, train_generator
 from bench.gans import GanGenerator, GanSettings, train_gan
-from bench.interface import Budget, Context
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
@@ -46,6 +46,7 @@ from bench.self_training import SelfTrainingSettings, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
 from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit, seeded
+from bench.types import Budget
 
 CLASSES = 3
 

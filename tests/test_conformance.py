@@ -14,7 +14,8 @@ from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBy
 from bench.cache import Cache
 from bench.config import Preset, as_dict, build_config, source_of
 from bench.console import Progress
-from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit, PublicKind
+from bench.context import Context
+from bench.interface import Method
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
@@ -23,6 +24,7 @@ from bench.registry import METHODS
 from bench.seeds import Streams
 from bench.self_training import SelfTrainingSettings
 from bench.training import FitSettings
+from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)

@@ -13,12 +13,13 @@ from torch import Tensor
 from bench import checkpoint, controls
 from bench.cache import Cache
 from bench.console import Progress, Stage
+from bench.context import Context
 from bench.controls import Role, make_control, recipe
 from bench.data.splits import Materialised
-from bench.interface import Context, Facts, PrivateData, PublicData, Released
 from bench.models.classifiers import build
 from bench.seeds import Streams
 from bench.training import accuracy, fit
+from bench.types import Facts, PrivateData, PublicData, Released
 
 OPTIONS = {"num_classes": 3, "in_chans": 1, "img_size": 8}
 

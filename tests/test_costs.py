@@ -14,10 +14,10 @@ from bench import costs
 from bench.config import Grid, Preset
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.errors import BenchError
-from bench.interface import Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
 from bench.rows import Change
+from bench.types import Facts
 
 FACTS = {
     "mnist": Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28)),

@@ -14,9 +14,10 @@ import torch
 from bench.cache import Cache
 from bench.config import Preset, build_config
 from bench.console import Progress
+from bench.context import Context
 from bench.data_free import GeneratorSettings, NotFiniteError, check_finite, generate, generator_terms, train_generator
 from bench.errors import BenchError
-from bench.interface import Adjacency, Budget, Context, Facts, Method, PrivacyUnit
+from bench.interface import Method
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import build
 from bench.models.generators import DataFreeGenerator
@@ -26,6 +27,7 @@ from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, pr
 from bench.seeds import Streams
 from bench.tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit
+from bench.types import Adjacency, Budget, Facts, PrivacyUnit
 from methods.dgd import DGD, DGDPrintedConfig
 from methods.dgd_plus import DGDPlus
 from methods.dgd_sound import DGDSound, DGDSoundConfig

@@ -18,14 +18,15 @@ from torch import Tensor, nn
 
 from bench.cache import Cache
 from bench.console import Progress
+from bench.context import Context
 from bench.distributed import Share, fit_on_devices
 from bench.ensemble import TeacherTask, train_teachers
 from bench.errors import BenchError
-from bench.interface import Context, Facts, PrivateData
 from bench.models.classifiers import build
 from bench.seeds import Streams
 from bench.settling import Settle
 from bench.training import FitSettings, fit
+from bench.types import Facts, PrivateData
 from methods import _dpsd
 from methods.dpsd import DPSDConfig
 

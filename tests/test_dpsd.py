@@ -14,15 +14,17 @@ import torch
 from bench.cache import Cache
 from bench.config import Preset, build_config
 from bench.console import Progress
+from bench.context import Context
 from bench.data_free import NotFiniteError
 from bench.errors import BenchError
-from bench.interface import Adjacency, Basis, Budget, Context, Facts, Method, PrivacyUnit
+from bench.interface import Method
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pair, public_set
 from bench.random_images import random_images
 from bench.registry import METHODS
 from bench.seeds import Streams
+from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

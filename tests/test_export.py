@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from bench.cli import app
 from bench.errors import BenchError
 from bench.export import export_student
-from bench.interface import Released
 from bench.models.classifiers import build, model_options
 from bench.privacy.impossible import remark
 from bench.record import Plausibility, Record, Student
@@ -28,6 +27,7 @@ from bench.release import load_released, save_released
 from bench.rows import Change
 from bench.store import RunDir
 from bench.student_card import CardFacts, card, plain
+from bench.types import Released
 
 
 def released(run_dir: RunDir, name: str, shape: tuple[int, int, int] = (1, 28, 28), **changes: Any) -> Record:

@@ -12,9 +12,9 @@ from torch import nn
 
 from bench.cache import Cache
 from bench.console import Progress
+from bench.context import Context
 from bench.errors import BenchError, UnknownNameError
 from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
-from bench.interface import Context, Released
 from bench.models.classifiers import build
 from bench.models.transfer import (
     BackboneSpec,
@@ -28,6 +28,7 @@ from bench.models.transfer import (
 )
 from bench.release import load_released, save_released
 from bench.seeds import Streams
+from bench.types import Released
 from methods._transfer import transfer_options
 
 SHAPE = (1, 8, 8)
@@ -167,7 +168,7 @@ def test_students_logits_are_those_of_the_whole_net(backbone: FrozenBackbone) ->
 
 @pytest.mark.parametrize("name", ["small_cnn", "test_resnet"])
 def test_a_student_that_carries_its_backbone_is_released_whole(name: str, tmp_path: Path) -> None:
-    from bench.interface import Facts
+    from bench.types import Facts
 
     facts = Facts("digits", 10, 10, 10, 3, (1, 8, 8))
     net = random_backbone(name, 1, 0 if name == "small_cnn" else 32, facts.shape, seed=4)
@@ -211,8 +212,8 @@ def test_identity_holds_what_features_depend_on() -> None:
 def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
     from bench.controls import fresh
-    from bench.interface import Facts
     from bench.training import FitSettings, fit
+    from bench.types import Facts
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)
     student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()

@@ -15,13 +15,14 @@ from torch.nn import functional
 from bench.cache import Cache
 from bench.config import Preset, build_config
 from bench.console import Progress
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Access, Context, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.models.classifiers import build
 from bench.registry import ATTACKS
 from bench.seeds import Streams
 from bench.target import Target
 from bench.training import FitSettings, accuracy, fit, seeded
+from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
 NAMES = ("brep-mi", "data-free", "gmi", "inversion-network", "mi-face", "plg-mi")
 CLASSES = 4

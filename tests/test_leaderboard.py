@@ -9,7 +9,7 @@ import math
 import pytest
 from records_for_tests import failed, provenance, record
 
-from bench.interface import Basis, PrivacyUnit
+from bench.types import Basis, PrivacyUnit
 from reports.leaderboard import COLUMNS, build_board, cells_of, epsilon_text, to_csv, to_markdown
 
 

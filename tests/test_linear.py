@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from bench.cache import Cache
 from bench.config import Grid, Preset, build_config
 from bench.console import Progress
+from bench.context import Context
 from bench.errors import BenchError
-from bench.interface import Adjacency, Basis, Budget, Context, Facts, PrivacyUnit
 from bench.plan import Dataset, expand
 from bench.privacy.accountants import proven
 from bench.privacy.dp_sgd import DPSGDRun, train
@@ -27,6 +27,7 @@ from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
 from bench.seeds import Streams
+from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from methods import _linear
 from methods._linear import clipped_sum
 from methods.dp_linear import DPLinear

@@ -15,12 +15,12 @@ from bench import naive_bayes as nb
 from bench.data import text
 from bench.data.splits import partition
 from bench.errors import BenchError
-from bench.interface import Facts, Released
 from bench.models.classifiers import build, features_and_logits, model_options
 from bench.models.gaussian import NEVER, GaussianHead, set_gaussians
 from bench.models.text import set_words
 from bench.release import load_released, save_released
 from bench.training import FitSettings, accuracy, fit, predict
+from bench.types import Facts, Released
 from methods._students import make_student
 
 WORDS = 30

@@ -13,11 +13,11 @@ from records_for_tests import failed, record
 
 from bench.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Basis, Budget, Facts
 from bench.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.registry import METHODS
 from bench.rows import Change
 from bench.store import RunDir
+from bench.types import Basis, Budget, Facts
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 

@@ -15,7 +15,7 @@ import pytest
 from records_for_tests import record
 
 from bench.config import Grid, Preset, as_dict, parse_overrides
-from bench.interface import Basis, Facts
+from bench.types import Basis, Facts
 from reports.build import commands_of
 from reports.evidence import MEASURES, OF_ROW, Cell, Evidence, Usual
 from reports.papers import (

@@ -18,12 +18,12 @@ from bench.commands import command_for, needed_overrides, public_overrides
 from bench.config import Grid, NoiseKind, PrecisionKind, Preset
 from bench.data.datasets import all_datasets
 from bench.errors import BenchError
-from bench.interface import Basis, Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record, parse_record
 from bench.registry import METHODS
 from bench.reproduce import command_of, planned_again, public_dataset
 from bench.store import RunDir
+from bench.types import Basis, Facts
 
 RECORDS = Path(__file__).parent.parent / "leaderboards" / "records"
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

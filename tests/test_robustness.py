@@ -26,9 +26,9 @@ from attacks.robustness import (
 from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
-from bench.interface import Facts
 from bench.models.classifiers import build
 from bench.training import FitSettings, accuracy, fit, seeded
+from bench.types import Facts
 from reports.robustness import curves_of, robustness_figure
 
 SIZES = (0.02, 0.05, 0.1)

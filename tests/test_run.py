@@ -14,13 +14,14 @@ from one_teacher import Config, OneTeacher, one_cell
 from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
 from bench.console import Progress
-from bench.interface import Adjacency, Context, PrivacyUnit, PrivateData, PublicData, Released
+from bench.context import Context
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import check_method
 from bench.run import make_shard, run_cell
 from bench.seeds import Streams
 from bench.siblings import train_sibling
+from bench.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
 from methods._students import make_student
 
 drawn: list[float] = []

@@ -22,7 +22,6 @@ from bench.cluster import Cluster, Resources, directives, minutes, read_cluster,
 from bench.config import Grid
 from bench.ensemble import worker_pool
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Facts
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
@@ -30,6 +29,7 @@ from bench.signals import Stopped, stopping_signals
 from bench.slurm import in_hand
 from bench.slurm_site import Partition, check, partitions
 from bench.store import RunDir
+from bench.types import Facts
 from bench.worker import work_through
 
 METHOD = str(Path(__file__).with_name("grid_method.py"))

@@ -16,8 +16,8 @@ from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.data import datasets, pins, store, text
 from bench.data.splits import facts, materialise, split
 from bench.errors import BenchError
-from bench.interface import Adjacency, PrivacyUnit, Released
 from bench.release import save_sheet
+from bench.types import Adjacency, PrivacyUnit, Released
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.interface import Facts, LabelledSource, PrivateData, PublicData
+    from bench.types import Facts, LabelledSource, PrivateData, PublicData
 
     Indices = NDArray[np.int64]
 
@@ -195,7 +195,7 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 def facts(loaded: Loaded, split: Split) -> Facts:
     """Return what is public about a divided data set. A method's private records are the members."""
     from bench.data.folder import parse
-    from bench.interface import Facts
+    from bench.types import Facts
 
     spec = loaded.spec
     # A record names a user's folder, never the path to it.
@@ -220,7 +220,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     """
     import torch
 
-    from bench.interface import PrivateData, PublicData
+    from bench.types import PrivateData, PublicData
 
     spec = loaded.spec
     _check_memory(spec, split)
@@ -252,7 +252,7 @@ def _labelled(loaded: Loaded) -> LabelledSource | None:
     """Return the labelled public source of a data set that has one."""
     import torch
 
-    from bench.interface import LabelledSource
+    from bench.types import LabelledSource
 
     about, records = loaded.spec.labelled, loaded.labelled
     if about is None or records is None:

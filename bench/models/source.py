@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.cache import Arrays
+    from bench.context import Context
     from bench.data.spec import Records
-    from bench.interface import Context, Facts
+    from bench.types import Facts
 
 VERSION = 1
 """Raised whenever the same source and settings would give another backbone."""

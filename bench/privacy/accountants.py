@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Adjacency, PrivacyUnit
 from bench.privacy import losses, pate
 from bench.privacy.conversions import (
     check_delta,
@@ -26,6 +25,7 @@ from bench.privacy.conversions import (
     zcdp_improved_epsilon,
 )
 from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax
+from bench.types import Adjacency, PrivacyUnit
 
 __all__ = [
     "ACCOUNTANTS",

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.errors import BenchError, UnknownNameError
-from bench.interface import Adjacency, PrivacyUnit
 from bench.privacy import losses
+from bench.types import Adjacency, PrivacyUnit
 
 Floats = NDArray[np.float64]
 

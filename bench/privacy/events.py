@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.errors import BenchError
-from bench.interface import Adjacency, PrivacyUnit
 from bench.privacy import losses
 from bench.privacy.event import EVENTS, Event, positive, whole
 from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
+from bench.types import Adjacency, PrivacyUnit
 
 __all__ = [
     "DPSGD",

@@ -18,10 +18,12 @@ import numpy as np
 from bench.cache import Cache, canonical_json
 from bench.config import parse_overrides
 from bench.console import Progress
-from bench.interface import Budget, Context, Facts, LabelledSource, Method, PrivateData, PublicData, Released
+from bench.context import Context
+from bench.interface import Method
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.seeds import Streams
+from bench.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from bench.config import setting
-from bench.interface import Claim, Method, Released
+from bench.interface import Method
 from bench.models.classifiers import build, model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
 from bench.registry import register_method
 from bench.training import FitSettings, as_float, fit
+from bench.types import Claim, Released
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ import torch
 
 from bench.config import setting
 from bench.errors import BenchError
-from bench.interface import Claim, Method, PublicKind, Released
+from bench.interface import Method
 from bench.models.classifiers import build, model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import GNMax
 from bench.registry import register_method
 from bench.training import FitSettings, fit, predict
+from bench.types import Claim, PublicKind, Released
 
 
 @dataclass(frozen=True)

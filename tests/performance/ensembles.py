@@ -32,11 +32,11 @@ from bench.batched import train_together
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.ensemble import Arrays, Ensemble, Labels, TeacherTask, train_teacher, train_teachers
-from bench.interface import Facts
 from bench.models.classifiers import build
 from bench.precision import arithmetic
 from bench.seeds import Streams
 from bench.training import Batches, predict, seeded, shifted, tune_malloc
+from bench.types import Facts
 from methods._pate import augmented_settings
 from methods.pate import PATEConfig
 
