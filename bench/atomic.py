@@ -1,13 +1,15 @@
-"""Several files written as one: all of them, or none where the disk is full."""
+"""Files written atomically: alone, or several as one, of which none has changed where the disk is full."""
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from bench.store import explain_os_error
+from bench.errors import BenchError
 
 
 def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> None:
@@ -38,3 +40,53 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> No
     finally:
         for aside in asides.values():
             aside.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write `data` to `path` so that a kill at any moment leaves the old file or the new one.
+
+    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no part of the file is left then.
+    """
+    # Process numbers of two machines may be the same.
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise explain_os_error(error, path) from error
+
+
+def explain_os_error(error: OSError, path: Path) -> BenchError:
+    """Return `error`, met while writing `path`, as a message for the user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return BenchError(
+            f"the disk is full: {path} could not be written. Free some space and give the same command again; "
+            "what is done is kept."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return BenchError(f"{path} cannot be written ({error.strerror}). Choose another directory with --out.")
+    return BenchError(f"{path} could not be written: {error.strerror or error}.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of what writes to `path`, and does nothing else, into a :class:`BenchError` for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.atomic import write_atomic
 from bench.cache import canonical_json
 from bench.config import as_dict, config_from
 from bench.errors import BenchError
 from bench.interface import Method
-from bench.store import write_atomic
 from bench.types import Budget, Facts
 
 SLOW = 0.3

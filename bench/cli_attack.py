@@ -120,9 +120,10 @@ def _each_student(
 ) -> int | None:
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.console import open_progress
+    from bench.processes import available_cores
     from bench.run import DataSource, prepare_device
     from bench.signals import Stopped, stopping_signals
-    from bench.store import RunDir, available_cores
+    from bench.store import RunDir
 
     run_dir = RunDir(out)
     students = choose_students(run_dir, keys, methods)

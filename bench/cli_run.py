@@ -242,8 +242,8 @@ class _Execution:
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
         from bench.launch import run_inline
+        from bench.processes import available_cores
         from bench.run import prepare_device  # torch takes seconds to import: not where nothing is left to train
-        from bench.store import available_cores
 
         device = prepare_device(self._device, self._threads)
         launch = self._begin(units, available_cores())
@@ -251,7 +251,7 @@ class _Execution:
 
     def _local(self, units: Sequence[Unit]) -> Outcome:
         from bench.launch import run_local, visible_devices
-        from bench.store import available_cores
+        from bench.processes import available_cores
 
         devices = visible_devices(self._settings.gpus) if self._device in ("auto", "cuda") else []
         jobs = self._settings.jobs or len(devices) or max(1, available_cores() // self._threads)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.atomic import write_atomic
 from bench.cell_spec import CellSpec
 from bench.config import as_dict, config_from
 from bench.errors import BenchError
@@ -28,7 +29,7 @@ from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.registry import METHODS
 from bench.rows import Change
 from bench.schedule import Unit
-from bench.store import RunDir, write_atomic
+from bench.store import RunDir
 
 VERSION = 2
 """Raised whenever the file is laid out in another way, a new field included: another version's launch is refused."""

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.atomic import write_atomic
 from bench.errors import BenchError
-from bench.store import write_atomic
 from bench.types import Released
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.atomic import write_atomic, writing
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
 from bench.console import Progress, Stage
@@ -44,7 +45,7 @@ from bench.record import (
 from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.seeds import Streams
-from bench.store import RunDir, write_atomic, writing
+from bench.store import RunDir
 from bench.types import Released
 
 

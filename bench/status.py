@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.atomic import write_atomic
 from bench.costs import words
 from bench.errors import BenchError
 from bench.launches import CANCELLED, Outline, outlines
 from bench.locks import Owner, alive
 from bench.record import Record, Status
-from bench.store import RunDir, write_atomic
+from bench.store import RunDir
 
 WAIT_SECONDS = 60.0
 """How long `cancel` waits for processes to end in order; then they are killed."""

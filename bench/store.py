@@ -17,17 +17,16 @@ Every file is written aside, synced and renamed, so that a reader sees the old o
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.atomic import explain_os_error, write_atomic, writing
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.errors import BenchError
 from bench.locks import NO_LOCKS, Held, Owner, look, take, without_locks
@@ -35,48 +34,6 @@ from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 
 LAYOUT_VERSION = 1
 """Version of the directory's layout, in run.json."""
-
-
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write `data` to `path` so that a kill at any moment leaves the old file or the new one.
-
-    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no part of the file is left then.
-    """
-    # Process numbers of two machines may be the same.
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise explain_os_error(error, path) from error
-
-
-def explain_os_error(error: OSError, path: Path) -> BenchError:
-    """Return `error`, met while writing `path`, as a message for the user."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return BenchError(
-            f"the disk is full: {path} could not be written. Free some space and give the same command again; "
-            "what is done is kept."
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return BenchError(f"{path} cannot be written ({error.strerror}). Choose another directory with --out.")
-    return BenchError(f"{path} could not be written: {error.strerror or error}.")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of what writes to `path`, and does nothing else, into a :class:`BenchError` for the user."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_os_error(error, path) from error
 
 
 def _lock(descriptor: int, kind: int) -> None:
@@ -90,27 +47,12 @@ def _lock(descriptor: int, kind: int) -> None:
             time.sleep(0.05)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _names(folder: Path) -> set[str]:
     """Return the names in `folder`; none where it is not there."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
         return set()
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not known on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(slots=True)

@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.atomic import write_atomic
 from bench.console import LineProgress, Progress, Stage
 from bench.errors import BenchError
 from bench.locks import PATIENCE_SECONDS, Held, alive, look
+from bench.processes import available_cores
 from bench.record import Record
 from bench.schedule import Unit
 from bench.signals import Stopped, stopping_signals, unstopped
-from bench.store import RunDir, available_cores, write_atomic
+from bench.store import RunDir
 
 if TYPE_CHECKING:
     from bench.launches import Launch

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.atomic import write_atomic
 from bench.errors import BenchError
-from bench.store import write_atomic
 from reports.evidence import Evidence, Found
 from reports.leaderboard import epsilon_text, md
 from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows

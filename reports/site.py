@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bench.atomic import writing
 from bench.attack_record import AttackRecord, AuditRecord, R
 from bench.audited import with_audits
 from bench.record import Record
-from bench.store import writing
 from reports import site_pages
 from reports.leaderboard import Board, epsilon_text, row_key
 from reports.method_docs import MethodSource, method_sources

@@ -16,7 +16,7 @@ from bench.ensemble import one_thread
 from bench.errors import BenchError
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.transfer import DenseHead
-from bench.store import available_cores
+from bench.processes import available_cores
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 

@@ -22,6 +22,7 @@ from safetensors import torch as tensor_files
 from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
+from bench.atomic import write_atomic
 from bench.data.sources import RouteError
 from bench.data.store import locked
 from bench.errors import BenchError, UnknownNameError
@@ -41,7 +42,6 @@ from bench.models.weight_store import (
     stored_path,
     write_manifest,
 )
-from bench.store import write_atomic
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress
