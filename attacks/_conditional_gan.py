@@ -18,10 +18,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 from attacks._inversion import identity_loss
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.console import Stage
-from bench.data_free import check_finite
+from bench.divergence import check_finite
 from bench.gans import GanGenerator
 from bench.models.layers import Normalise
-from bench.training import as_float
+from bench.transforms import as_float
 
 _FEATURES = 128
 

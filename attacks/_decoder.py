@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.console import Stage
-from bench.data_free import check_finite
-from bench.training import as_float, seeded
+from bench.divergence import check_finite
+from bench.seeds import seeded
+from bench.transforms import as_float
 
 SHIFT = 50.0
 """Added to logarithms of confidences in the published code; what is below 0 then is 0."""

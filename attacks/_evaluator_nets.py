@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.models.classifiers import FeatureNet
-from bench.training import Augment, FitSettings, as_float, fit, seeded
+from bench.seeds import seeded
+from bench.training import Augment, FitSettings, fit
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint

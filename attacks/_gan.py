@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from attacks._inversion import check_counts, images_digest
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.data_free import check_finite
+from bench.divergence import check_finite
 from bench.errors import BenchError
 from bench.gans import GanGenerator
 from bench.models.layers import Normalise
-from bench.seeds import Streams
-from bench.training import as_float, seeded
+from bench.seeds import Streams, seeded
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.cache import Arrays

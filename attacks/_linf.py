@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from bench.seeds import seeded
 from bench.torchvision_compat import allow_cpu_torchvision
-from bench.training import seeded
 
 if TYPE_CHECKING:
     from attacks.robustness import RobustnessConfig

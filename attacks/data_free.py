@@ -75,7 +75,9 @@ class DataFree(InversionAttack):
         from attacks._inversion import check_counts, class_tries
         from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.training import as_float, predict, seeded
+        from bench.seeds import seeded
+        from bench.training import predict
+        from bench.transforms import as_float
 
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,

@@ -21,7 +21,7 @@ from attacks._evaluator_nets import Recipe, recipes
 from bench.errors import BenchError
 from bench.models.classifiers import FeatureNet, features_and_logits
 from bench.seeds import Streams
-from bench.training import as_float
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.cache import Arrays

@@ -136,7 +136,7 @@ def _descend(
     import torch
     from torch.nn import functional
 
-    from bench.training import shifted
+    from bench.transforms import shifted
 
     noise = noise.clamp(-config.bound, config.bound).requires_grad_()
     optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)

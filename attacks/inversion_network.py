@@ -120,7 +120,7 @@ class InversionNetwork(InversionAttack):
         config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
     ) -> Decoder:
         from attacks._decoder import Decoder, decoder_steps, train_decoder
-        from bench.training import seeded
+        from bench.seeds import seeded
 
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)

@@ -209,7 +209,7 @@ class _Descent:
         """Return `views` versions of each image, one set after the other."""
         import torch
 
-        from bench.training import shifted
+        from bench.transforms import shifted
 
         config = self._config
         views = images.repeat(config.views, 1, 1, 1)

@@ -111,7 +111,8 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
     from bench.errors import BenchError
     from bench.gans import GanGenerator
-    from bench.training import predict, seeded
+    from bench.seeds import seeded
+    from bench.training import predict
 
     if min(target.shape[1:]) < 8:
         raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")

@@ -268,7 +268,7 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
     """Return the images as float and the labels, both on the CPU, or say what is wrong with them."""
     import torch
 
-    from bench.training import as_float
+    from bench.transforms import as_float
 
     if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
         raise BenchError(

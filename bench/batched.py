@@ -2,7 +2,7 @@
 
 A GPU is not filled by one teacher. Here the weights of many are stacked, (teachers, ...), and one forward pass, one
 backward pass and one step of the optimiser serve them all. Each teacher has the start, the order of batches and the
-shifts of :func:`bench.ensemble.train_teacher`, from its own streams, so that in float32 its weights are those of the
+shifts of :func:`bench.teacher.train_teacher`, from its own streams, so that in float32 its weights are those of the
 loop up to rounding.
 
 What one teacher becomes does not depend on the records of the others. Shapes, and with them kernels, are chosen from
@@ -34,12 +34,14 @@ from torch.overrides import TorchFunctionMode
 
 from bench.errors import BenchError
 from bench.precision import arithmetic
+from bench.seeds import seeded
 from bench.settling import settling_for
-from bench.training import Batches, as_float, dense_weights, make_optimizer, moved, seeded
+from bench.training import Batches, dense_weights, make_optimizer
+from bench.transforms import as_float, moved
 
 if TYPE_CHECKING:
-    from bench.ensemble import Arrays, Labels, TeacherTask
     from bench.seeds import Streams
+    from bench.teacher import Arrays, Labels, TeacherTask
     from bench.training import FitSettings
 
 VERSION = 1
@@ -327,7 +329,7 @@ def _trained(net: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torch.device) -> _Stack:
     """Build each teacher's net from its own stream and stack what is in them."""
-    from bench.ensemble import one_thread
+    from bench.processes import one_thread
 
     nets = []
     with one_thread():

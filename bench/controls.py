@@ -111,7 +111,7 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
     from bench.models.classifiers import build
     from bench.models.transfer import FrozenTransfer
-    from bench.training import seeded
+    from bench.seeds import seeded
 
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)

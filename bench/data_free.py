@@ -7,7 +7,6 @@ equally often, and its last hidden layer is strongly active (Chen et al., ICCV 2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.errors import BenchError
+from bench.divergence import check_finite
 from bench.models.classifiers import features_and_logits
-from bench.training import shifted
+from bench.transforms import shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
 Reading = Literal["dafl", "printed"]
 """How the two terms are read that the papers print otherwise than DAFL computes them; see :func:`generator_terms`."""
-
-
-class NotFiniteError(BenchError):
-    """A loss that is not a number any more; the message names the iteration and the term."""
 
 
 def generator_terms(
@@ -59,16 +54,6 @@ def generator_terms(
         "entropy": (mean * mean.clamp_min(1e-12).log()).sum(),
         "activation": -strength,
     }
-
-
-def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:
-    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite."""
-    for name, value in terms.items():
-        if not math.isfinite(float(value.detach())):
-            raise NotFiniteError(
-                f"{what} diverged at iteration {iteration}: its term {name!r} is {float(value.detach())}. Lower its "
-                "learning rate."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _train_share(
     rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
 ) -> None:
     """Be one of the processes."""
-    from bench.ensemble import start_worker
+    from bench.processes import start_worker
     from bench.training import fit
 
     start_worker()

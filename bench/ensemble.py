@@ -11,67 +11,26 @@ why that leaves teachers apart.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.errors import BenchError
-from bench.precision import Precision, arithmetic, check_precision
-from bench.training import FitSettings, fit, predict, seeded
+from bench.precision import arithmetic
+from bench.processes import one_thread
+from bench.teacher import Arrays, Labels, Result, TeacherTask, _rebuilt, teacher_labels, train_teacher
+from bench.training import predict
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
     from bench.console import Stage
     from bench.seeds import Streams
-
-Labels = NDArray[np.int64]
-Arrays = dict[str, NDArray[Any]]
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherTask:
-    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train."""
-
-    model: str
-    classes: int
-    settings: FitSettings
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the net's entry point."""
-    device: str = "cpu"
-    precision: Precision = "float32"
-    devices: tuple[str, ...] = ()
-    """More than one: each teacher is trained on all of them, a share of every batch on each."""
-    batched: bool | None = None
-    """Train and ask many teachers as one program; None: on a GPU. Weights then agree with the loop's up to rounding."""
-
-    def __post_init__(self) -> None:
-        """Refuse a precision that the device has not."""
-        check_precision(self.precision, self.device)
-
-    @property
-    def bf16(self) -> bool:
-        """Whether forward passes run in bfloat16."""
-        return self.precision == "bf16"
-
-    @property
-    def together(self) -> bool:
-        """Whether many teachers are to be one program, where their net allows it."""
-        if len(self.devices) > 1:
-            return False
-        return self.batched if self.batched is not None else torch.device(self.device).type == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,49 +92,6 @@ class Ensemble:
         if stage is not None:
             stage.advance(len(self))
         return found
-
-
-def train_teacher(
-    task: TeacherTask,
-    images: Tensor,
-    labels: Tensor,
-    streams: Streams,
-    watched: Tensor | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Arrays:
-    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
-
-    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. With a
-    `checkpoint` a training that was stopped goes on. Classes that the part misses stay among the outputs and are simply
-    never learnt, so the shape of the votes says nothing of it.
-    """
-    from bench.models.classifiers import build
-
-    start = streams.torch("weights")
-    with one_thread(), arithmetic(task.precision, task.device), seeded(start):
-        model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
-        order = streams.torch("order")
-        # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
-        if len(task.devices) > 1:
-            from bench.distributed import fit_on_devices
-
-            fit_on_devices(
-                model, images, labels, task.settings, order, task.devices, precision=task.precision, must_converge=False
-            )
-        else:
-            fit(
-                model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,
-                watched=watched, checkpoint=checkpoint,
-            )  # fmt: skip
-    return {name: value.detach().cpu().contiguous().numpy() for name, value in model.state_dict().items()}
-
-
-def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
-    """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
-    with one_thread(), arithmetic(task.precision, task.device):
-        logits = predict(_rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
-    found: Labels = logits.argmax(1).numpy()
-    return found
 
 
 def train_teachers(
@@ -330,15 +246,6 @@ def _each(
             stage.advance()
 
 
-def _rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
-    from bench.models.classifiers import build
-
-    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream
-        model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
-    return model.eval()
-
-
 def check_disjoint(parts: Sequence[Labels], records: int) -> None:
     """Raise :class:`BenchError` unless all `parts` are non-empty, disjoint, and within `records`."""
     if not parts or any(len(part) == 0 for part in parts):
@@ -363,48 +270,8 @@ def count_votes(predictions: Labels, classes: int) -> Labels:
     return counts
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch's operations on one thread inside: sums then have one order, whatever the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecutor | None]:
-    """Open `workers` fresh processes (never forked: torch's threads do not survive that) that end with this one.
-
-    None for one worker, or where the work is for a GPU, which one process fills.
-    """
-    if workers < 2 or device != "cpu":
-        yield None
-        return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=start_worker)
-    try:
-        yield pool
-    except BaseException as error:
-        if isinstance(error, BrokenProcessPool):
-            # Who ended the workers by a signal (Slurm signals all processes of a job) may have sent it to this one as
-            # well: then it is to end by that signal, and not with an error that counts as the cell's.
-            time.sleep(1.0)
-        # Stopped or failed: nobody waits for what the others are at. What they had finished is kept.
-        for child in multiprocessing.active_children():
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def start_worker() -> None:
-    """Ask Linux to end this worker when the process that started it is killed, and leave Ctrl-C to that process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+def shard_range(total: int, shard: int, shards: int, step: int) -> range:
+    """Return which of `total` teachers belong to `shard` of `shards`, in whole artefacts of `step` teachers each."""
+    artefacts = math.ceil(total / step)
+    begin, end = artefacts * shard // shards, artefacts * (shard + 1) // shards
+    return range(begin * step, min(total, end * step))

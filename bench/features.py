@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.ensemble import one_thread, worker_pool
 from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
+from bench.processes import one_thread, worker_pool
 from bench.training import predict
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _each(
 
 @torch.no_grad()
 def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) -> Tensor:
-    from bench.training import as_float
+    from bench.transforms import as_float
 
     batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
     # Of one thread's sums the order is fixed, so workers, threads and one process give the same features.

@@ -27,10 +27,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.data_free import check_finite
+from bench.divergence import check_finite
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
-from bench.training import Batches, as_float, seeded
+from bench.seeds import seeded
+from bench.training import Batches
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.console import Stage
@@ -182,7 +184,7 @@ def train_gan(
 
     Raises:
         BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
-            outside 0..classes - 1, or (as :class:`bench.data_free.NotFiniteError`) a loss that is not finite.
+            outside 0..classes - 1, or (as :class:`bench.divergence.NotFiniteError`) a loss that is not finite.
 
     """
     _check(kind, images, labels, classes)

@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.ensemble import check_disjoint, one_thread
+from bench.ensemble import check_disjoint
 from bench.head_settings import HeadSettings
 from bench.models.transfer import DenseHead
+from bench.processes import one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

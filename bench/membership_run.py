@@ -115,7 +115,7 @@ def train_siblings(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
 ) -> list[Sibling]:
     """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
-    from bench.ensemble import worker_pool
+    from bench.processes import worker_pool
 
     found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, sibling in found.items() if sibling is None]

@@ -6,7 +6,6 @@ which makes it. That is for speed alone: an artefact is locked while it is made,
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -148,10 +147,3 @@ def waves_of(packs: Sequence[Pack]) -> list[list[Pack]]:
         wave_of.update(dict.fromkeys((unit.key for unit in pack.units), wave))
         waves[wave].append(pack)
     return [waves[number] for number in sorted(waves)]
-
-
-def shard_range(total: int, shard: int, shards: int, step: int) -> range:
-    """Return which of `total` teachers belong to `shard` of `shards`, in whole artefacts of `step` teachers each."""
-    artefacts = math.ceil(total / step)
-    begin, end = artefacts * shard // shards, artefacts * (shard + 1) // shards
-    return range(begin * step, min(total, end * step))

@@ -7,8 +7,10 @@ releases with common noise could be subtracted from each other.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,3 +57,19 @@ class Streams:
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # NumPy takes 32 bits
         random.seed(seed)
+
+
+@contextlib.contextmanager
+def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Seed torch's global generators from `generator` for the block and put them back after it.
+
+    Layers such as dropout and the starts of weights draw from the global ones and take no other.
+    """
+    device = torch.device(device)
+    seed = int(torch.randint(0, 2**62, (), generator=generator, device=generator.device))
+    devices = (
+        [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
+    )
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield

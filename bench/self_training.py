@@ -21,7 +21,9 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint
 from bench.errors import BenchError
-from bench.training import FitSettings, as_float, fit, predict, seeded, shifted
+from bench.seeds import seeded
+from bench.training import FitSettings, fit, predict
+from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage

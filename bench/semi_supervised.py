@@ -22,7 +22,9 @@ from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
-from bench.training import Batches, as_float, seeded, shifted
+from bench.seeds import seeded
+from bench.training import Batches
+from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage

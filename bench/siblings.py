@@ -270,7 +270,7 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     """
     import torch
 
-    from bench.training import as_float
+    from bench.transforms import as_float
     from bench.types import Adjacency
 
     shape = canaries.images.shape[2:]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.errors import BenchError
-from bench.training import as_float
+from bench.transforms import as_float
 
 Measure = Literal["ssim", "psnr"]
 

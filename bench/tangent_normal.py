@@ -27,12 +27,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.data_free import Reading, check_finite
+from bench.data_free import Reading
+from bench.divergence import check_finite
 from bench.errors import BenchError
 from bench.models.autoencoders import VAE
 from bench.models.classifiers import features_and_logits
 from bench.privacy.claims import DGD_EPS1
-from bench.training import as_float, seeded, shifted
+from bench.seeds import seeded
+from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage
@@ -78,7 +80,7 @@ def train_vae(
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
 
     Adam at `lr`, falling linearly to 0; `checkpoint` is as for :func:`bench.training.fit`. Raises
-    :class:`bench.data_free.NotFiniteError` where a term of the loss is no number any more.
+    :class:`bench.divergence.NotFiniteError` where a term of the loss is no number any more.
     """
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
@@ -169,7 +171,7 @@ def train_tangent_normal(
 
     `labels` is int64 (m,) or float (m, classes). Squared distances of features are means over features, and terms means
     over the batch, so that weights do not depend on sizes. `checkpoint` is as for :func:`bench.training.fit`. Raises
-    :class:`BenchError` without a labelled image, and :class:`bench.data_free.NotFiniteError` where a term is no number
+    :class:`BenchError` without a labelled image, and :class:`bench.divergence.NotFiniteError` where a term is no number
     any more.
     """
     if len(images) == 0 or len(images) != len(labels):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError
-from bench.training import as_float, predict
+from bench.training import predict
+from bench.transforms import as_float
 from bench.types import Access, Facts, Released
 
 _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GENERATOR: 2, Access.SYNTHETIC: 2}

@@ -6,13 +6,12 @@ the same number of threads give the same model to the byte on a CPU. Images stay
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +19,12 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
+from bench.seeds import seeded
 from bench.settling import Settle, holding, settling_for
+from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.console import Stage
-    from bench.distributed import Share
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of float images (n, channels, height, width) and a generator; returns a batch of the same shape."""
@@ -99,6 +99,22 @@ class FitSettings:
         return self.lr
 
 
+class BatchShare(Protocol):
+    """One process's part of every batch; see :class:`bench.distributed.Share`."""
+
+    def reseed(self) -> None:
+        """Give this process random numbers of its own."""
+
+    def mine(self, batch: Tensor) -> Tensor:
+        """Return this process's rows of `batch`."""
+
+    def weighed(self, loss: Tensor) -> Tensor:
+        """Return the mean `loss` of the rows as their part of the batch's mean."""
+
+    def add_up(self, model: nn.Module) -> None:
+        """Add the gradients of all processes up."""
+
+
 def fit(
     model: nn.Module,
     images: Tensor,
@@ -114,7 +130,7 @@ def fit(
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
     watched: Tensor | None = None,
-    share: Share | None = None,
+    share: BatchShare | None = None,
     stop: Callable[[int], bool] | None = None,
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
@@ -284,26 +300,6 @@ def accuracy(
     return float((predict(model, images, batch_size, device).argmax(1) == labels.cpu()).double().mean())
 
 
-def as_float(images: Tensor) -> Tensor:
-    """Return images in [0, 1]: uint8 ones divided by 255, float ones as they are."""
-    return images.float().div_(255.0) if images.dtype == torch.uint8 else images.float()
-
-
-def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Return `images` each moved by up to `most` pixels along both axes, edges filled with the border's values."""
-    moves = torch.randint(-most, most + 1, (2, len(images), 1), generator=generator, device=generator.device)
-    return moved(images, moves.to(images.device))
-
-
-def moved(images: Tensor, moves: Tensor) -> Tensor:
-    """Return `images` (n, channels, height, width) moved by `moves` (2, n, 1): pixels along height, then width."""
-    count, _, height, width = images.shape
-    rows = (torch.arange(height, device=images.device) + moves[0]).clamp_(0, height - 1)
-    columns = (torch.arange(width, device=images.device) + moves[1]).clamp_(0, width - 1)
-    number = torch.arange(count, device=images.device)[:, None, None]
-    return images.permute(0, 2, 3, 1)[number, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
 def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
     """Return the optimiser of the settings; the fused ones, whose steps cost least for small nets."""
     if settings.optimizer == "adam":
@@ -318,22 +314,6 @@ def dense_weights(model: nn.Module) -> list[Tensor]:
     """Return the weights of all linear layers but the last: those that the published PATE code decays."""
     linear = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
     return linear[:-1]
-
-
-@contextlib.contextmanager
-def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators from `generator` for the block and put them back after it.
-
-    Layers such as dropout and the starts of weights draw from the global ones and take no other.
-    """
-    device = torch.device(device)
-    seed = int(torch.randint(0, 2**62, (), generator=generator, device=generator.device))
-    devices = (
-        [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
-    )
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
 
 
 def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) -> nn.Module:

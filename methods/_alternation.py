@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.checkpoint import Checkpoint, Loop
-from bench.data_free import check_finite, generator_terms
+from bench.data_free import generator_terms
+from bench.divergence import check_finite
 from bench.errors import BenchError
 from bench.models.classifiers import features_and_logits
 from bench.random_images import random_images
-from bench.training import as_float
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.checkpoint import Part

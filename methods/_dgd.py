@@ -218,8 +218,8 @@ class DGDFamily(Method):
         import torch
 
         from bench.models.autoencoders import VAE
+        from bench.seeds import seeded
         from bench.tangent_normal import Triples, make_triples, train_vae
-        from bench.training import seeded
 
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = {

@@ -151,7 +151,7 @@ class Alternation(Method):
     ) -> Released:
         """Run the alternation and release student, generator and some of its images."""
         from bench.models.generators import DataFreeGenerator
-        from bench.training import seeded
+        from bench.seeds import seeded
         from methods._alternation import Alternating, Resumption
 
         config.top_k(private.facts)

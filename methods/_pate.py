@@ -297,7 +297,8 @@ def train_ensemble(
     those of some numbers are trained, in whole chunks. `watched` are the images of :func:`watched_images`.
     """
     from bench.data.splits import partition
-    from bench.ensemble import TeacherTask, train_teachers
+    from bench.ensemble import train_teachers
+    from bench.teacher import TeacherTask
 
     depends = ensemble_depends(config, private, context)
     chunk = teachers_per_artefact(config, private.facts, context.device)
@@ -359,7 +360,7 @@ def train_shard(
     watched: torch.Tensor | None = None,
 ) -> None:
     """Train part number `shard` of `shards` of an ensemble: whole chunks, which the cells that need it then find."""
-    from bench.schedule import shard_range
+    from bench.ensemble import shard_range
 
     numbers = shard_range(config.teachers, shard, shards, teachers_per_artefact(config, private.facts, context.device))
     if numbers:
@@ -404,7 +405,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
 @contextlib.contextmanager
 def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
     """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
-    from bench.ensemble import worker_pool
+    from bench.processes import worker_pool
 
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
@@ -433,9 +434,10 @@ def train_on_answers(
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return a student trained on the answered queries, and its timm options. Sees nothing private."""
     from bench.models.generators import generator_for
+    from bench.seeds import seeded
     from bench.self_training import train_self_trained
     from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
-    from bench.training import FitSettings, fit, seeded
+    from bench.training import FitSettings, fit
 
     start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
     student, options = make_student(config.student, facts, start)

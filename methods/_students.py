@@ -48,7 +48,7 @@ def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[t
     know the model or it cannot take such images.
     """
     from bench.models.classifiers import build, model_options
-    from bench.training import seeded
+    from bench.seeds import seeded
 
     channels, height, width = facts.shape
     size = height if height == width else (height, width)

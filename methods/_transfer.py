@@ -333,7 +333,7 @@ def make_transfer(
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
     """Return a student with a fresh dense head on `backbone`, and the options with which timm makes it again."""
     from bench.models.transfer import FrozenTransfer, make_head
-    from bench.training import seeded
+    from bench.seeds import seeded
 
     with seeded(generator):
         head = make_head("dense", backbone.num_features, hidden, facts.classes)

@@ -233,7 +233,8 @@ class DGD(DGDFamily):
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.training import FitSettings, fit, seeded
+        from bench.seeds import seeded
+        from bench.training import FitSettings, fit
         from methods._students import make_student
 
         facts = private.facts

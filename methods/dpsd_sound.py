@@ -188,7 +188,8 @@ class DPSDSound(Method):
 
         from bench.models.generators import DataFreeGenerator
         from bench.random_images import random_images
-        from bench.training import predict, seeded
+        from bench.seeds import seeded
+        from bench.training import predict
         from methods._pate import teacher_pool, train_ensemble
 
         facts, draws = private.facts, context.streams.torch("queries")
@@ -262,8 +263,8 @@ def learn(
     import torch
 
     from bench.checkpoint import Loop, Part
-    from bench.data_free import check_finite
-    from bench.training import as_float, shifted
+    from bench.divergence import check_finite
+    from bench.transforms import as_float, shifted
 
     draws = context.streams.torch(f"student/round-{number}")
     shift = 2 if min(images.shape[2:]) >= 16 else 1
@@ -296,7 +297,8 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
     """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
     import torch
 
-    from bench.data_free import check_finite, generator_terms
+    from bench.data_free import generator_terms
+    from bench.divergence import check_finite
     from bench.models.classifiers import features_and_logits
 
     draws = context.streams.torch("generator/latents")

@@ -20,10 +20,10 @@ import numpy as np
 
 from bench.config import setting
 from bench.context import Context
-from bench.ensemble import worker_pool
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.privacy.ledger import Ledger
+from bench.processes import worker_pool
 from bench.registry import register_method
 from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 

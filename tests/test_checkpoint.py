@@ -41,11 +41,11 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
+from bench.seeds import Streams, seeded
 from bench.self_training import SelfTrainingSettings, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
 from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
-from bench.training import FitSettings, fit, seeded
+from bench.training import FitSettings, fit
 from bench.types import Budget
 
 CLASSES = 3

@@ -15,7 +15,8 @@ from bench.cache import Cache
 from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.context import Context
-from bench.data_free import GeneratorSettings, NotFiniteError, check_finite, generate, generator_terms, train_generator
+from bench.data_free import GeneratorSettings, generate, generator_terms, train_generator
+from bench.divergence import NotFiniteError, check_finite
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.models.autoencoders import VAE

@@ -20,11 +20,12 @@ from bench.cache import Cache
 from bench.console import Progress
 from bench.context import Context
 from bench.distributed import Share, fit_on_devices
-from bench.ensemble import TeacherTask, train_teachers
+from bench.ensemble import train_teachers
 from bench.errors import BenchError
 from bench.models.classifiers import build
 from bench.seeds import Streams
 from bench.settling import Settle
+from bench.teacher import TeacherTask
 from bench.training import FitSettings, fit
 from bench.types import Facts, PrivateData
 from methods import _dpsd

@@ -15,7 +15,7 @@ from bench.cache import Cache
 from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.context import Context
-from bench.data_free import NotFiniteError
+from bench.divergence import NotFiniteError
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.privacy.accountants import proven

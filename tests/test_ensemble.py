@@ -11,17 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.ensemble import (
-    Arrays,
-    Labels,
-    TeacherTask,
-    check_disjoint,
-    count_votes,
-    train_teachers,
-    worker_pool,
-)
+from bench.ensemble import check_disjoint, count_votes, train_teachers
 from bench.errors import BenchError
+from bench.processes import worker_pool
 from bench.seeds import Streams
+from bench.teacher import Arrays, Labels, TeacherTask
 from bench.training import FitSettings, predict
 
 TEACHERS = 5

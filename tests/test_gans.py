@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from bench import gans
-from bench.data_free import NotFiniteError
+from bench.divergence import NotFiniteError
 from bench.errors import BenchError
 from bench.gans import CONTINUOUS_CODES, KINDS, GanGenerator, GanSettings, Kind, train_gan
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bench.data.splits import partition
-from bench.ensemble import one_thread
 from bench.errors import BenchError
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.transfer import DenseHead
-from bench.processes import available_cores
+from bench.processes import available_cores, one_thread
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 

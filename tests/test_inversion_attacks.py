@@ -19,9 +19,9 @@ from bench.context import Context
 from bench.errors import BenchError
 from bench.models.classifiers import build
 from bench.registry import ATTACKS
-from bench.seeds import Streams
+from bench.seeds import Streams, seeded
 from bench.target import Target
-from bench.training import FitSettings, accuracy, fit, seeded
+from bench.training import FitSettings, accuracy, fit
 from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
 NAMES = ("brep-mi", "data-free", "gmi", "inversion-network", "mi-face", "plg-mi")

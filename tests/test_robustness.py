@@ -27,7 +27,8 @@ from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
 from bench.models.classifiers import build
-from bench.training import FitSettings, accuracy, fit, seeded
+from bench.seeds import seeded
+from bench.training import FitSettings, accuracy, fit
 from bench.types import Facts
 from reports.robustness import curves_of, robustness_figure
 

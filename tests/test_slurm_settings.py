@@ -20,10 +20,10 @@ from records_for_tests import record
 from bench import locks, slurm, slurm_site, worker
 from bench.cluster import Cluster, Resources, directives, minutes, read_cluster, resources_of
 from bench.config import Grid
-from bench.ensemble import worker_pool
 from bench.errors import BenchError, UnknownNameError
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
+from bench.processes import worker_pool
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.signals import Stopped, stopping_signals
 from bench.slurm import in_hand

@@ -12,19 +12,11 @@ from torch import Tensor, nn
 from bench.errors import BenchError
 from bench.models.classifiers import build
 from bench.models.generators import DenseGenerator
+from bench.seeds import seeded
 from bench.self_training import SelfTrainingSettings, poisson_labels, sharpened, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan, unlabelled_loss
-from bench.training import (
-    FitSettings,
-    accuracy,
-    as_float,
-    classification_loss,
-    fit,
-    predict,
-    seeded,
-    shifted,
-    tune_malloc,
-)
+from bench.training import FitSettings, accuracy, classification_loss, fit, predict, tune_malloc
+from bench.transforms import as_float, shifted
 
 
 def seed(number: int) -> torch.Generator:

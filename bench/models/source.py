@@ -13,8 +13,8 @@ from timm.models import create_model
 from torch import Tensor, nn
 
 from bench.models.transfer import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
-from bench.seeds import Streams
-from bench.training import FitSettings, fit, seeded
+from bench.seeds import Streams, seeded
+from bench.training import FitSettings, fit
 
 if TYPE_CHECKING:
     import numpy as np

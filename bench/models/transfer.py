@@ -23,7 +23,7 @@ from torch.nn import functional
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
 from bench.models.own import register_own
-from bench.training import seeded
+from bench.seeds import seeded
 
 VERSION = 1
 """Raised whenever the same backbone would give other features."""

@@ -20,7 +20,7 @@ from opacus.optimizers import DPOptimizer
 from bench.checkpoint import Checkpoint, Loop
 from bench.errors import BenchError
 from bench.privacy import events
-from bench.training import as_float
+from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.console import Stage

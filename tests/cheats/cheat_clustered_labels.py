@@ -17,7 +17,8 @@ from bench.models.classifiers import build, model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
 from bench.registry import register_method
-from bench.training import FitSettings, as_float, fit
+from bench.training import FitSettings, fit
+from bench.transforms import as_float
 from bench.types import Claim, Released
 
 

@@ -31,11 +31,13 @@ from torch.nn import functional
 from bench.batched import train_together
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
-from bench.ensemble import Arrays, Ensemble, Labels, TeacherTask, train_teacher, train_teachers
+from bench.ensemble import Ensemble, train_teachers
 from bench.models.classifiers import build
 from bench.precision import arithmetic
-from bench.seeds import Streams
-from bench.training import Batches, predict, seeded, shifted, tune_malloc
+from bench.seeds import Streams, seeded
+from bench.teacher import Arrays, Labels, TeacherTask, train_teacher
+from bench.training import Batches, predict, tune_malloc
+from bench.transforms import shifted
 from bench.types import Facts
 from methods._pate import augmented_settings
 from methods.pate import PATEConfig

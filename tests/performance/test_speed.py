@@ -11,9 +11,10 @@ import torch
 from ensembles import Row, Setting, rows_of
 from torch import Tensor
 
-from bench.ensemble import Arrays, TeacherTask, train_teachers
+from bench.ensemble import train_teachers
 from bench.precision import Precision
 from bench.seeds import Streams
+from bench.teacher import Arrays, TeacherTask
 from bench.training import FitSettings
 
 

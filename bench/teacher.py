@@ -1,0 +1,115 @@
+"""One teacher: trained on its part of the private records, and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.precision import Precision, arithmetic, check_precision
+from bench.processes import one_thread
+from bench.seeds import seeded
+from bench.training import FitSettings, fit, predict
+
+if TYPE_CHECKING:
+    from bench.checkpoint import Checkpoint
+    from bench.seeds import Streams
+
+
+Labels = NDArray[np.int64]
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTask:
+    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train."""
+
+    model: str
+    classes: int
+    settings: FitSettings
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the net's entry point."""
+    device: str = "cpu"
+    precision: Precision = "float32"
+    devices: tuple[str, ...] = ()
+    """More than one: each teacher is trained on all of them, a share of every batch on each."""
+    batched: bool | None = None
+    """Train and ask many teachers as one program; None: on a GPU. Weights then agree with the loop's up to rounding."""
+
+    def __post_init__(self) -> None:
+        """Refuse a precision that the device has not."""
+        check_precision(self.precision, self.device)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether forward passes run in bfloat16."""
+        return self.precision == "bf16"
+
+    @property
+    def together(self) -> bool:
+        """Whether many teachers are to be one program, where their net allows it."""
+        if len(self.devices) > 1:
+            return False
+        return self.batched if self.batched is not None else torch.device(self.device).type == "cuda"
+
+
+def train_teacher(
+    task: TeacherTask,
+    images: Tensor,
+    labels: Tensor,
+    streams: Streams,
+    watched: Tensor | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Arrays:
+    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
+
+    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. With a
+    `checkpoint` a training that was stopped goes on. Classes that the part misses stay among the outputs and are simply
+    never learnt, so the shape of the votes says nothing of it.
+    """
+    from bench.models.classifiers import build
+
+    start = streams.torch("weights")
+    with one_thread(), arithmetic(task.precision, task.device), seeded(start):
+        model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
+        order = streams.torch("order")
+        # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
+        if len(task.devices) > 1:
+            from bench.distributed import fit_on_devices
+
+            fit_on_devices(
+                model, images, labels, task.settings, order, task.devices, precision=task.precision, must_converge=False
+            )
+        else:
+            fit(
+                model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,
+                watched=watched, checkpoint=checkpoint,
+            )  # fmt: skip
+    return {name: value.detach().cpu().contiguous().numpy() for name, value in model.state_dict().items()}
+
+
+def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
+    """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
+    with one_thread(), arithmetic(task.precision, task.device):
+        logits = predict(_rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
+    found: Labels = logits.argmax(1).numpy()
+    return found
+
+
+def _rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
+    from bench.models.classifiers import build
+
+    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream
+        model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    return model.eval()

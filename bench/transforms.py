@@ -1,0 +1,26 @@
+"""Image tensors to floats, shifted and moved: what training, teachers and attacks share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def as_float(images: Tensor) -> Tensor:
+    """Return images in [0, 1]: uint8 ones divided by 255, float ones as they are."""
+    return images.float().div_(255.0) if images.dtype == torch.uint8 else images.float()
+
+
+def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Return `images` each moved by up to `most` pixels along both axes, edges filled with the border's values."""
+    moves = torch.randint(-most, most + 1, (2, len(images), 1), generator=generator, device=generator.device)
+    return moved(images, moves.to(images.device))
+
+
+def moved(images: Tensor, moves: Tensor) -> Tensor:
+    """Return `images` (n, channels, height, width) moved by `moves` (2, n, 1): pixels along height, then width."""
+    count, _, height, width = images.shape
+    rows = (torch.arange(height, device=images.device) + moves[0]).clamp_(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + moves[1]).clamp_(0, width - 1)
+    number = torch.arange(count, device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[number, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
