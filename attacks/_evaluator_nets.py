@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.models.classifiers import FeatureNet
+from bench.models.feature_net import FeatureNet
 from bench.seeds import seeded
 from bench.training import Augment, FitSettings, fit
 from bench.transforms import as_float

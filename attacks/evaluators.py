@@ -19,7 +19,8 @@ from torch import Tensor
 
 from attacks._evaluator_nets import Recipe, recipes
 from bench.errors import BenchError
-from bench.models.classifiers import FeatureNet, features_and_logits
+from bench.models.build import features_and_logits
+from bench.models.feature_net import FeatureNet
 from bench.seeds import Streams
 from bench.transforms import as_float
 

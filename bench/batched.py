@@ -312,7 +312,7 @@ def _plan(
 
 
 def _build(task: TeacherTask, shape: Shape) -> nn.Module:
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     return build(task.model, task.classes, shape[0], shape[1:], **task.options)
 

@@ -109,7 +109,7 @@ def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings
 
 def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
-    from bench.models.classifiers import build
+    from bench.models.build import build
     from bench.models.transfer import FrozenTransfer
     from bench.seeds import seeded
 
@@ -182,7 +182,7 @@ def _arrays(net: torch.nn.Module) -> Arrays:
 def _released(student: Released, state: Arrays) -> Released:
     import torch
 
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     net = build(student.student_name, **student.student_options)
     net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.divergence import check_finite
-from bench.models.classifiers import features_and_logits
+from bench.models.build import features_and_logits
 from bench.transforms import shifted
 
 if TYPE_CHECKING:

@@ -143,7 +143,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     from timm.models import model_entrypoint
 
     from bench.data.text import is_text
-    from bench.models.classifiers import OWN_MODULES
+    from bench.models.own import OWN_MODULES
     from bench.models.transfer import FrozenTransfer
     from bench.reproduce import command_of
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
 from bench.errors import BenchError
-from bench.models.classifiers import features_and_logits
+from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
 from bench.seeds import seeded

@@ -196,7 +196,7 @@ def _pack(released: Released, cost: float, good: float) -> Arrays:
 def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> Sibling:
     import torch
 
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     about: dict[str, Any] = json.loads(arrays["about"].tobytes())
 

@@ -201,7 +201,7 @@ def _load(record: Record, facts: CardFacts) -> str:
     lines = ["import timm", f'model = timm.create_model("local-dir:{record.key}", pretrained=True).eval()']
     words = "The architecture is timm's own: nothing but timm is needed."
     if facts.own_net:
-        lines.insert(0, "import bench.models.classifiers  # registers the nets of private-student-bench with timm")
+        lines.insert(0, "import bench.models.build  # registers the nets of private-student-bench with timm")
         words = "With private-student-bench installed:"
     code = "\n".join(f"    {line}" for line in lines)
     after = "`model` maps float tensors of shape (n, channels, height, width) in [0, 1] to logits (n, classes)."

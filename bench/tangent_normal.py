@@ -31,7 +31,7 @@ from bench.data_free import Reading
 from bench.divergence import check_finite
 from bench.errors import BenchError
 from bench.models.autoencoders import VAE
-from bench.models.classifiers import features_and_logits
+from bench.models.build import features_and_logits
 from bench.privacy.claims import DGD_EPS1
 from bench.seeds import seeded
 from bench.transforms import as_float, shifted

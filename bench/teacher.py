@@ -77,7 +77,7 @@ def train_teacher(
     `checkpoint` a training that was stopped goes on. Classes that the part misses stay among the outputs and are simply
     never learnt, so the shape of the votes says nothing of it.
     """
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     start = streams.torch("weights")
     with one_thread(), arithmetic(task.precision, task.device), seeded(start):
@@ -107,7 +107,7 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
 
 
 def _rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)

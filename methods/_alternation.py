@@ -22,7 +22,7 @@ from bench.checkpoint import Checkpoint, Loop
 from bench.data_free import generator_terms
 from bench.divergence import check_finite
 from bench.errors import BenchError
-from bench.models.classifiers import features_and_logits
+from bench.models.build import features_and_logits
 from bench.random_images import random_images
 from bench.transforms import as_float
 

@@ -342,7 +342,7 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
     """Return how many teachers are stored together: by the size of the net, which is public."""
     import torch
 
-    from bench.models.classifiers import build
+    from bench.models.build import build
 
     if device.type == "cpu":  # where a chunk is what several processes train side by side
         return CHUNK

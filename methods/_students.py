@@ -47,7 +47,8 @@ def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[t
     The start of its weights is drawn from `generator`. Raises :class:`bench.errors.BenchError` where timm does not
     know the model or it cannot take such images.
     """
-    from bench.models.classifiers import build, model_options
+    from bench.models.build import build
+    from bench.models.own import model_options
     from bench.seeds import seeded
 
     channels, height, width = facts.shape

@@ -299,7 +299,7 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
 
     from bench.data_free import generator_terms
     from bench.divergence import check_finite
-    from bench.models.classifiers import features_and_logits
+    from bench.models.build import features_and_logits
 
     draws = context.streams.torch("generator/latents")
     optimizer = torch.optim.Adam(generator.parameters(), config.generator_lr)

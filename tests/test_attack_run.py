@@ -16,7 +16,7 @@ from bench.console import Progress
 from bench.controls import Role
 from bench.errors import BenchError
 from bench.inversion_goal import load_student
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.release import save_released
 from bench.run import DataSource
 from bench.store import RunDir

@@ -20,7 +20,7 @@ from bench.canaries import CanaryPlan, draw_canaries
 from bench.console import Progress
 from bench.context import Context
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.record import Status
 from bench.run import run_cell
 from bench.seeds import Streams

@@ -17,7 +17,7 @@ from bench.console import Progress
 from bench.context import Context
 from bench.ensemble import train_teachers
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.precision import Precision, arithmetic, check_precision
 from bench.seeds import Streams
 from bench.settling import Settle, Settling

@@ -34,7 +34,7 @@ from bench.context import Context
 from bench.data_free import GeneratorSettings, train_generator
 from bench.gans import GanGenerator, GanSettings, train_gan
 from bench.models.autoencoders import VAE
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
 from bench.models.source import LazyImages
 from bench.privacy.ledger import Ledger

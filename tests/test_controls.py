@@ -16,7 +16,7 @@ from bench.console import Progress, Stage
 from bench.context import Context
 from bench.controls import Role, make_control, recipe
 from bench.data.splits import Materialised
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.seeds import Streams
 from bench.training import accuracy, fit
 from bench.types import Facts, PrivateData, PublicData, Released

@@ -20,7 +20,7 @@ from bench.divergence import NotFiniteError, check_finite
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.models.autoencoders import VAE
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.models.generators import DataFreeGenerator
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger

@@ -22,7 +22,7 @@ from bench.context import Context
 from bench.distributed import Share, fit_on_devices
 from bench.ensemble import train_teachers
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.seeds import Streams
 from bench.settling import Settle
 from bench.teacher import TeacherTask

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from bench.cli import app
 from bench.errors import BenchError
 from bench.export import export_student
-from bench.models.classifiers import build, model_options
+from bench.models.build import build
+from bench.models.own import model_options
 from bench.privacy.impossible import remark
 from bench.record import Plausibility, Record, Student
 from bench.release import load_released, save_released

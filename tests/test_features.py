@@ -15,7 +15,7 @@ from bench.console import Progress
 from bench.context import Context
 from bench.errors import BenchError, UnknownNameError
 from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.models.transfer import (
     BackboneSpec,
     DenseHead,

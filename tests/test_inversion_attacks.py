@@ -17,7 +17,7 @@ from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.context import Context
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.registry import ATTACKS
 from bench.seeds import Streams, seeded
 from bench.target import Target

@@ -15,8 +15,9 @@ from bench import naive_bayes as nb
 from bench.data import text
 from bench.data.splits import partition
 from bench.errors import BenchError
-from bench.models.classifiers import build, features_and_logits, model_options
+from bench.models.build import build, features_and_logits
 from bench.models.gaussian import NEVER, GaussianHead, set_gaussians
+from bench.models.own import model_options
 from bench.models.text import set_words
 from bench.release import load_released, save_released
 from bench.training import FitSettings, accuracy, fit, predict

@@ -26,7 +26,7 @@ from attacks.robustness import (
 from bench.config import Preset, build_config
 from bench.console import Progress
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.seeds import seeded
 from bench.training import FitSettings, accuracy, fit
 from bench.types import Facts

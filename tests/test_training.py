@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.errors import BenchError
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.models.generators import DenseGenerator
 from bench.seeds import seeded
 from bench.self_training import SelfTrainingSettings, poisson_labels, sharpened, train_self_trained

@@ -22,7 +22,7 @@ from bench.data.sources import ArchiveRoute, sdist, wheel
 from bench.data.unpack import only
 from bench.errors import BenchError, UnknownNameError
 from bench.models import hub, weight_packages
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.models.hub import trained_on
 from bench.models.weight_packages import PACKAGES, WeightPackage, by_order, keras_resnet, read_tfjs
 from bench.models.weights import (

@@ -1,4 +1,4 @@
-"""The papers' own classifiers, registered with timm, and :func:`build`, which makes any timm model by name.
+"""The papers' own classifiers, registered with timm.
 
 Every net takes float images in [0, 1] of shape (n, in_chans, height, width) and normalises them itself by public
 constants (:mod:`bench.models.layers`). Entry points take `num_classes`, `in_chans` and `img_size`. Like timm's models
@@ -12,58 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from timm.models import create_model, is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
-from bench.errors import BenchError, UnknownNameError
-from bench.models import keras_resnet  # noqa: F401 (registers resnet50_keras)
+from bench.errors import BenchError
+from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
 from bench.models.own import register_own
-
-Size = int | tuple[int, int]
-OWN_MODULES = "bench.models."
-"""Where this project's own entry points lie: they take `img_size`."""
-
-
-class FeatureNet(nn.Module):
-    """A classifier as a body that gives a vector of features, and a head on top of it.
-
-    `before_head` (noise or dropout) lies between the features, which ``forward_head(x, pre_logits=True)`` returns, and
-    the last layer.
-    """
-
-    def __init__(self, body: nn.Sequential, head: nn.Module, num_features: int, before_head: nn.Module | None) -> None:
-        """Join `body`, whose output is (n, `num_features`), and `head`."""
-        super().__init__()
-        self.body = body
-        self.before_head = before_head if before_head is not None else nn.Identity()
-        self.head = head
-        self.num_features = self.head_hidden_size = num_features
-        self.num_classes = int(getattr(head, "out_features", 0))
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
-        features: Tensor = self.body(images)
-        return features
-
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits (n, num_classes) of `features`, or `features` themselves with `pre_logits`."""
-        if pre_logits:
-            return features
-        logits: Tensor = self.head(self.before_head(features))
-        return logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
-        return self.forward_head(self.forward_features(images))
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return self.head
-
-
-def _size(img_size: Size) -> tuple[int, int]:
-    return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
@@ -276,60 +230,3 @@ def salimans_mlp(
         return FeatureNet(nn.Sequential(*layers), nn.Identity(), fan, None)
     head = WeightNormLinear(fan, num_classes, train_scale=True)
     return FeatureNet(nn.Sequential(*layers), head, fan, GaussianNoise(noise))
-
-
-def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
-    """Make the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
-
-    The model and the arguments that its own entry point takes are found by name; `img_size` is left out for models
-    that refuse it (most convolutional ones take any size). Weights come from torch's global generator: seed it first.
-
-    Raises :class:`UnknownNameError` for a name that timm does not know, :class:`BenchError` where the model cannot be
-    built with these arguments or cannot take such images.
-    """
-    model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
-    return model
-
-
-def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
-    """Return the keyword arguments with which ``timm.create_model(name, ...)`` gives what :func:`build` gives.
-
-    They hold JSON values only, so a record can keep them. The model is made once on the meta device to learn whether it
-    takes `img_size`. Raises as :func:`build` does.
-    """
-    if not is_model(name):
-        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
-    height, width = _size(img_size)
-    base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
-    sized = {**base, "img_size": height if height == width else [height, width]}
-    if model_entrypoint(name).__module__.startswith(OWN_MODULES):
-        return sized
-    for arguments in (sized, base):
-        try:
-            with torch.device("meta"):
-                create_model(name, **arguments)
-        except TypeError as error:
-            if "img_size" in arguments and "img_size" in str(error):
-                continue
-            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
-        except (AssertionError, ValueError, RuntimeError) as error:
-            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
-        return arguments
-    raise AssertionError("unreachable: the second try has no img_size")
-
-
-def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the last hidden layer (n, features) and the logits (n, classes) of `images` in one pass, for any timm net.
-
-    Raises :class:`BenchError` for a model without timm's feature interface.
-    """
-    if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
-        raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
-    timm_model: Any = model
-    hidden = timm_model.forward_features(images)
-    features = timm_model.forward_head(hidden, pre_logits=True)
-    return features.flatten(1), timm_model.forward_head(hidden)
-
-
-# At the end: these register models of their own, and take FeatureNet from here.
-from bench.models import gaussian, text, transfer  # noqa: E402, F401

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.models.classifiers import FeatureNet, Size, _size
+from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.own import register_own
 
 NEVER = -1e30

@@ -6,13 +6,33 @@ A folder that ``bench export`` wrote is then read by ``timm.create_model("local-
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from timm.models import load_pretrained, register_model
+import torch
+from timm.models import create_model, is_model, list_models, load_pretrained, model_entrypoint, register_model
 from torch import nn
 
+from bench.errors import BenchError, UnknownNameError
+from bench.models.feature_net import Size, _size
+
+OWN_NETS = (
+    "bench.models.classifiers",
+    "bench.models.gaussian",
+    "bench.models.keras_resnet",
+    "bench.models.text",
+    "bench.models.transfer",
+)
+"""The modules that register nets."""
+
 B = TypeVar("B", bound=Callable[..., nn.Module])
+
+
+def register_all() -> None:
+    """Register every net of this project with timm; they are found by name from then on."""
+    for name in OWN_NETS:
+        importlib.import_module(name)
 
 
 def register_own(build: B) -> B:
@@ -36,3 +56,35 @@ def register_own(build: B) -> B:
         return net
 
     return cast(B, register_model(make))
+
+
+OWN_MODULES = "bench.models."
+"""Where this project's own entry points lie: they take `img_size`."""
+
+
+def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
+    """Return the keyword arguments with which ``timm.create_model(name, ...)`` gives what :func:`build` gives.
+
+    They hold JSON values only, so a record can keep them. The model is made once on the meta device to learn whether it
+    takes `img_size`. Raises as :func:`build` does.
+    """
+    register_all()
+    if not is_model(name):
+        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+    height, width = _size(img_size)
+    base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
+    sized = {**base, "img_size": height if height == width else [height, width]}
+    if model_entrypoint(name).__module__.startswith(OWN_MODULES):
+        return sized
+    for arguments in (sized, base):
+        try:
+            with torch.device("meta"):
+                create_model(name, **arguments)
+        except TypeError as error:
+            if "img_size" in arguments and "img_size" in str(error):
+                continue
+            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
+        except (AssertionError, ValueError, RuntimeError) as error:
+            raise BenchError(f"model {name!r} cannot be built with {arguments}: {error}") from error
+        return arguments
+    raise AssertionError("unreachable: the second try has no img_size")

@@ -102,7 +102,7 @@ def train_source(
     }  # fmt: skip
 
     def make() -> Arrays:
-        from bench.models.classifiers import model_options
+        from bench.models.own import model_options
 
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):

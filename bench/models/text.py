@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
 from bench.errors import BenchError
-from bench.models.classifiers import FeatureNet, Size, _size
+from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.own import register_own
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
-from bench.models.own import register_own
+from bench.models.own import register_all, register_own
 from bench.seeds import seeded
 
 VERSION = 1
@@ -126,8 +126,7 @@ def _width(spec: BackboneSpec, net: nn.Module) -> int:
 
 def check_known(name: str) -> None:
     """Raise :class:`UnknownNameError`, with the nearest names, where timm has no model `name`."""
-    from bench.models import classifiers  # noqa: F401 (registers this project's own)
-
+    register_all()
     if not is_model(name):
         raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
 
@@ -137,7 +136,7 @@ def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
 
     Raises :class:`UnknownNameError` where timm does not know it, :class:`BenchError` where it cannot take such images.
     """
-    from bench.models.classifiers import model_options
+    from bench.models.own import model_options
 
     check_known(name)
     net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))

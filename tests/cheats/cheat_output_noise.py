@@ -12,7 +12,8 @@ import torch
 
 from bench.config import setting
 from bench.interface import Method
-from bench.models.classifiers import build, model_options
+from bench.models.build import build
+from bench.models.own import model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
 from bench.registry import register_method

@@ -32,7 +32,7 @@ from bench.batched import train_together
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.ensemble import Ensemble, train_teachers
-from bench.models.classifiers import build
+from bench.models.build import build
 from bench.precision import arithmetic
 from bench.seeds import Streams, seeded
 from bench.teacher import Arrays, Labels, TeacherTask, train_teacher

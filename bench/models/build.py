@@ -1,0 +1,41 @@
+"""Nets by name: timm's and this project's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.models import create_model
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+from bench.models.feature_net import Size
+from bench.models.own import model_options, register_all
+
+# Whoever imports this asks for nets by name.
+register_all()
+
+
+def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
+    """Make the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
+
+    The model and the arguments that its own entry point takes are found by name; `img_size` is left out for models
+    that refuse it (most convolutional ones take any size). Weights come from torch's global generator: seed it first.
+
+    Raises :class:`UnknownNameError` for a name that timm does not know, :class:`BenchError` where the model cannot be
+    built with these arguments or cannot take such images.
+    """
+    model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
+    return model
+
+
+def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the last hidden layer (n, features) and the logits (n, classes) of `images` in one pass, for any timm net.
+
+    Raises :class:`BenchError` for a model without timm's feature interface.
+    """
+    if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
+        raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
+    timm_model: Any = model
+    hidden = timm_model.forward_features(images)
+    features = timm_model.forward_head(hidden, pre_logits=True)
+    return features.flatten(1), timm_model.forward_head(hidden)

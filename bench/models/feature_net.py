@@ -1,0 +1,48 @@
+"""Nets that tell their features beside their logits."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+Size = int | tuple[int, int]
+
+
+class FeatureNet(nn.Module):
+    """A classifier as a body that gives a vector of features, and a head on top of it.
+
+    `before_head` (noise or dropout) lies between the features, which ``forward_head(x, pre_logits=True)`` returns, and
+    the last layer.
+    """
+
+    def __init__(self, body: nn.Sequential, head: nn.Module, num_features: int, before_head: nn.Module | None) -> None:
+        """Join `body`, whose output is (n, `num_features`), and `head`."""
+        super().__init__()
+        self.body = body
+        self.before_head = before_head if before_head is not None else nn.Identity()
+        self.head = head
+        self.num_features = self.head_hidden_size = num_features
+        self.num_classes = int(getattr(head, "out_features", 0))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
+        features: Tensor = self.body(images)
+        return features
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits (n, num_classes) of `features`, or `features` themselves with `pre_logits`."""
+        if pre_logits:
+            return features
+        logits: Tensor = self.head(self.before_head(features))
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer, as timm's models do."""
+        return self.head
+
+
+def _size(img_size: Size) -> tuple[int, int]:
+    return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
