@@ -52,9 +52,10 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
     from bench.context import Context
     from bench.controls import make_control
     from bench.data.datasets import get_dataset
-    from bench.inversion_goal import committee_of, load_student, observed_of, reconstruct
+    from bench.inversion_goal import committee_of, observed_of, reconstruct
     from bench.inversion_picture import draw_comparison
     from bench.plan import cell_of
+    from bench.release import load_student
     from bench.run import cache_base
     from bench.seeds import Streams
 
@@ -73,7 +74,7 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
         cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
         context = Context(torch.device(place.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress)
         committee = committee_of(data, context)
-        student = load_student(record, facts, place)
+        student = load_student(record, facts, place.run_dir)
         targets = [(_title(record), student, shown)]
         if not controls:
             for role in (Role.COUNTERFACTUAL, Role.PRIOR):

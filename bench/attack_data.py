@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from bench.data.splits import Materialised
-    from bench.run import DataSource
+    from bench.data_source import DataSource
 
     Labelled = tuple[torch.Tensor, torch.Tensor]
 

@@ -17,13 +17,14 @@ from bench.attack_record import AttackRecord
 from bench.cache import Cache, digest_of
 from bench.config import Preset, as_dict, build_config
 from bench.context import Context
+from bench.data_source import DataSource
 from bench.errors import BenchError, UnknownNameError
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import ATTACKS
 from bench.rows import Change
-from bench.run import DataSource, cache_base, failure_of
+from bench.run import cache_base, failure_of
 from bench.seeds import Streams
 
 if TYPE_CHECKING:

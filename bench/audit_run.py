@@ -19,13 +19,14 @@ from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.context import Context
+from bench.data_source import DataSource
 from bench.errors import BenchError
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import METHODS
-from bench.run import DataSource, cache_base, failure_of, noise_of
+from bench.run import cache_base, failure_of, noise_of
 from bench.seeds import Streams
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.types import AuditKind, Family, PrivacyUnit

@@ -112,9 +112,9 @@ def check(
     json_: Json = False,
 ) -> None:
     """Run the non-interference test: does anything private go round the ledger?"""
+    from bench.device import prepare_device
     from bench.privacy.noninterference import check_method
     from bench.registry import METHODS
-    from bench.run import prepare_device
 
     prepare_device("cpu", 1)
     results = [check_method(METHODS.get(name), overrides=set_ or ()) for name in methods or METHODS.names()]

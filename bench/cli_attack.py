@@ -20,8 +20,8 @@ from bench.types import AuditKind, Family
 if TYPE_CHECKING:
     from bench.attack_record import AttackRecord, AuditRecord
     from bench.console import Progress
+    from bench.data_source import DataSource
     from bench.record import Record
-    from bench.run import DataSource
     from bench.store import RunDir
 
 Keys = Annotated[
@@ -120,8 +120,9 @@ def _each_student(
 ) -> int | None:
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.console import open_progress
+    from bench.data_source import DataSource
+    from bench.device import prepare_device
     from bench.processes import available_cores
-    from bench.run import DataSource, prepare_device
     from bench.signals import Stopped, stopping_signals
     from bench.store import RunDir
 

@@ -27,9 +27,9 @@ def export(
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
     from bench.audited import with_audits
+    from bench.device import prepare_device
     from bench.export import export_student
     from bench.listing import find_record
-    from bench.run import prepare_device
     from bench.store import RunDir
 
     if bool(keys) == board:

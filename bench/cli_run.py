@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bench.attack_record import AuditRecord
     from bench.cluster import Cluster
     from bench.console import Progress
+    from bench.data_source import DataSource
     from bench.launches import Launch
     from bench.plan import Cell, State
     from bench.record import Record
-    from bench.run import DataSource
     from bench.schedule import Unit
     from bench.store import RunDir
     from bench.worker import Outcome
@@ -128,8 +128,8 @@ def run(
     from bench.calibrations import Calibrations
     from bench.cluster import directives, read_cluster
     from bench.console import open_progress
+    from bench.data_source import DataSource
     from bench.plan import expand, to_run
-    from bench.run import DataSource
     from bench.schedule import units_of
     from bench.store import RunDir
     from bench.worker import Outcome
@@ -241,9 +241,9 @@ class _Execution:
         return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
+        from bench.device import prepare_device
         from bench.launch import run_inline
         from bench.processes import available_cores
-        from bench.run import prepare_device  # torch takes seconds to import: not where nothing is left to train
 
         device = prepare_device(self._device, self._threads)
         launch = self._begin(units, available_cores())
@@ -324,8 +324,8 @@ def plan(
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
     from bench.calibrations import Calibrations
     from bench.console import open_progress
+    from bench.data_source import DataSource
     from bench.plan import expand, states
-    from bench.run import DataSource
     from bench.store import RunDir
 
     with open_progress(quiet=json_) as progress:

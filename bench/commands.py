@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.config import NoiseKind, PrecisionKind, Preset, build_config, default_delta, parse_overrides
-from bench.errors import BenchError
-from bench.interface import Method
-from bench.types import Basis, Facts
+from bench.config import NoiseKind, PrecisionKind, Preset, default_delta
+from bench.types import Basis
 
 if TYPE_CHECKING:
     from bench.cell_spec import CellSpec
@@ -23,25 +21,6 @@ PATH = "PATH"
 """What stands for a path that only the machine of the run has."""
 _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student"}
 """Fields that the command line has an option for; a frozen backbone is asked for as the teacher."""
-
-
-def needed_overrides(method: type[Method], preset: Preset, facts: Facts, overrides: Sequence[str]) -> dict[str, str]:
-    """Return those of the ``--set`` texts without which `method` would get another config, by field."""
-    mine = []
-    for text in overrides:
-        name, _, value = text.partition("=")
-        if parse_overrides(method, [text]):
-            mine.append(f"{name.rpartition('.')[2]}={value}")
-    config, _ = build_config(method, preset, facts, mine)
-    for text in list(mine):
-        without = [other for other in mine if other is not text]
-        try:
-            alike = build_config(method, preset, facts, without)[0] == config
-        except BenchError:  # it cannot be left out: the others need it
-            continue
-        if alike:
-            mine = without
-    return {name: value for name, _, value in (text.partition("=") for text in mine)}
 
 
 def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str]:

@@ -234,3 +234,24 @@ def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any
         (name, str(value), str(quick[name]) if name in quick else "", source_of(method.Config, name))
         for name, value in paper.items()
     ]
+
+
+def needed_overrides(
+    method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str]
+) -> dict[str, str]:
+    """Return those of the ``--set`` texts without which `method` would get another config, by field."""
+    mine = []
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if parse_overrides(method, [text]):
+            mine.append(f"{name.rpartition('.')[2]}={value}")
+    config, _ = build_config(method, preset, facts, mine)
+    for text in list(mine):
+        without = [other for other in mine if other is not text]
+        try:
+            alike = build_config(method, preset, facts, without)[0] == config
+        except BenchError:  # it cannot be left out: the others need it
+            continue
+        if alike:
+            mine = without
+    return {name: value for name, _, value in (text.partition("=") for text in mine)}

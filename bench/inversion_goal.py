@@ -14,6 +14,7 @@ from bench.console import Progress
 from bench.controls import Role, make_control, weights_digest
 from bench.data.ranks import ranks
 from bench.errors import BenchError
+from bench.release import load_student
 from bench.seeds import Streams
 from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
@@ -60,7 +61,7 @@ def inversion(
     facts = data.material.private.facts
     check_images(attack.name, facts)
     committee = committee_of(data, context)
-    student = load_student(record, facts, place)
+    student = load_student(record, facts, place.run_dir)
     if attack.access in (Access.GENERATOR, Access.SYNTHETIC) and "synthetic_images" not in student.extras:
         raise BenchError(f"{attack.name} needs released images or a generator, and {record.method} released none.")
     observed = observed_of(data, place.options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
@@ -129,35 +130,6 @@ def committee_of(data: AttackData, context: Context) -> Committee:
         forbidden["the auxiliary data"] = digests(data.auxiliary.images)
     facts = data.material.private.facts
     return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out)
-
-
-def load_student(record: Record, facts: Facts, place: Workplace) -> Released:
-    """Return the released student of `record`, after checking that its file is the record's and fits the data.
-
-    Raises :class:`BenchError` where the file is missing, another one, or of other classes or image size.
-    """
-    import hashlib
-
-    import torch
-
-    from bench.release import load_released
-
-    assert record.student is not None
-    path = place.run_dir.path / record.student.file
-    released = load_released(path)
-    if hashlib.sha256(path.read_bytes()).hexdigest() != record.student.sha256:
-        raise BenchError(f"{path} is not the file that its record names (SHA-256 differs). Run its cell again.")
-    try:
-        with torch.no_grad():
-            outputs = released.student(torch.zeros(1, *facts.shape))
-    except RuntimeError as error:
-        raise BenchError(
-            f"{path} does not take images of shape {facts.shape}: {str(error).splitlines()[0]}. Attack it on the data "
-            "set that it was trained on."
-        ) from error
-    if outputs.shape[-1] != facts.classes:
-        raise BenchError(f"{path} has {outputs.shape[-1]} classes, {facts.dataset} has {facts.classes}.")
-    return released
 
 
 def _reconstruct_all(

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.console import Progress
+from bench.data_source import DataSource
 from bench.errors import BenchError
 from bench.launches import Launch
 from bench.record import Record
-from bench.run import DataSource
 from bench.schedule import Unit
 from bench.signals import Stopped, stopping_signals
 from bench.store import RunDir

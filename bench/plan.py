@@ -16,7 +16,7 @@ from typing import Any
 from bench.cache import canonical_json
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec, Specified
-from bench.commands import needed_overrides, public_overrides
+from bench.commands import public_overrides
 from bench.config import (
     Grid,
     PrecisionKind,
@@ -26,6 +26,7 @@ from bench.config import (
     check_overrides,
     config_from,
     default_delta,
+    needed_overrides,
 )
 from bench.errors import BenchError
 from bench.interface import Method

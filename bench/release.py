@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from bench.atomic import write_atomic
 from bench.errors import BenchError
-from bench.types import Released
+from bench.types import Facts, Released
 
 if TYPE_CHECKING:
     import torch
+
+    from bench.record import Record
+    from bench.store import RunDir
 
 FORMAT = "private-student-bench/1"
 
@@ -93,3 +96,30 @@ def load_released(path: Path) -> Released:
 
 def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
+    """Return the released student of `record`, after checking that its file is the record's and fits the data.
+
+    Raises :class:`BenchError` where the file is missing, another one, or of other classes or image size.
+    """
+    import hashlib
+
+    import torch
+
+    assert record.student is not None
+    path = run_dir.path / record.student.file
+    released = load_released(path)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != record.student.sha256:
+        raise BenchError(f"{path} is not the file that its record names (SHA-256 differs). Run its cell again.")
+    try:
+        with torch.no_grad():
+            outputs = released.student(torch.zeros(1, *facts.shape))
+    except RuntimeError as error:
+        raise BenchError(
+            f"{path} does not take images of shape {facts.shape}: {str(error).splitlines()[0]}. Attack it on the data "
+            "set that it was trained on."
+        ) from error
+    if outputs.shape[-1] != facts.classes:
+        raise BenchError(f"{path} has {outputs.shape[-1]} classes, {facts.dataset} has {facts.classes}.")
+    return released

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
     """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
     from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
-    from bench.inversion_goal import load_student
+    from bench.release import load_student
     from reports.robustness import curves_of, robustness_figure
 
     material = place.source.material(cell.dataset)
     facts = material.private.facts
-    student = load_student(record, facts, place)
+    student = load_student(record, facts, place.run_dir)
     rows = sweep(
         student.student,
         material.test_images,

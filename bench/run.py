@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import traceback
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ from typing import Any
 from bench.atomic import write_atomic, writing
 from bench.cache import Cache
 from bench.config import NoiseKind, as_dict
-from bench.console import Progress, Stage
+from bench.console import Progress
 from bench.context import Context
-from bench.data.datasets import load
-from bench.data.spec import Loaded
-from bench.data.spec import Progress as FetchProgress
-from bench.data.splits import Materialised, Split, facts, materialise, split
+from bench.data.splits import Materialised
+from bench.data_source import DataSource
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.locks import holding
-from bench.plan import Cell, Dataset
+from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.impossible import probability_bound
 from bench.privacy.ledger import Ledger
@@ -47,79 +44,6 @@ from bench.release import save_released, save_sheet
 from bench.seeds import Streams
 from bench.store import RunDir
 from bench.types import Released
-
-
-class DataSource:
-    """Data sets by name: what is public about each, and each in memory once."""
-
-    def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
-        self._progress, self._fetch = progress, fetch
-        self._opened: dict[str, tuple[Loaded, Split]] = {}
-        self._material: dict[str, Materialised] = {}
-
-    def _open(self, name: str) -> tuple[Loaded, Split]:
-        if name not in self._opened:
-            with fetch_display(self._progress, name) as tell:
-                loaded = load(name, fetch=self._fetch, progress=tell)
-            self._opened[name] = loaded, split(loaded)
-        return self._opened[name]
-
-    def describe(self, name: str) -> Dataset:
-        """Return the facts and the revision of the data set `name`, fetching it where it is absent."""
-        loaded, parts = self._open(name)
-        return Dataset(name, facts(loaded, parts), loaded.revision)
-
-    def material(self, name: str) -> Materialised:
-        """Return the data set `name` in memory. Raises :class:`BenchError` where a class has no private record."""
-        if name not in self._material:
-            self._material[name] = materialise(*self._open(name))
-        return self._material[name]
-
-
-@contextlib.contextmanager
-def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
-    """Open what a data set's loader tells its progress to; nothing is shown where nothing has to be fetched."""
-    with contextlib.ExitStack() as open_stages:
-        stage: Stage | None = None
-        doing, shown = "", 0
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            nonlocal stage, doing, shown
-            if what != doing:
-                open_stages.close()
-                if not doing and not name.startswith("folder:"):
-                    progress.say(f"{name} is not here yet: fetching it once")
-                stage = open_stages.enter_context(progress.stage(what, total or 1))
-                doing, shown = what, 0
-            if stage is not None:
-                stage.advance(done - shown)
-                shown = done
-
-        yield tell
-
-
-def prepare_device(device: str, threads: int) -> str:
-    """Return the device that `device` names (auto: cuda where there is one), with torch set up for it.
-
-    `threads` is the number of CPU threads of one operation. One is the default of the command line: the nets here are
-    small, and on a machine that does anything else two threads wait for each other eight times longer than one works.
-    Raises :class:`BenchError` for a device that is not there.
-    """
-    import torch
-
-    from bench.training import tune_malloc
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise BenchError(f"--device {device}: {str(error).splitlines()[0]}. Use auto, cpu, cuda or cuda:N.") from error
-    torch.set_num_threads(threads)
-    tune_malloc()
-    torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    return device
 
 
 def run_cell(

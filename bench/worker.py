@@ -31,8 +31,8 @@ from bench.signals import Stopped, stopping_signals, unstopped
 from bench.store import RunDir
 
 if TYPE_CHECKING:
+    from bench.data_source import DataSource
     from bench.launches import Launch
-    from bench.run import DataSource
 
 ATTACK_SECONDS = 3600.0
 """How long a job waits for an attack or audit that has the directory for itself, before it gives up."""
@@ -239,8 +239,9 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
 
     Raises :class:`Stopped` on SIGINT and SIGTERM, :class:`BenchError` where the launch cannot be read any more.
     """
+    from bench.data_source import DataSource
+    from bench.device import prepare_device
     from bench.launches import load
-    from bench.run import DataSource, prepare_device
 
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)

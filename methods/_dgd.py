@@ -17,6 +17,7 @@ from bench.config import setting
 from bench.context import Context
 from bench.errors import BenchError
 from bench.interface import Method
+from bench.student import make_student
 from bench.types import Facts, PrivateData, PublicData, Released
 from methods._pate import (
     augmented_settings,
@@ -28,7 +29,7 @@ from methods._pate import (
     train_ensemble,
     train_shard,
 )
-from methods._students import make_student, student_depends
+from methods._students import student_depends
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,9 @@ from bench.config import setting
 from bench.context import Context
 from bench.errors import BenchError
 from bench.interface import Method
+from bench.student import make_student
 from bench.types import Facts, PrivateData, PublicData, Released
-from methods._students import make_student, student_depends
+from methods._students import student_depends
 
 if TYPE_CHECKING:
     import numpy as np

@@ -234,8 +234,8 @@ class DGD(DGDFamily):
         from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
         from bench.seeds import seeded
+        from bench.student import make_student
         from bench.training import FitSettings, fit
-        from methods._students import make_student
 
         facts = private.facts
         augmented = config.teacher_recipe == "augmented"

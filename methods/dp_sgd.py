@@ -125,7 +125,8 @@ class DPSGD(Method):
         from torch.nn.functional import cross_entropy
 
         from bench.privacy.dp_sgd import DPSGDRun
-        from methods._students import make_student, student_depends
+        from bench.student import make_student
+        from methods._students import student_depends
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)

@@ -30,10 +30,11 @@ from bench.context import Context
 from bench.errors import BenchError
 from bench.interface import Method
 from bench.registry import register_method
+from bench.student import make_student
 from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from methods._dpsd import CITATION, positive
 from methods._pate import augmented_settings, shared_ensemble
-from methods._students import make_student, student_depends
+from methods._students import student_depends
 
 if TYPE_CHECKING:
     import torch

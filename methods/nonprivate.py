@@ -80,8 +80,9 @@ class NonPrivate(Method):
         context: Context,
     ) -> Released:
         """Train the student on all private records, or as many as the config says, declared as a bypass."""
+        from bench.student import make_student
         from bench.training import FitSettings, fit
-        from methods._students import make_student, some_records, student_depends
+        from methods._students import some_records, student_depends
 
         ledger.bypass(self.bypass)
         steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))

@@ -35,8 +35,8 @@ from bench.context import Context
 from bench.data.text import is_text
 from bench.errors import BenchError
 from bench.registry import register_method
+from bench.student import make_student
 from bench.types import Budget, Facts, PrivateData, PublicData, PublicKind
-from methods._students import make_student
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE
 

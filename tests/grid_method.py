@@ -113,7 +113,7 @@ class GridMethod(Method):
     def train_student(
         self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        from methods._students import make_student
+        from bench.student import make_student
 
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")

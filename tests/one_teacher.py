@@ -14,16 +14,17 @@ import torch
 from bench.config import Grid, Preset, setting
 from bench.console import Progress
 from bench.context import Context
+from bench.data_source import DataSource
 from bench.interface import Method
 from bench.plan import Cell, expand
 from bench.privacy.ledger import Ledger
 from bench.record import Record
 from bench.registry import METHODS
-from bench.run import DataSource, run_cell
+from bench.run import run_cell
 from bench.store import RunDir
+from bench.student import make_student
 from bench.training import FitSettings, fit
 from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from methods._students import make_student
 
 
 @dataclass(frozen=True)

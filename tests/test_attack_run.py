@@ -14,11 +14,10 @@ from bench.attack_record import AttackRecord, parse_row
 from bench.attack_run import AttackOptions, Workplace
 from bench.console import Progress
 from bench.controls import Role
+from bench.data_source import DataSource
 from bench.errors import BenchError
-from bench.inversion_goal import load_student
 from bench.models.build import build
-from bench.release import save_released
-from bench.run import DataSource
+from bench.release import load_student, save_released
 from bench.store import RunDir
 from bench.types import Released
 
@@ -120,7 +119,7 @@ def test_a_student_of_other_classes_or_sizes_is_refused(
     source = DataSource(Progress())
     place = Workplace(RunDir(tmp_path), source, Progress(), AttackOptions())
     with pytest.raises(BenchError, match=said):
-        load_student(record.model_copy(update={"student": student}), source.describe("digits").facts, place)
+        load_student(record.model_copy(update={"student": student}), source.describe("digits").facts, place.run_dir)
 
 
 def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Path, str]) -> None:

@@ -252,8 +252,9 @@ def test_loss_that_is_no_number_stops_the_run() -> None:
 
 def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
     from bench.config import Grid
+    from bench.data_source import DataSource
     from bench.plan import expand
-    from bench.run import DataSource, run_cell
+    from bench.run import run_cell
     from bench.store import RunDir
 
     source = DataSource(Progress())
@@ -305,9 +306,10 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
     from bench.config import Grid
+    from bench.data_source import DataSource
     from bench.listing import record_page
     from bench.plan import expand
-    from bench.run import DataSource, run_cell
+    from bench.run import run_cell
     from bench.store import RunDir
     from reports.leaderboard import build_board
 

@@ -20,9 +20,9 @@ from bench.models.gaussian import NEVER, GaussianHead, set_gaussians
 from bench.models.own import model_options
 from bench.models.text import set_words
 from bench.release import load_released, save_released
+from bench.student import make_student
 from bench.training import FitSettings, accuracy, fit, predict
 from bench.types import Facts, Released
-from methods._students import make_student
 
 WORDS = 30
 

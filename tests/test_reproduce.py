@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from bench.cell_spec import CellSpec
 from bench.cli import app
-from bench.commands import command_for, needed_overrides, public_overrides
-from bench.config import Grid, NoiseKind, PrecisionKind, Preset
+from bench.commands import command_for, public_overrides
+from bench.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides
 from bench.data.datasets import all_datasets
 from bench.errors import BenchError
 from bench.plan import Cell, Dataset, expand

@@ -21,8 +21,8 @@ from bench.privacy.noninterference import check_method
 from bench.run import make_shard, run_cell
 from bench.seeds import Streams
 from bench.siblings import train_sibling
+from bench.student import make_student
 from bench.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
-from methods._students import make_student
 
 drawn: list[float] = []
 """What shards drew, in their order."""

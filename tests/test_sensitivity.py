@@ -10,11 +10,13 @@ import pytest
 from bench.audit_run import AuditOptions, audit_student
 from bench.config import Grid
 from bench.console import Progress
+from bench.data_source import DataSource
+from bench.device import prepare_device
 from bench.plan import expand
 from bench.privacy.noninterference import Verdict, check_method, private_pair
 from bench.privacy.sensitivity import Given, neighbours, violation
 from bench.registry import METHODS
-from bench.run import DataSource, prepare_device, run_cell
+from bench.run import run_cell
 from bench.store import RunDir
 from bench.types import Adjacency, PrivacyUnit
 

@@ -80,7 +80,7 @@ def main() -> None:
             expand(Grid((method,), ("mnist",), (1.0, 10.0), tuple(range(10)), basis=basis), _describe)
             _print(f"plan of {method}, 2 epsilons, 10 seeds, basis {basis.value}", start)
     from bench.console import open_progress
-    from bench.run import DataSource
+    from bench.data_source import DataSource
 
     with open_progress(quiet=True) as progress, tempfile.TemporaryDirectory() as folder:
         source = DataSource(progress)

@@ -1,0 +1,62 @@
+"""Data sets by name, opened once per process, with a progress display while they are fetched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from bench.console import Progress, Stage
+from bench.data.datasets import load
+from bench.data.spec import Loaded
+from bench.data.spec import Progress as FetchProgress
+from bench.data.splits import Materialised, Split, facts, materialise, split
+from bench.plan import Dataset
+
+
+class DataSource:
+    """Data sets by name: what is public about each, and each in memory once."""
+
+    def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
+        self._progress, self._fetch = progress, fetch
+        self._opened: dict[str, tuple[Loaded, Split]] = {}
+        self._material: dict[str, Materialised] = {}
+
+    def _open(self, name: str) -> tuple[Loaded, Split]:
+        if name not in self._opened:
+            with fetch_display(self._progress, name) as tell:
+                loaded = load(name, fetch=self._fetch, progress=tell)
+            self._opened[name] = loaded, split(loaded)
+        return self._opened[name]
+
+    def describe(self, name: str) -> Dataset:
+        """Return the facts and the revision of the data set `name`, fetching it where it is absent."""
+        loaded, parts = self._open(name)
+        return Dataset(name, facts(loaded, parts), loaded.revision)
+
+    def material(self, name: str) -> Materialised:
+        """Return the data set `name` in memory. Raises :class:`BenchError` where a class has no private record."""
+        if name not in self._material:
+            self._material[name] = materialise(*self._open(name))
+        return self._material[name]
+
+
+@contextlib.contextmanager
+def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
+    """Open what a data set's loader tells its progress to; nothing is shown where nothing has to be fetched."""
+    with contextlib.ExitStack() as open_stages:
+        stage: Stage | None = None
+        doing, shown = "", 0
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            nonlocal stage, doing, shown
+            if what != doing:
+                open_stages.close()
+                if not doing and not name.startswith("folder:"):
+                    progress.say(f"{name} is not here yet: fetching it once")
+                stage = open_stages.enter_context(progress.stage(what, total or 1))
+                doing, shown = what, 0
+            if stage is not None:
+                stage.advance(done - shown)
+                shown = done
+
+        yield tell

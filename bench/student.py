@@ -1,0 +1,27 @@
+"""A student made from timm by name, with a seeded start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from bench.types import Facts
+
+
+def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """Return the timm model `name` for data of `facts`, and the options with which timm makes it again.
+
+    The start of its weights is drawn from `generator`. Raises :class:`bench.errors.BenchError` where timm does not
+    know the model or it cannot take such images.
+    """
+    from bench.models.build import build
+    from bench.models.own import model_options
+    from bench.seeds import seeded
+
+    channels, height, width = facts.shape
+    size = height if height == width else (height, width)
+    options = model_options(name, facts.classes, channels, size)
+    with seeded(generator):
+        return build(name, facts.classes, channels, size), options
