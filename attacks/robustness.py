@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.config import setting
-from bench.errors import BenchError, UnknownNameError
+from attacks._linf import PARTS, SIMPLE, WORST, RobustnessConfig
+from bench.errors import BenchError
 from bench.privacy.bounds import clopper_pearson
 from bench.types import Facts
 
@@ -36,52 +36,12 @@ if TYPE_CHECKING:
     from attacks._linf import Logits
     from bench.console import Progress
 
-SIMPLE = ("fgsm", "pgd", "square")
-PARTS = ("apgd-ce", "apgd-t", "fab-t", "fab")
-"""What autoattack runs besides the simple ones; ``fab`` takes the place of both targeted ones for few classes."""
-WORST = "autoattack"
 DLR_CLASSES = 4
 """The fewest classes for which the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4,
 exists."""
 CONFIDENCE = 0.95
 MASKED = 0.01
 """The p-value, for all sizes together, below which Square counts as better than PGD."""
-
-
-@dataclass(frozen=True)
-class RobustnessConfig:
-    """Settings of the sweep; attacks with the paper's settings."""
-
-    perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
-    attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
-    records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10")
-    pgd_steps: int = setting(50, "Wong et al. 2020 (fast is better than free), section 5: PGD-50-10")
-    pgd_restarts: int = setting(10, "Wong et al. 2020, section 5: PGD-50-10")
-    pgd_reach: float = setting(2.5, "Madry et al. 2018, section 5: a step is 2.5 sizes over the number of steps")
-    apgd_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
-    fab_steps: int = setting(100, "Croce and Hein 2020's published code, version standard")
-    target_classes: int = setting(9, "Croce and Hein 2020's published code, version standard")
-    square_queries: int = setting(5000, "Croce and Hein 2020's published code, version standard")
-    batch_size: int = setting(500, "ours: memory alone")
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
-        for name in self.attacks:
-            if name not in (*SIMPLE, WORST):
-                raise UnknownNameError("attack of the robustness sweep", name, (*SIMPLE, WORST))
-        if not self.attacks:
-            raise BenchError(f"attacks must name at least one of {', '.join((*SIMPLE, WORST))}.")
-        for name in ("records", "pgd_steps", "pgd_restarts", "apgd_steps", "fab_steps", "target_classes",
-                     "square_queries", "batch_size"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not (math.isfinite(self.pgd_reach) and self.pgd_reach > 0):
-            raise BenchError(f"pgd_reach must be positive and finite, not {self.pgd_reach}.")
-        sizes = self.perturbations
-        if sizes is not None and not (
-            sizes and all(0 < size <= 1 for size in sizes) and list(sizes) == sorted(set(sizes))
-        ):
-            raise BenchError(f"perturbations must rise strictly and lie in (0, 1], not {sizes}; 0 is always reported.")
 
 
 class Robustness:

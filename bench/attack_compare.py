@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.attack import InversionAttack
-from bench.controls import Role
+from bench.attack_record import Role
 from bench.registry import ATTACKS
 from bench.types import Knowledge
 
 if TYPE_CHECKING:
-    from bench.attack_run import Workplace
     from bench.record import Record
     from bench.types import Reconstructions
+    from bench.workplace import Workplace
 
 MOST = 8
 """At most so many students stand on a sheet."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -211,3 +212,13 @@ def parse_row(text: str, kind: type[R]) -> R:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"field {where}: {first['msg']}") from error
+
+
+class Role(StrEnum):
+    """The student and its controls; see the module."""
+
+    STUDENT = "student"
+    NON_PRIVATE = "non-private"
+    MATCHED = "matched"
+    COUNTERFACTUAL = "counterfactual"
+    PRIOR = "prior"

@@ -6,18 +6,13 @@ from :mod:`bench.controls`, so that every number stands beside what it would be 
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.attack_record import AttackRecord
 from bench.cache import Cache, digest_of
-from bench.config import Preset, as_dict, build_config
+from bench.config import as_dict, build_config
 from bench.context import Context
-from bench.data_source import DataSource
 from bench.errors import BenchError, UnknownNameError
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
@@ -26,11 +21,10 @@ from bench.registry import ATTACKS
 from bench.rows import Change
 from bench.run import cache_base, failure_of
 from bench.seeds import Streams
+from bench.workplace import AttackOptions, Workplace
 
 if TYPE_CHECKING:
-    from bench.attack_data import AttackData
-    from bench.console import Progress
-    from bench.store import RunDir
+    pass
 
 JUDGED = {"inversion": 3, "membership": 2, "robustness": 1}
 """By goal, a number that is raised whenever the same attack would be judged otherwise: part of every key.
@@ -40,59 +34,6 @@ ROBUSTNESS = "robustness"
 """The name under which adversarial robustness is asked for; no attack on privacy."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """What `bench attack` runs when nothing is asked for: minutes for one student on two cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttackOptions:
-    """What `bench attack` was asked for. `siblings` 0: what suits the preset."""
-
-    preset: Preset = Preset.QUICK
-    overrides: tuple[str, ...] = ()
-    seed: int = 0
-    auxiliary: str | None = None
-    auxiliary_revision: str = ""
-    """Of that data set, whose name may mean other images tomorrow."""
-    siblings: int = 0
-
-    def sibling_count(self) -> int:
-        """Return how many siblings membership attacks train."""
-        return self.siblings or {Preset.PAPER: 64, Preset.QUICK: 2, Preset.TINY: 2}[self.preset]
-
-
-@dataclass(slots=True)
-class Workplace:
-    """What the attacks of one command share."""
-
-    run_dir: RunDir
-    source: DataSource
-    progress: Progress
-    options: AttackOptions
-    device: str = "cpu"
-    workers: int = 1
-    folder: str | None = None
-    """The name that a user's folder is loaded by: a record does not hold the path."""
-    data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
-    """Records of an evaluation by data set, each checked once."""
-    stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
-    """What is closed when the command ends."""
-    _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
-
-    def pool(self) -> ProcessPoolExecutor | None:
-        """Return the processes that share the work, started when first asked for; None where one does it all."""
-        from bench.processes import worker_pool
-
-        if not self._pool:
-            kind = "cpu" if self.device == "cpu" else "cuda"
-            self._pool.append(self.stack.enter_context(worker_pool(self.workers, kind)))
-        return self._pool[0]
-
-    def data_of(self, name: str) -> AttackData:
-        """Return the records of an evaluation on the data set `name`."""
-        from bench.attack_data import attack_data
-
-        if name not in self.data:
-            self.data[name] = attack_data(name, self.source, self.options.auxiliary)
-        return self.data[name]
 
 
 def attack_names(asked: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
-from bench.canaries import Canaries, CanaryPlan, draw_canaries
+from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.context import Context
 from bench.data_source import DataSource
 from bench.errors import BenchError
@@ -171,20 +171,6 @@ def _key(record: Record, options: AuditOptions) -> str:
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(options)])[:12]}"
 
 
-def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
-    """Return what a canary is for methods that protect `unit`: a label, or else a record.
-
-    For methods that protect a query's label, or a client, it speaks of a training record and of nothing else: a query
-    has no canary, and whose record a client holds may depend on other records.
-    """
-    return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
-
-
-def speaks_of(unit: PrivacyUnit) -> bool:
-    """Return whether an audit's canaries are the very unit that the method's claim protects."""
-    return canary_unit(unit) is unit
-
-
 def _audit(
     record: Record, cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSource, context: Context
 ) -> dict[str, Any]:
@@ -240,7 +226,7 @@ def _many_runs(
     import numpy as np
 
     from attacks.audit import many_runs
-    from bench.membership_run import train_siblings
+    from bench.siblings import train_siblings
 
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
     counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half

@@ -202,3 +202,17 @@ def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Gene
     coarse = generator.integers(0, 2, (count, channels, rows, columns)).astype(np.uint8) * 255
     fine = coarse.repeat(side, axis=2).repeat(side, axis=3)[:, :, :height, :width]
     return torch.from_numpy(np.ascontiguousarray(fine))
+
+
+def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
+    """Return what a canary is for methods that protect `unit`: a label, or else a record.
+
+    For methods that protect a query's label, or a client, it speaks of a training record and of nothing else: a query
+    has no canary, and whose record a client holds may depend on other records.
+    """
+    return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
+
+
+def speaks_of(unit: PrivacyUnit) -> bool:
+    """Return whether an audit's canaries are the very unit that the method's claim protects."""
+    return canary_unit(unit) is unit

@@ -188,7 +188,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print audits as a table, and a line for each mechanism that is violated."""
-    from reports.leaderboard import epsilon_text
+    from bench.text import epsilon_text
 
     rows: list[tuple[str, ...]] = []
     for a in results:
@@ -264,17 +264,10 @@ def attack(
     Every figure stands beside what it is for the same net without privacy, for one that was trained on other records,
     and for one that was not trained. A cell whose attack does not break the net without privacy says `no power`.
     """
-    from bench.attack_run import (
-        AttackOptions,
-        Workplace,
-        attack_key,
-        attack_names,
-        attack_student,
-        configurable,
-        configured,
-    )
+    from bench.attack_run import attack_key, attack_names, attack_student, configurable, configured
     from bench.config import check_overrides
     from bench.plan import cell_of
+    from bench.workplace import AttackOptions, Workplace
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings=siblings)

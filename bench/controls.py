@@ -15,9 +15,9 @@ All are artefacts, shared by every student of the same net on the same data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from bench.attack_record import Role
 from bench.context import Context
 from bench.seeds import Streams
 from bench.types import Facts, Released
@@ -39,16 +39,6 @@ trained in pieces at a fifth of the rate, and nothing in the key told of it: suc
 CHECKS = 200
 """A matched control is tested before each of so many first steps, where accuracy climbs fastest, and then so many times
 at regular steps, if it goes through the whole training."""
-
-
-class Role(StrEnum):
-    """The student and its controls; see the module."""
-
-    STUDENT = "student"
-    NON_PRIVATE = "non-private"
-    MATCHED = "matched"
-    COUNTERFACTUAL = "counterfactual"
-    PRIOR = "prior"
 
 
 def make_control(

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import Estimated, Scores
+from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
 from bench.config import as_dict
 from bench.console import Progress
-from bench.controls import Role, make_control, weights_digest
+from bench.controls import make_control, weights_digest
 from bench.data.ranks import ranks
 from bench.errors import BenchError
 from bench.release import load_student
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from attacks.inversion_scores import InversionScores, Observed, Scored
     from bench.attack import InversionAttack
     from bench.attack_data import AttackData
-    from bench.attack_run import Workplace
     from bench.cache import Arrays
     from bench.context import Context
     from bench.estimates import Estimate
     from bench.plan import Cell
     from bench.record import Record
+    from bench.workplace import Workplace
 
 OBSERVED = 100
 """How many answers to members, and how many to non-members, an attacker observed."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.controls import Role
+from bench.attack_record import Role
 
 if TYPE_CHECKING:
     import torch

@@ -81,7 +81,7 @@ def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
 
 
 def _record_row(record: Record) -> tuple[str, ...]:
-    from reports.leaderboard import epsilon_text
+    from bench.text import epsilon_text
 
     if record.privacy is None or record.utility is None:
         return (record.key, record.status.value, "", "", record.failure.reason if record.failure else "")
@@ -121,7 +121,7 @@ def find_record(path: Path, key: str) -> Record:
 
 def record_page(record: Record) -> list[Table]:
     """Return the tables that show a record."""
-    from reports.leaderboard import epsilon_text
+    from bench.text import epsilon_text
 
     about: Rows = [
         ("status", record.status.value),

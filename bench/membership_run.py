@@ -8,25 +8,17 @@ canaries and coins, is what the student's figures are measured against.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.cache import Cache
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.config import as_dict, build_config
-from bench.console import Progress
-from bench.context import Context
 from bench.plan import Cell, Refusal, keyed
-from bench.registry import METHODS, plugin_file
-from bench.run import noise_of
-from bench.seeds import Streams
-from bench.siblings import Sibling, find_sibling, logits_of, queries_of, train_sibling
-from bench.store import RunDir
+from bench.registry import METHODS
+from bench.siblings import Sibling, logits_of, queries_of
 from bench.types import Adjacency, Basis, Signals
 
 if TYPE_CHECKING:
@@ -111,50 +103,6 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
     )  # fmt: skip
 
 
-def train_siblings(
-    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
-) -> list[Sibling]:
-    """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
-    from bench.processes import worker_pool
-
-    found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
-    missing = [index for index, sibling in found.items() if sibling is None]
-    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
-    importable = not plugin_file(METHODS.get(cell.method))
-    workers = min(context.workers, len(missing)) if importable else 1
-    if missing:
-        with (
-            context.progress.stage(f"siblings of {cell.method}", len(missing)) as stage,
-            worker_pool(workers, context.device.type) as pool,
-        ):
-            if pool is None:
-                for index in missing:
-                    found[index] = job(context.device, context.progress, context.workers, index)
-                    stage.advance()
-            else:
-                futures = {pool.submit(job, context.device, Progress(), 1, index): index for index in missing}
-                for future in as_completed(futures):
-                    found[futures[future]] = future.result()
-                    stage.advance()
-    return [sibling for sibling in found.values() if sibling is not None]
-
-
-def _train_one(
-    cell: Cell,
-    canaries: Canaries,
-    root: Any,
-    base: dict[str, Any],
-    run_dir: RunDir,
-    material: Materialised,
-    device: torch.device,
-    progress: Progress,
-    workers: int,
-    index: int,
-) -> Sibling:
-    context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
-    return train_sibling(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))
-
-
 def signals_of(
     siblings: Sequence[Sibling], candidates: Candidates, material: Materialised, shift: int, device: torch.device
 ) -> list[Signals]:
@@ -181,7 +129,7 @@ def signals_of(
 
 def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
     """Return the canaries of membership attacks on `cell` and the candidates that they give."""
-    from bench.audit_run import canary_unit
+    from bench.canaries import canary_unit
 
     method = METHODS.get(cell.method)
     plan = membership_plan(cell.facts.private_records, seed)

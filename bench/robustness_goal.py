@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import Estimated, Scores
-from bench.controls import Role
+from bench.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
-    from bench.attack_run import Workplace
     from bench.context import Context
     from bench.plan import Cell
     from bench.record import Record
+    from bench.workplace import Workplace
 
 
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:

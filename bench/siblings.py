@@ -12,23 +12,28 @@ can see at all: an audit that finds nothing there has no power, and finding noth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cache import Arrays
+from bench.cache import Arrays, Cache
 from bench.canaries import Canaries, place
 from bench.config import NoiseKind, PrecisionKind, as_dict
+from bench.console import Progress
 from bench.context import Context
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
-from bench.registry import METHODS
+from bench.registry import METHODS, plugin_file
+from bench.run import noise_of
 from bench.seeds import Streams
+from bench.store import RunDir
 from bench.types import Family, PrivacyUnit, Released
 
 if TYPE_CHECKING:
@@ -285,3 +290,47 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     ]
     result: NDArray[np.float64] = distance[0] - distance[1] if canaries.adjacency is Adjacency.REPLACE else -distance[1]
     return result
+
+
+def train_siblings(
+    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
+) -> list[Sibling]:
+    """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
+    from bench.processes import worker_pool
+
+    found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
+    missing = [index for index, sibling in found.items() if sibling is None]
+    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
+    importable = not plugin_file(METHODS.get(cell.method))
+    workers = min(context.workers, len(missing)) if importable else 1
+    if missing:
+        with (
+            context.progress.stage(f"siblings of {cell.method}", len(missing)) as stage,
+            worker_pool(workers, context.device.type) as pool,
+        ):
+            if pool is None:
+                for index in missing:
+                    found[index] = job(context.device, context.progress, context.workers, index)
+                    stage.advance()
+            else:
+                futures = {pool.submit(job, context.device, Progress(), 1, index): index for index in missing}
+                for future in as_completed(futures):
+                    found[futures[future]] = future.result()
+                    stage.advance()
+    return [sibling for sibling in found.values() if sibling is not None]
+
+
+def _train_one(
+    cell: Cell,
+    canaries: Canaries,
+    root: Any,
+    base: dict[str, Any],
+    run_dir: RunDir,
+    material: Materialised,
+    device: torch.device,
+    progress: Progress,
+    workers: int,
+    index: int,
+) -> Sibling:
+    context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
+    return train_sibling(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))

@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.privacy.impossible import remark
 from bench.record import Accountant, Privacy, Record
+from bench.text import epsilon_text, md
 from bench.types import PrivacyUnit
-from reports.leaderboard import epsilon_text, md
 
 _UNITS = {
     PrivacyUnit.RECORD: "one record, an image together with its label",

@@ -80,7 +80,7 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return what is wrong with a finished audit of the student of `record`."""
-    from bench.audit_run import canary_unit, speaks_of
+    from bench.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance), *_numbers(audit.model_dump())]
     if record.method not in METHODS:

@@ -31,15 +31,8 @@ from bench.context import Context
 from bench.errors import BenchError
 from bench.registry import register_method
 from bench.types import Basis, Budget, Claim, Facts, PrivateData
-from methods._dpsd import (
-    CITATION,
-    Alternation,
-    AlternationConfig,
-    positive,
-    quick_settings,
-    tiny_settings,
-    train_teacher,
-)
+from methods._alternation import AlternationConfig, positive
+from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,7 +32,8 @@ from bench.interface import Method
 from bench.registry import register_method
 from bench.student import make_student
 from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from methods._dpsd import CITATION, positive
+from methods._alternation import positive
+from methods._dpsd import CITATION
 from methods._pate import augmented_settings, shared_ensemble
 from methods._students import student_depends
 
@@ -101,8 +102,8 @@ class DPSDSoundConfig:
         return VOTE if self.answer == "votes" else GRADIENT
 
     def top_k(self, facts: Facts) -> int:
-        """Return k; see :meth:`methods._dpsd.AlternationConfig.top_k`."""
-        from methods._dpsd import AlternationConfig
+        """Return k; see :meth:`methods._alternation.AlternationConfig.top_k`."""
+        from methods._alternation import AlternationConfig
 
         return AlternationConfig(k=self.k).top_k(facts)
 

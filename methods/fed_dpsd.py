@@ -32,7 +32,8 @@ from bench.context import Context
 from bench.errors import BenchError
 from bench.registry import register_method
 from bench.types import Facts, PrivacyUnit, PrivateData
-from methods._dpsd import positive, train_teacher
+from methods._alternation import positive
+from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 
 if TYPE_CHECKING:

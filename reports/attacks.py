@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bench.attack_record import AttackRecord, Estimated, Scores
-from bench.controls import Role
+from bench.attack_record import AttackRecord, Estimated, Role, Scores
 from bench.record import Record, Status
-from reports.leaderboard import md
+from bench.text import md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.atomic import write_atomic
 from bench.errors import BenchError
+from bench.text import epsilon_text, md
 from reports.evidence import Evidence, Found
-from reports.leaderboard import epsilon_text, md
 from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows
 from reports.paper_tables import csv_text, entry_text, latex_table, markdown_table, texts_of
 from reports.papers import (

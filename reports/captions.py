@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from reports.leaderboard import md
+from bench.text import md
 from reports.papers import Material
 from reports.reported import Reported
 

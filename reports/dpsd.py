@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.record import Record
+from bench.text import epsilon_text
 from reports.captions import note_lines, systems, verdict_lines
 from reports.dpsd_ablations import NAMES, TERMS, why_not
 from reports.dpsd_figures import FIGURES
 from reports.evidence import Cell, Check, Plain, Setting, as_preset, cell, proven_cell
-from reports.leaderboard import epsilon_text
 from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
 from reports.reported import Reported
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from bench.text import epsilon_text
 from reports.evidence import Cell, Setting, cell
-from reports.leaderboard import epsilon_text
 from reports.papers import Material, Ours, Panel, Point, Series, Theirs, number_text
 
 NAMES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.text import epsilon_text
 from bench.types import Basis
 from reports.dpsd_ablations import (
     NAMES,
@@ -18,7 +19,6 @@ from reports.dpsd_ablations import (
     why_not,
 )
 from reports.evidence import Cell, cell, proven_cell
-from reports.leaderboard import epsilon_text
 from reports.papers import (
     Attacked,
     FigureSpec,

@@ -14,13 +14,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from bench.attack_record import AuditRecord
 from bench.audited import audited_of, no_power
 from bench.cache import digest_of
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
+from bench.text import epsilon_text, md
 from bench.types import PrivacyUnit
 from reports.order import ORDER, Asked, dataset_order
 
@@ -284,24 +284,6 @@ def _rank(row: BoardRow) -> tuple[Asked, bool, float, str, str]:
     return (row.budget, math.isinf(row.proven), -row.accuracy, row.method, row.config)
 
 
-def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
-    """Return an epsilon as the board prints it: an upper bound is rounded up, a lower one down."""
-    if epsilon is None:
-        return "–"
-    if math.isinf(epsilon):
-        return "∞"
-    if epsilon >= 1e5:  # nobody reads the digits of an epsilon that says nothing
-        scale = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
-        exact = round(epsilon / scale, 6)
-        digits = math.ceil(exact) if toward == "up" else math.floor(exact) if toward == "down" else round(exact)
-        return f"{digits * scale:.1e}".replace("e+0", "e").replace("e+", "e")
-    # Six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
-    hundredths = round(epsilon * 100, 6)
-    if toward != "nearest":
-        hundredths = math.ceil(hundredths) if toward == "up" else math.floor(hundredths)
-    return f"{hundredths / 100:.2f}"
-
-
 def cells_of(row: BoardRow) -> tuple[str, ...]:
     """Return the texts of a row in the order of :data:`COLUMNS`."""
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis})"
@@ -354,14 +336,6 @@ def to_markdown(board: Board) -> str:
     if not board.rows and not board.failures and not board.refused:
         parts.append("No records.\n")
     return "\n".join(parts)
-
-
-def md(text: str) -> str:
-    """Return `text` so that it stays text in a Markdown table cell."""
-    flat = " ".join(text.split())
-    for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
-        flat = flat.replace(raw, safe)
-    return flat
 
 
 CSV_COLUMNS = (

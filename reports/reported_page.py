@@ -6,8 +6,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from bench.text import md
 from reports.contradictions import Conflict, DropError, conflicts, drop_errors
-from reports.leaderboard import md
 from reports.reported import PAPERS, PERCENT, Reported, Verdict
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}

@@ -21,8 +21,9 @@ from bench.atomic import writing
 from bench.attack_record import AttackRecord, AuditRecord, R
 from bench.audited import with_audits
 from bench.record import Record
+from bench.text import epsilon_text
 from reports import site_pages
-from reports.leaderboard import Board, epsilon_text, row_key
+from reports.leaderboard import Board, row_key
 from reports.method_docs import MethodSource, method_sources
 from reports.order import ORDER, dataset_order
 from reports.reported import Reported

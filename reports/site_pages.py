@@ -15,8 +15,8 @@ from bench.attack_record import AttackRecord, AuditRecord, Channel
 from bench.commands import command_for
 from bench.privacy.impossible import rounded_up
 from bench.record import Accountant, Record
+from bench.text import epsilon_text
 from reports.attacks import percent
-from reports.leaderboard import epsilon_text
 from reports.method_docs import MethodSource
 from reports.reported import Reported
 from reports.site_rows import PAPERS, RowView, record_href, verdict_words

@@ -19,9 +19,10 @@ from markupsafe import Markup
 
 from bench.attack_record import AttackRecord
 from bench.record import Record, Status
+from bench.text import epsilon_text
 from bench.types import Basis, PrivacyUnit
 from reports.attacks import headline
-from reports.leaderboard import Board, BoardRow, cells_of, epsilon_text
+from reports.leaderboard import Board, BoardRow, cells_of
 from reports.order import NOT_STATED, Asked, dataset_order
 from reports.reported import Reported, Verdict
 from reports.site_picture import ONLY_REPORTED, Axis, Look, Point, axis_of, looks, row_picture, scatter

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bench.errors import BenchError
-from reports.leaderboard import Board, BoardRow, cells_of, md
+from bench.text import md
+from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
 """What README has before and after the table."""

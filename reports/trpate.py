@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.record import Record, Status
-from reports.leaderboard import epsilon_text, md, row_key
+from bench.text import epsilon_text, md
+from reports.leaderboard import row_key
 from reports.reported import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from bench.text import epsilon_text
 from reports.evidence import Cell, Setting
-from reports.leaderboard import epsilon_text
 from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
 from reports.reported import Reported
 

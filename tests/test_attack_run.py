@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.attack_record import AttackRecord, parse_row
-from bench.attack_run import AttackOptions, Workplace
+from bench.attack_record import AttackRecord, Role, parse_row
 from bench.console import Progress
-from bench.controls import Role
 from bench.data_source import DataSource
 from bench.errors import BenchError
 from bench.models.build import build
 from bench.release import load_student, save_released
 from bench.store import RunDir
 from bench.types import Released
+from bench.workplace import AttackOptions, Workplace
 
 
 def bench(*words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from bench import checkpoint, controls
+from bench.attack_record import Role
 from bench.cache import Cache
 from bench.console import Progress, Stage
 from bench.context import Context
-from bench.controls import Role, make_control, recipe
+from bench.controls import make_control, recipe
 from bench.data.splits import Materialised
 from bench.models.build import build
 from bench.seeds import Streams

@@ -10,15 +10,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
 from bench.status import overview
 from bench.store import RunDir
 
-METHOD = str(Path(__file__).with_name("grid_method.py"))
 EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
 SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]
 
@@ -32,41 +31,6 @@ def start(out: Path, *options: str, methods: str = METHOD) -> subprocess.Popen[b
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
     )
-
-
-def finish(process: subprocess.Popen[bytes], status: int = 0) -> str:
-    output, errors = process.communicate(timeout=500)
-    assert process.returncode == status, errors.decode()
-    return output.decode() + errors.decode()
-
-
-def outcome(out: Path) -> dict[str, str]:
-    found = {}
-    for path in sorted((out / "records").glob("*.json")):
-        record = json.loads(path.read_text())
-        del record["provenance"]
-        found[path.name] = json.dumps(record)
-    return found
-
-
-def lines(out: Path) -> Counter[str]:
-    """Return how often each thing was done, without the process numbers."""
-    return Counter(line.rpartition(" ")[0] for line in (out.parent / "log").read_text().splitlines())
-
-
-def nothing_is_left_over(out: Path) -> None:
-    assert not list(out.glob("claims/*"))
-    assert not list(out.glob("cache/locks/*"))
-    assert not list(out.glob("**/.*.tmp"))
-    assert not list(out.glob("**/*.damaged"))
-    assert not list(out.glob("records/damaged/*"))
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

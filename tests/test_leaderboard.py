@@ -9,8 +9,9 @@ import math
 import pytest
 from records_for_tests import failed, provenance, record
 
+from bench.text import epsilon_text
 from bench.types import Basis, PrivacyUnit
-from reports.leaderboard import COLUMNS, build_board, cells_of, epsilon_text, to_csv, to_markdown
+from reports.leaderboard import COLUMNS, build_board, cells_of, to_csv, to_markdown
 
 
 def test_seeds_are_one_row_with_mean_and_spread() -> None:

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sentences import WORDS, counted, sentences
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 from bench import naive_bayes as nb
-from bench.data import text
 from bench.data.splits import partition
 from bench.errors import BenchError
 from bench.models.build import build, features_and_logits
@@ -23,21 +23,6 @@ from bench.release import load_released, save_released
 from bench.student import make_student
 from bench.training import FitSettings, accuracy, fit, predict
 from bench.types import Facts, Released
-
-WORDS = 30
-
-
-def sentences(count: int, seed: int = 0, length: int = 12, words: int = WORDS) -> np.ndarray[Any, Any]:
-    """Random sentences, some of whose words are padding, unknown, or beyond the vocabulary."""
-    numbers = np.random.default_rng(seed).integers(0, words + 5, (count, length))
-    numbers[numbers > words + 2] = 65_535
-    return np.stack([numbers // 256, numbers % 256], axis=1)[:, :, None].astype(np.uint8)
-
-
-def counted(images: np.ndarray[Any, Any], words: int = WORDS) -> np.ndarray[Any, Any]:
-    rows = text.word_numbers(images)
-    return np.array([[int((row == text.FIRST_WORD + w).sum()) for w in range(words)] for row in rows])
-
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),
                      elements=st.integers(0, 9))  # fmt: skip

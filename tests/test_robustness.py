@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks._linf import Logits, perturbed
+from attacks._linf import Logits, RobustnessConfig, perturbed
 from attacks.robustness import (
     Robustness,
-    RobustnessConfig,
     RobustnessRow,
     attacks_run,
     default_perturbations,

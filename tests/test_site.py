@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from bench.cli import app
 from bench.record import Sheet
 from bench.store import RunDir
+from bench.text import epsilon_text
 from reports import site_pages
-from reports.leaderboard import build_board, epsilon_text, to_markdown
+from reports.leaderboard import build_board, to_markdown
 from reports.method_docs import method_sources
 from reports.reported import Verdict
 from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 from slurm_node import SlurmNode, slurm_node, why_not
-from test_grid import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
 from bench.status import overview
 from bench.store import RunDir

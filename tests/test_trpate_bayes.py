@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_naive_bayes import counted, sentences
+from sentences import counted, sentences
 
 from bench import naive_bayes as nb
 from bench.cache import Cache
