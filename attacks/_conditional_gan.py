@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from attacks._inversion import identity_loss
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.console import Stage
+from bench.core.progress import Stage
 from bench.divergence import check_finite
 from bench.gans import GanGenerator
 from bench.models.layers import Normalise

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.console import Stage
+from bench.core.progress import Stage
+from bench.core.seeds import seeded
 from bench.divergence import check_finite
-from bench.seeds import seeded
 from bench.transforms import as_float
 
 SHIFT = 50.0

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.core.seeds import seeded
 from bench.models.feature_net import FeatureNet
-from bench.seeds import seeded
 from bench.training import Augment, FitSettings, fit
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
-    from bench.types import Facts
+    from bench.core.types import Facts
 
 FEW = 50
 """Below so many records of a class an evaluator is trained as for faces: small images, strong augmentation."""

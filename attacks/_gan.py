@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from attacks._inversion import check_counts, images_digest
 from bench.checkpoint import Checkpoint, Loop, Part
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams, seeded
 from bench.divergence import check_finite
-from bench.errors import BenchError
 from bench.gans import GanGenerator
 from bench.models.layers import Normalise
-from bench.seeds import Streams, seeded
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.cache import Arrays
-    from bench.console import Stage
     from bench.context import Context
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

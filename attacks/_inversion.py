@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
+    from bench.core.types import PublicData
     from bench.target import Target
-    from bench.types import PublicData
 
 Loss = Literal["cross-entropy", "margin"]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.config import setting
-from bench.errors import BenchError, UnknownNameError
-from bench.seeds import seeded
-from bench.torchvision_compat import allow_cpu_torchvision
+from bench.core.config import setting
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.seeds import seeded
+from bench.core.torchvision_compat import allow_cpu_torchvision
 
 Perturb = Callable[[Tensor, Tensor], Tensor]
 """Takes images (n, channels, height, width) in [0, 1] and labels (n,), returns images of the same shape."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.attack import InversionAttack
-from bench.config import setting
 from bench.context import Context
+from bench.core.config import setting
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.config import setting
 from bench.context import Context
+from bench.core.config import setting
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -73,9 +73,9 @@ class DataFree(InversionAttack):
         import torch
 
         from attacks._inversion import check_counts, class_tries
+        from bench.core.seeds import seeded
         from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.seeds import seeded
         from bench.training import predict
         from bench.transforms import as_float
 

@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from attacks._evaluator_nets import Recipe, recipes
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams
 from bench.models.build import features_and_logits
 from bench.models.feature_net import FeatureNet
-from bench.seeds import Streams
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.cache import Arrays
     from bench.context import Context
+    from bench.core.types import Facts
     from bench.estimates import Estimate
-    from bench.types import Facts
 
 VERSION = 1
 """Raised whenever the same images would give other evaluators."""

@@ -2,7 +2,7 @@
 
 Threat model: the attacker may ask the student for confidences and holds unlabelled auxiliary images of which none is
 private. A decoder learns to make an auxiliary image again from the student's answer to it, by squared error. Then it is
-given answers: those that the attacker observed (:attr:`bench.types.Reconstructions.observed`, one image for each),
+given answers: those that the attacker observed (:attr:`bench.core.types.Reconstructions.observed`, one image for each),
 and answers that stand for a class. ``truncation`` keeps the largest confidences of every answer only, of those that the
 decoder is trained on as of those that it inverts; ``rounding`` rounds what the student says.
 
@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,7 @@ class InversionNetwork(InversionAttack):
         config: InversionNetworkConfig, codes: Tensor, images: Tensor, target: Target, context: Context
     ) -> Decoder:
         from attacks._decoder import Decoder, decoder_steps, train_decoder
-        from bench.seeds import seeded
+        from bench.core.seeds import seeded
 
         with seeded(context.streams.torch("inversion-network/start")):
             decoder = Decoder(target.classes, target.shape, config.width)

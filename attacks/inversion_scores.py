@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.estimates import Estimate, clustered, difference
 from bench.similarity import PAIRED, dpsd_inception_score, kid, pairwise
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from attacks.evaluators import Committee
-    from bench.types import Reconstructions
+    from bench.core.types import Reconstructions
 
 Labelled = tuple[Tensor, Tensor]
 """Images (n, channels, height, width) and labels int64 (n,)."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import MembershipAttack
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Signals
 from bench.registry import register_attack
-from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     import numpy as np

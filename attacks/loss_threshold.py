@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from attacks._signals import log_probability
 from bench.attack import MembershipAttack
+from bench.core.types import Access, Facts, Signals
 from bench.registry import register_attack
-from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     import numpy as np

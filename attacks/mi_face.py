@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.attack import InversionAttack
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch

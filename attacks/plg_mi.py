@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.config import setting
 from bench.context import Context
+from bench.core.config import setting
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions
 
 if TYPE_CHECKING:
     import torch
@@ -109,9 +109,9 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     import torch
 
     from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-    from bench.errors import BenchError
+    from bench.core.errors import BenchError
+    from bench.core.seeds import seeded
     from bench.gans import GanGenerator
-    from bench.seeds import seeded
     from bench.training import predict
 
     if min(target.shape[1:]) < 8:

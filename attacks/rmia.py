@@ -21,10 +21,10 @@ import numpy as np
 
 from attacks._signals import counts, log_probability, need_references
 from bench.attack import MembershipAttack
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Signals
 from bench.registry import register_attack
-from bench.types import Access, Facts, Signals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,16 +25,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attacks._linf import PARTS, SIMPLE, WORST, RobustnessConfig
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Facts
 from bench.privacy.bounds import clopper_pearson
-from bench.types import Facts
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from attacks._linf import Logits
-    from bench.console import Progress
+    from bench.core.progress import Progress
 
 DLR_CLASSES = 4
 """The fewest classes for which the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4,
@@ -45,7 +45,7 @@ MASKED = 0.01
 
 
 class Robustness:
-    """The sweep's name, config and presets, as :func:`bench.config.build_config` wants them."""
+    """The sweep's name, config and presets, as :func:`bench.core.config.build_config` wants them."""
 
     name: ClassVar[str] = "robustness"
     version: ClassVar[int] = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.torchvision_compat import allow_cpu_torchvision
+from bench.core.torchvision_compat import allow_cpu_torchvision
 
 __version__ = "0.1.0"
 

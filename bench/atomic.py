@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> None:

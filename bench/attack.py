@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.context import Context
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Signals
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Signals
 
 if TYPE_CHECKING:
     import numpy as np

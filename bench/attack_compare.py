@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from bench.attack import InversionAttack
 from bench.attack_record import Role
+from bench.core.types import Knowledge
 from bench.registry import ATTACKS
-from bench.types import Knowledge
 
 if TYPE_CHECKING:
+    from bench.core.types import Reconstructions
     from bench.record import Record
-    from bench.types import Reconstructions
     from bench.workplace import Workplace
 
 MOST = 8
@@ -51,13 +51,13 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
     from bench.cache import Cache
     from bench.context import Context
     from bench.controls import make_control
+    from bench.core.seeds import Streams
     from bench.data.datasets import get_dataset
     from bench.inversion_goal import committee_of, observed_of, reconstruct
     from bench.inversion_picture import draw_comparison
     from bench.plan import cell_of
     from bench.release import load_student
     from bench.run import cache_base
-    from bench.seeds import Streams
 
     attack = ATTACKS.get(name)()
     assert isinstance(attack, InversionAttack)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench.core.errors import BenchError
+from bench.core.types import PublicData
 from bench.data.ranks import ranks
-from bench.errors import BenchError
-from bench.types import PublicData
 
 if TYPE_CHECKING:
     import torch

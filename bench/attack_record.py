@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from bench.core.rows import Row, SchemaError
+from bench.core.types import Adjacency, AuditKind, PrivacyUnit
 from bench.record import Failure, Provenance, Status
-from bench.rows import Row, SchemaError
-from bench.types import Adjacency, AuditKind, PrivacyUnit
 
 
 class Estimated(Row):

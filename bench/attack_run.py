@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.attack_record import AttackRecord
 from bench.cache import Cache, digest_of
-from bench.config import as_dict, build_config
 from bench.context import Context
-from bench.errors import BenchError, UnknownNameError
+from bench.core.config import as_dict, build_config
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.rows import Change
+from bench.core.seeds import Streams
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import ATTACKS
-from bench.rows import Change
 from bench.run import cache_base, failure_of
-from bench.seeds import Streams
 from bench.workplace import AttackOptions, Workplace
 
 if TYPE_CHECKING:

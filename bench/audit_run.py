@@ -19,20 +19,20 @@ from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.cache import Cache, digest_of
 from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.context import Context
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams
+from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.data_source import DataSource
-from bench.errors import BenchError
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
 from bench.record import Record, Status
 from bench.registry import METHODS
 from bench.run import cache_base, failure_of, noise_of
-from bench.seeds import Streams
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
-from bench.types import AuditKind, Family, PrivacyUnit
 
 if TYPE_CHECKING:
-    from bench.console import Progress
+    from bench.core.progress import Progress
     from bench.data.splits import Materialised
     from bench.store import RunDir
 

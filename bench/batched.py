@@ -32,15 +32,15 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.precision import arithmetic
-from bench.seeds import seeded
 from bench.settling import settling_for
 from bench.training import Batches, dense_weights, make_optimizer
 from bench.transforms import as_float, moved
 
 if TYPE_CHECKING:
-    from bench.seeds import Streams
+    from bench.core.seeds import Streams
     from bench.teacher import Arrays, Labels, TeacherTask
     from bench.training import FitSettings
 

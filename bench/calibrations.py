@@ -18,10 +18,10 @@ from typing import Any
 
 from bench.atomic import write_atomic
 from bench.cache import canonical_json
-from bench.config import as_dict, config_from
-from bench.errors import BenchError
+from bench.core.config import as_dict, config_from
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Facts
 from bench.interface import Method
-from bench.types import Budget, Facts
 
 SLOW = 0.3
 """Seconds from which a calibration is worth a file, with all others of its method: the first pays for imports."""

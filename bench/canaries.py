@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.errors import BenchError
-from bench.seeds import Streams
-from bench.types import Adjacency, Family, PrivacyUnit, PrivateData
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Family, PrivacyUnit, PrivateData
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from bench.config import Grid, NoiseKind, PrecisionKind, Preset
-from bench.rows import Row
-from bench.types import Basis
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset
+from bench.core.rows import Row
+from bench.core.types import Basis
 
 
 class CellSpec(Row):
@@ -36,7 +36,7 @@ class CellSpec(Row):
     def grid(self) -> Grid:
         """Return the grid that has this cell alone.
 
-        Raises :class:`bench.errors.BenchError` where an epsilon, a delta or a seed makes no sense.
+        Raises :class:`bench.core.errors.BenchError` where an epsilon, a delta or a seed makes no sense.
         """
         return Grid(
             (self.method,), (self.dataset,), (1.0 if self.epsilon is None else self.epsilon,), (self.seed,),

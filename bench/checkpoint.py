@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from bench import __version__
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from bench.cache import Cache
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 VERSION = 1
 """Raised whenever what a loop stores is laid out in another way."""

@@ -22,8 +22,8 @@ from bench import (
     cli_weights,
 )
 from bench.cli_run import Json, Out, Sets
-from bench.console import print_json, print_table
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import print_json, print_table
 
 app = typer.Typer(
     name="bench",

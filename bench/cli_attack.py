@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.config import Preset, Reuse
-from bench.console import print_table
-from bench.errors import BenchError, UnknownNameError
-from bench.types import AuditKind, Family
+from bench.core.config import Preset, Reuse
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import print_table
+from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
     from bench.attack_record import AttackRecord, AuditRecord
-    from bench.console import Progress
+    from bench.core.progress import Progress
     from bench.data_source import DataSource
     from bench.record import Record
     from bench.store import RunDir
@@ -119,7 +119,7 @@ def _each_student(
     closing: contextlib.ExitStack | None = None,
 ) -> int | None:
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.device import prepare_device
     from bench.processes import available_cores
@@ -265,7 +265,7 @@ def attack(
     and for one that was not trained. A cell whose attack does not break the net without privacy says `no power`.
     """
     from bench.attack_run import attack_key, attack_names, attack_student, configurable, configured
-    from bench.config import check_overrides
+    from bench.core.config import check_overrides
     from bench.plan import cell_of
     from bench.workplace import AttackOptions, Workplace
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 COMMITTED = Path("leaderboards")
 """The folder of the committed records, below the repository."""

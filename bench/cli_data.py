@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +144,7 @@ def path(name: Name) -> None:
 
 
 def _console() -> Any:
-    from bench.console import make_console
+    from bench.core.progress import make_console
 
     return make_console()
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench import cli_epsilon_papers
+from bench.core.errors import BenchError
 from bench.epsilon_report import load_votes, report
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -346,8 +346,8 @@ def impossible(
     from dataclasses import asdict
     from json import dumps
 
+    from bench.core.types import Budget
     from bench.privacy.impossible import probability_bound, remark, rounded_up
-    from bench.types import Budget
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:

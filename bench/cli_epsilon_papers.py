@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.core.errors import BenchError
 from bench.epsilon_report import load_votes, report
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
+    from bench.core.types import Claim
     from bench.privacy.accountants import Accounted
-    from bench.types import Claim
 
 claimed = typer.Typer(no_args_is_help=True, help="What a paper says its setting costs, and what holds beside it.")
 proven = typer.Typer(no_args_is_help=True, help="What is proven for a paper's method as it is described.")

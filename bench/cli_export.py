@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bench.console import print_table
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import print_table
 
 Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; their beginnings are enough.")]
 Board = Annotated[bool, typer.Option("--board", help="All students of the published board that lie in --runs.")]

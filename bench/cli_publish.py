@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.console import print_json, print_table
+from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
     from bench.publish import Publication
@@ -32,7 +32,7 @@ def publish(
 
     Each is planned and accounted for again first; docs/submitting.md says what is refused, and why.
     """
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from bench.publish import examine, opened, rebuild, write
 
     with opened(into), open_progress(quiet=json_) as progress:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.console import print_json, print_table
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
     from reports.build import Artefact
@@ -40,7 +40,7 @@ def report(
 ) -> None:
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for what is missing."""
     from bench.atomic import write_atomic
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from reports.build import commands_of, index_text, make_artefact
     from reports.evidence import read_evidence
     from reports.reported import read_reported

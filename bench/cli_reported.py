@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bench.cli_run import Json
-from bench.console import print_json
+from bench.core.progress import print_json
 
 
 def reported(

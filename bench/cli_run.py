@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
-from bench.console import print_json, print_table
-from bench.errors import BenchError
-from bench.types import Basis
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.errors import BenchError
+from bench.core.progress import print_json, print_table
+from bench.core.types import Basis
 
 if TYPE_CHECKING:
     from bench.attack_record import AuditRecord
     from bench.cluster import Cluster
-    from bench.console import Progress
+    from bench.core.progress import Progress
     from bench.data_source import DataSource
     from bench.launches import Launch
     from bench.plan import Cell, State
@@ -127,7 +127,7 @@ def run(
     """
     from bench.calibrations import Calibrations
     from bench.cluster import directives, read_cluster
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.plan import expand, to_run
     from bench.schedule import units_of
@@ -323,7 +323,7 @@ def plan(
     """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
     from bench.calibrations import Calibrations
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.plan import expand, states
     from bench.store import RunDir
@@ -343,7 +343,7 @@ def plan(
 
 
 def _plan_row(cell: Cell, state: State) -> dict[str, Any]:
-    from bench.config import as_dict
+    from bench.core.config import as_dict
     from bench.registry import METHODS
 
     method = METHODS.get(cell.method)

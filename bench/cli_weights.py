@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.cli_data import progress_display
-from bench.console import print_table
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import print_table
 
 if TYPE_CHECKING:
     from bench.models.weights import PublicWeights

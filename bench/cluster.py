@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 from bench.plan import Cell
 
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})

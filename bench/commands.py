@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.config import NoiseKind, PrecisionKind, Preset, default_delta
-from bench.types import Basis
+from bench.core.config import NoiseKind, PrecisionKind, Preset, default_delta
+from bench.core.types import Basis
 
 if TYPE_CHECKING:
     from bench.cell_spec import CellSpec

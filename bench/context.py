@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from bench.cache import Cache
     from bench.checkpoint import Checkpoint
-    from bench.console import Progress
+    from bench.core.progress import Progress
+    from bench.core.seeds import Streams
     from bench.precision import Precision
-    from bench.seeds import Streams
 
 
 @dataclass(slots=True)

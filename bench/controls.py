@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import Role
 from bench.context import Context
-from bench.seeds import Streams
-from bench.types import Facts, Released
+from bench.core.seeds import Streams
+from bench.core.types import Facts, Released
 
 if TYPE_CHECKING:
     import torch
@@ -99,9 +99,9 @@ def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings
 
 def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
+    from bench.core.seeds import seeded
     from bench.models.build import build
     from bench.models.transfer import FrozenTransfer
-    from bench.seeds import seeded
 
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)

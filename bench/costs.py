@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.plan import Cell
 from bench.record import Record, Status, parse_record
 from bench.registry import METHODS

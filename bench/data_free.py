@@ -20,7 +20,7 @@ from bench.models.build import features_and_logits
 from bench.transforms import shifted
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
     from bench.gans import GanGenerator
     from bench.models.generators import DataFreeGenerator
 

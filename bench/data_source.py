@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from bench.console import Progress, Stage
+from bench.core.progress import Progress, Stage
 from bench.data.datasets import load
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 def prepare_device(device: str, threads: int) -> str:

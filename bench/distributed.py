@@ -25,11 +25,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.precision import Precision, arithmetic, check_precision
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
     from bench.training import FitSettings
 
 PATIENCE = timedelta(minutes=10)

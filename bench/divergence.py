@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 class NotFiniteError(BenchError):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.precision import arithmetic
 from bench.processes import one_thread
 from bench.teacher import Arrays, Labels, Result, TeacherTask, _rebuilt, teacher_labels, train_teacher
@@ -29,8 +29,8 @@ from bench.training import predict
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
-    from bench.console import Stage
-    from bench.seeds import Streams
+    from bench.core.progress import Stage
+    from bench.core.seeds import Streams
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     import numpy as np

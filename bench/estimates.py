@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 Floats = NDArray[np.float64]
 

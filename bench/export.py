@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.atomic import write_together
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.record import Record
 from bench.store import RunDir
 from bench.student_card import CardFacts, card
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from bench.core.types import Released
     from bench.data.spec import DatasetSpec
-    from bench.types import Released
 
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 PROBES = 8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cluster import Cluster, resources_of
-from bench.config import Preset, Reuse
+from bench.core.config import Preset, Reuse
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.plan import Cell, states
 from bench.processes import available_cores

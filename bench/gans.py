@@ -27,15 +27,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.seeds import seeded
 from bench.divergence import check_finite
-from bench.errors import BenchError, UnknownNameError
 from bench.models.layers import Normalise
-from bench.seeds import seeded
 from bench.training import Batches
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 Kind = Literal["acgan", "wgan", "infogan"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -30,7 +30,7 @@ from bench.processes import one_thread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 Result = TypeVar("Result")
 VERSION = 1

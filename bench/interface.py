@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.context import Context
-from bench.types import (
+from bench.core.types import (
     Adjacency,
     Budget,
     Claim,

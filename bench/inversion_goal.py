@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
-from bench.config import as_dict
-from bench.console import Progress
 from bench.controls import make_control, weights_digest
+from bench.core.config import as_dict
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.data.ranks import ranks
-from bench.errors import BenchError
 from bench.release import load_student
-from bench.seeds import Streams
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
 if TYPE_CHECKING:
     import torch

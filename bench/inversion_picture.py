@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from attacks.inversion_scores import Labelled, Scored
-    from bench.types import Reconstructions
+    from bench.core.types import Reconstructions
     from reports.pictures import Column
 
 ROWS = 10

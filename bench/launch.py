@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.console import Progress
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
 from bench.data_source import DataSource
-from bench.errors import BenchError
 from bench.launches import Launch
 from bench.record import Record
 from bench.schedule import Unit
@@ -34,7 +34,7 @@ def run_inline(
     """Run the cells of `launch` one after the other and tell `done` of each record.
 
     Cells that another runner on the same directory has are waited for at the end. A signal ends the run between any two
-    writes. Raises :class:`bench.errors.BenchError` where a record cannot be written.
+    writes. Raises :class:`bench.core.errors.BenchError` where a record cannot be written.
     """
     watch = Watch(launch, run_dir, done)
     try:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from bench.attack import Attack, MembershipAttack
 from bench.audited import with_audits
-from bench.config import field_table
-from bench.errors import BenchError, UnknownNameError
+from bench.core.config import field_table
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Facts
 from bench.interface import Method
 from bench.record import Plausibility, Privacy, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
-from bench.types import Facts
 
 Rows = list[tuple[str, ...]]
 Table = tuple[str, tuple[str, ...], Rows]
@@ -26,7 +26,7 @@ MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     """Return title, columns, rows and notes of one listing: methods, datasets, attacks, models or a run directory.
 
-    Raises :class:`bench.errors.UnknownNameError` where `what` is none of them.
+    Raises :class:`bench.core.errors.UnknownNameError` where `what` is none of them.
     """
     if what == "methods":
         rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.signals import unstopped
 
 BEAT_SECONDS = 10.0

@@ -11,21 +11,21 @@ import numpy as np
 from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
 from bench.cache import Cache
+from bench.core.types import Family
 from bench.membership_run import Candidates, baseline_cell, draw_membership, signals_of
 from bench.run import cache_base
 from bench.siblings import train_siblings
-from bench.types import Family
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.attack import MembershipAttack
     from bench.context import Context
+    from bench.core.types import Signals
     from bench.plan import Cell
     from bench.record import Record
     from bench.roc import MembershipMetrics
     from bench.siblings import Sibling
-    from bench.types import Signals
     from bench.workplace import Workplace
 
 RATES = (0.001, 0.01)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
-from bench.config import as_dict, build_config
+from bench.core.config import as_dict, build_config
+from bench.core.types import Adjacency, Basis, Signals
 from bench.plan import Cell, Refusal, keyed
 from bench.registry import METHODS
 from bench.siblings import Sibling, logits_of, queries_of
-from bench.types import Adjacency, Basis, Signals
 
 if TYPE_CHECKING:
     import torch

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.core.errors import BenchError
 from bench.data.ranks import ranks
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """A grid expanded to cells: each with its calibrated config, its key, and a reason where it cannot run.
 
-Planning reads no private record. It needs what is public about a data set (:class:`bench.types.Facts`) and its
+Planning reads no private record. It needs what is public about a data set (:class:`bench.core.types.Facts`) and its
 revision, and calls each method's ``calibrate``.
 """
 
@@ -17,7 +17,7 @@ from bench.cache import canonical_json
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec, Specified
 from bench.commands import public_overrides
-from bench.config import (
+from bench.core.config import (
     Grid,
     PrecisionKind,
     Reuse,
@@ -28,13 +28,13 @@ from bench.config import (
     default_delta,
     needed_overrides,
 )
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.rows import Change
+from bench.core.types import Basis, Budget, Facts
 from bench.interface import Method
 from bench.record import Record, Status
 from bench.registry import METHODS, plugin_file
-from bench.rows import Change
 from bench.store import RunDir
-from bench.types import Basis, Budget, Facts
 
 KEY_VERSION = 1
 """Of what keys are made of. It is none of the schemas: a record keeps its key when its form changes."""

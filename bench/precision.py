@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 Precision = Literal["float32", "tf32", "bf16"]
 """``tf32`` keeps ten bits of the factors of each product, on a GPU; ``bf16`` runs forward passes under autocast."""

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 def random_images(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:

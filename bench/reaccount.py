@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.event import Event
@@ -105,7 +105,7 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
 @functools.lru_cache(maxsize=1024)
 def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
     """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
-    from bench.types import Adjacency, PrivacyUnit
+    from bench.core.types import Adjacency, PrivacyUnit
 
     ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
     parsed = tuple(Event.from_dict(values) for values in json.loads(events))

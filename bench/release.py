@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.atomic import write_atomic
-from bench.errors import BenchError
-from bench.types import Facts, Released
+from bench.core.errors import BenchError
+from bench.core.types import Facts, Released
 
 if TYPE_CHECKING:
     import torch

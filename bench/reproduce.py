@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec
 from bench.commands import command_for
-from bench.config import config_from
-from bench.errors import BenchError, UnknownNameError
+from bench.core.config import config_from
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Facts
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
 from bench.registry import METHODS
-from bench.types import Facts
 
 _ERRORS = (BenchError, ValueError, TypeError)
 """What untrusted settings raise: names nobody knows, numbers that are none."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 Floats = NDArray[np.float64]
 DRAWS = 2000

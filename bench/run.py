@@ -12,12 +12,14 @@ from typing import Any
 
 from bench.atomic import write_atomic, writing
 from bench.cache import Cache
-from bench.config import NoiseKind, as_dict
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import NoiseKind, as_dict
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Released
 from bench.data.splits import Materialised
 from bench.data_source import DataSource
-from bench.errors import BenchError
 from bench.interface import Method
 from bench.locks import holding
 from bench.plan import Cell
@@ -41,9 +43,7 @@ from bench.record import (
 )
 from bench.registry import METHODS
 from bench.release import save_released, save_sheet
-from bench.seeds import Streams
 from bench.store import RunDir
-from bench.types import Released
 
 
 def run_cell(

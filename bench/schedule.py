@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.plan import Cell
 from bench.registry import METHODS
 

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint
-from bench.errors import BenchError
-from bench.seeds import seeded
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.training import FitSettings, fit, predict
 from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

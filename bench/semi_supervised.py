@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
-from bench.seeds import seeded
 from bench.training import Batches
 from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

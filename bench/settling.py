@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 @dataclass(frozen=True, slots=True)

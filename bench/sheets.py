@@ -6,7 +6,7 @@ import io
 import math
 from typing import TYPE_CHECKING
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     import torch

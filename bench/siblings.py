@@ -24,17 +24,17 @@ import numpy as np
 
 from bench.cache import Arrays, Cache
 from bench.canaries import Canaries, place
-from bench.config import NoiseKind, PrecisionKind, as_dict
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import NoiseKind, PrecisionKind, as_dict
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Family, PrivacyUnit, Released
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
-from bench.seeds import Streams
 from bench.store import RunDir
-from bench.types import Family, PrivacyUnit, Released
 
 if TYPE_CHECKING:
     import torch
@@ -249,7 +249,7 @@ def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: to
     add-remove: how likely it finds the record, less what it finds of the other canaries of that label; this takes away
     what the student says of any such image.
     """
-    from bench.types import Adjacency
+    from bench.core.types import Adjacency
 
     numbers = canaries.of(family)
     odds = []
@@ -275,8 +275,8 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     """
     import torch
 
+    from bench.core.types import Adjacency
     from bench.transforms import as_float
-    from bench.types import Adjacency
 
     shape = canaries.images.shape[2:]
     found = [t for t in sibling.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.transforms import as_float
 
 Measure = Literal["ssim", "psnr"]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster import Cluster, Resources
-from bench.console import Progress
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
 from bench.launch import Done, Watch, doing
 from bench.launches import Launch, Outline, outlines
 from bench.registry import METHODS

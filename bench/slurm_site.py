@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bench.cluster import Resources, minutes
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)

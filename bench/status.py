@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.atomic import write_atomic
+from bench.core.errors import BenchError
 from bench.costs import words
-from bench.errors import BenchError
 from bench.launches import CANCELLED, Outline, outlines
 from bench.locks import Owner, alive
 from bench.record import Record, Status

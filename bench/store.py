@@ -28,7 +28,7 @@ from pathlib import Path
 
 from bench.atomic import explain_os_error, write_atomic, writing
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from bench.types import Facts
+    from bench.core.types import Facts
 
 
 def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return the timm model `name` for data of `facts`, and the options with which timm makes it again.
 
-    The start of its weights is drawn from `generator`. Raises :class:`bench.errors.BenchError` where timm does not
+    The start of its weights is drawn from `generator`. Raises :class:`bench.core.errors.BenchError` where timm does not
     know the model or it cannot take such images.
     """
+    from bench.core.seeds import seeded
     from bench.models.build import build
     from bench.models.own import model_options
-    from bench.seeds import seeded
 
     channels, height, width = facts.shape
     size = height if height == width else (height, width)

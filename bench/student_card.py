@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.core.types import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Accountant, Privacy, Record
 from bench.text import epsilon_text, md
-from bench.types import PrivacyUnit
 
 _UNITS = {
     PrivacyUnit.RECORD: "one record, an image together with its label",

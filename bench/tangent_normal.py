@@ -27,17 +27,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.data_free import Reading
 from bench.divergence import check_finite
-from bench.errors import BenchError
 from bench.models.autoencoders import VAE
 from bench.models.build import features_and_logits
 from bench.privacy.claims import DGD_EPS1
-from bench.seeds import seeded
 from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Released
 from bench.training import predict
 from bench.transforms import as_float
-from bench.types import Access, Facts, Released
 
 _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GENERATOR: 2, Access.SYNTHETIC: 2}
 

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bench.core.seeds import seeded
 from bench.precision import Precision, arithmetic, check_precision
 from bench.processes import one_thread
-from bench.seeds import seeded
 from bench.training import FitSettings, fit, predict
 
 if TYPE_CHECKING:
     from bench.checkpoint import Checkpoint
-    from bench.seeds import Streams
+    from bench.core.seeds import Streams
 
 
 Labels = NDArray[np.int64]

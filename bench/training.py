@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.checkpoint import Checkpoint, Loop, Part
-from bench.errors import BenchError
-from bench.seeds import seeded
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.settling import Settle, holding, settling_for
 from bench.transforms import as_float, shifted
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Takes a batch of float images (n, channels, height, width) and a generator; returns a batch of the same shape."""

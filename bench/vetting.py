@@ -21,7 +21,7 @@ from bench.attack_record import AttackRecord, AuditRecord
 from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec
-from bench.errors import BenchError, UnknownNameError, nearest_names
+from bench.core.errors import BenchError, UnknownNameError, nearest_names
 from bench.record import Provenance, Record, Status
 from bench.registry import ATTACKS, METHODS
 from bench.reproduce import Reproduction, check_method, dataset_of, planned_again

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.atomic import write_atomic
-from bench.console import LineProgress, Progress, Stage
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import LineProgress, Progress, Stage
 from bench.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.processes import available_cores
 from bench.record import Record
@@ -62,7 +62,7 @@ class Telling(Progress):
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
-        """Open a stage; see :meth:`bench.console.Progress.stage`."""
+        """Open a stage; see :meth:`bench.core.progress.Progress.stage`."""
         with self._inner.stage(name, total) as inner:
             told = _Told(self, inner, name, total)
             self._open.append(told)

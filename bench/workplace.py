@@ -8,12 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.config import Preset
+from bench.core.config import Preset
 from bench.data_source import DataSource
 
 if TYPE_CHECKING:
     from bench.attack_data import AttackData
-    from bench.console import Progress
+    from bench.core.progress import Progress
     from bench.store import RunDir
 
 

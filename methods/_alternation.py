@@ -20,21 +20,21 @@ import torch
 from torch import Tensor, nn
 
 from bench.checkpoint import Checkpoint, Loop
-from bench.config import setting
+from bench.core.config import setting
+from bench.core.errors import BenchError
 from bench.data_free import generator_terms
 from bench.divergence import check_finite
-from bench.errors import BenchError
 from bench.models.build import features_and_logits
 from bench.random_images import random_images
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.checkpoint import Part
-    from bench.console import Stage
     from bench.context import Context
+    from bench.core.progress import Stage
+    from bench.core.types import Facts
     from bench.models.generators import DataFreeGenerator
     from bench.privacy.ledger import Ledger
-    from bench.types import Facts
 
 SHOWN = 100
 """Released synthetic images."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.student import make_student
-from bench.types import Facts, PrivateData, PublicData, Released
 from methods._pate import (
     augmented_settings,
     largest_shift,
@@ -218,8 +218,8 @@ class DGDFamily(Method):
         """Return the reconstructed triples of all images (Eq. 4); an artefact that epsilons share."""
         import torch
 
+        from bench.core.seeds import seeded
         from bench.models.autoencoders import VAE
-        from bench.seeds import seeded
         from bench.tangent_normal import Triples, make_triples, train_vae
 
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.cache import digest_of
 from bench.context import Context
+from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.student import make_student
-from bench.types import Facts, PrivateData, PublicData, Released
 from methods._alternation import AlternationConfig
 from methods._students import student_depends
 
@@ -80,8 +80,8 @@ class Alternation(Method):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Run the alternation and release student, generator and some of its images."""
+        from bench.core.seeds import seeded
         from bench.models.generators import DataFreeGenerator
-        from bench.seeds import seeded
         from methods._alternation import Alternating, Resumption
 
         config.top_k(private.facts)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.cache import digest_of
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
-from bench.types import Budget, Facts, PrivateData, PublicData, PublicKind
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,

@@ -19,16 +19,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
 from methods._transfer import TransferConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from bench.context import Context
+    from bench.core.types import PrivateData, PublicData
     from bench.models.transfer import FrozenBackbone, FrozenTransfer
-    from bench.types import PrivateData, PublicData
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
 ROWS = 4_096

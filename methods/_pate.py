@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from bench.cache import digest_of
-from bench.config import as_dict, setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import as_dict, setting
+from bench.core.errors import BenchError
+from bench.core.types import Facts, PrivateData, PublicData, PublicKind, Released
 from bench.interface import Method
 from bench.student import make_student
-from bench.types import Facts, PrivateData, PublicData, PublicKind, Released
 from methods._students import student_depends
 
 if TYPE_CHECKING:
@@ -434,8 +434,8 @@ def train_on_answers(
     context: Context,
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return a student trained on the answered queries, and its timm options. Sees nothing private."""
+    from bench.core.seeds import seeded
     from bench.models.generators import generator_for
-    from bench.seeds import seeded
     from bench.self_training import train_self_trained
     from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
     from bench.training import FitSettings, fit

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     import torch
 
     from bench.context import Context
-    from bench.types import Facts, PrivateData
+    from bench.core.types import Facts, PrivateData
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:
     """Return what the checkpoint of a stage of one cell depends on: no other cell may go on with its noise."""
-    from bench.config import as_dict
+    from bench.core.config import as_dict
 
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.cache import digest_of
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
-from bench.types import Facts, PublicData
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Facts, PublicData
 
 if TYPE_CHECKING:
     import torch
@@ -332,8 +332,8 @@ def make_transfer(
     backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
     """Return a student with a fresh dense head on `backbone`, and the options with which timm makes it again."""
+    from bench.core.seeds import seeded
     from bench.models.transfer import FrozenTransfer, make_head
-    from bench.seeds import seeded
 
     with seeded(generator):
         head = make_head("dense", backbone.num_features, hidden, facts.classes)

@@ -27,12 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Claim, Facts, PrivateData
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
 from bench.registry import register_method
-from bench.types import Budget, Claim, Facts, PrivateData
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
@@ -231,9 +231,9 @@ class DGD(DGDFamily):
         of_generator: Checkpoint | None = None,
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
+        from bench.core.seeds import seeded
         from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.seeds import seeded
         from bench.student import make_student
         from bench.training import FitSettings, fit
 

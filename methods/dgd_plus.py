@@ -13,10 +13,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Claim, Facts
 from bench.registry import register_method
-from bench.types import Budget, Claim, Facts
 from methods.dgd import DGD, DGDPrintedConfig
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.registry import register_method
-from bench.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
 
 if TYPE_CHECKING:
     from bench.privacy.event import Event

@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData
 from bench.registry import register_method
-from bench.types import Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData
 from methods._alternation import AlternationConfig, positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
@@ -90,9 +90,9 @@ class DPSDLabel(Alternation):
     @classmethod
     def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
         """Return the labels of all queries."""
+        from bench.core.types import PrivacyUnit
         from bench.privacy.claims import DPSD_LABEL_GAP
         from bench.privacy.events import PrintedTopK, TopKRandomizedResponse
-        from bench.types import PrivacyUnit
 
         k, answers = config.top_k(facts), config.batch * config.asked
         if config.outside == "printed":

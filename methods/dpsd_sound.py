@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.registry import register_method
 from bench.student import make_student
-from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from methods._alternation import positive
 from methods._dpsd import CITATION
 from methods._pate import augmented_settings, shared_ensemble
@@ -188,9 +188,9 @@ class DPSDSound(Method):
         """Train the ensemble, ask it in rounds, train student and generator on what it answered."""
         import torch
 
+        from bench.core.seeds import seeded
         from bench.models.generators import DataFreeGenerator
         from bench.random_images import random_images
-        from bench.seeds import seeded
         from bench.training import predict
         from methods._pate import teacher_pool, train_ensemble
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.context import Context
+from bench.core.types import PrivateData
 from bench.registry import register_method
-from bench.types import PrivateData
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.cache import digest_of
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Facts, PrivacyUnit, PrivateData
 from bench.registry import register_method
-from bench.types import Facts, PrivacyUnit, PrivateData
 from methods._alternation import positive
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

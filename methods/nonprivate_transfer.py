@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.config import setting
 from bench.context import Context
+from bench.core.config import setting
+from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
 from bench.interface import Method
 from bench.registry import register_method
-from bench.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
 from methods._transfer import (
     PAPER,
     TransferConfig,

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Basis, Budget, Claim, Facts
 from bench.registry import register_method
-from bench.types import Basis, Budget, Claim, Facts
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from bench.config import setting
+from bench.core.config import setting
+from bench.core.types import Claim, Facts
 from bench.registry import register_method
-from bench.types import Claim, Facts
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods._transfer import PAPER
 from methods.pate import PATE, Printed

@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from bench.config import setting
 from bench.context import Context
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from bench.data.text import is_text
-from bench.errors import BenchError
 from bench.registry import register_method
 from bench.student import make_student
-from bench.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE
 

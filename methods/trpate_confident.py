@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from bench.config import setting
+from bench.core.config import setting
+from bench.core.types import Facts
 from bench.registry import register_method
-from bench.types import Facts
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods.pate_confident import ConfidentEvents, PATEConfident, Printed
 

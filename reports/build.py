@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.atomic import write_atomic
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.text import epsilon_text, md
 from reports.evidence import Evidence, Found
 from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows

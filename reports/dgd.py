@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.types import Basis
+from bench.core.types import Basis
 from reports.dgd_figures import FIGURES
 from reports.evidence import Cell, Usual, cell, proven_cell
 from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.core.types import Basis
 from bench.text import epsilon_text
-from bench.types import Basis
 from reports.dpsd_ablations import (
     NAMES,
     TWO,

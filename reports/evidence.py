@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.attack_record import AttackRecord, AuditRecord
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Basis
 from bench.record import Record, Status
 from bench.store import RunDir
-from bench.types import Basis
 from reports.leaderboard import BoardRow, build_board
 
 Setting = str | int | float | bool

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from bench.attack_record import AuditRecord
 from bench.audited import audited_of, no_power
 from bench.cache import digest_of
+from bench.core.types import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
 from bench.text import epsilon_text, md
-from bench.types import PrivacyUnit
 from reports.order import ORDER, Asked, dataset_order
 
 COLUMNS = (

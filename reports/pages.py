@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.atomic import write_together
 from bench.attack_record import AttackRecord, AuditRecord
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.record import Record
 from bench.store import RunDir
 from reports import summary

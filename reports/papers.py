@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 from reports.evidence import Cell, Evidence, Found, Plain, Value
 from reports.reported import Reported
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.atomic import write_atomic
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.bounds import allowed_tpr
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 class Positions:

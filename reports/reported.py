@@ -21,9 +21,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import PublicKind
 from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
-from bench.types import PublicKind
 from reports.positions import Positions
 
 FOLDER = Path(__file__).parent.parent / "leaderboards" / "reported"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.atomic import write_atomic
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from attacks.robustness import RobustnessRow

@@ -56,7 +56,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
     """Write the site into ``folder / "site"``; return the names of its files, relative to it.
 
     A file that is there with the same bytes is left alone. Files of a former build that this one does not have are
-    removed, and nothing else. Raises :class:`bench.errors.BenchError` where the folder cannot be written.
+    removed, and nothing else. Raises :class:`bench.core.errors.BenchError` where the folder cannot be written.
     """
     site = folder / "site"
     former = _listed(site)

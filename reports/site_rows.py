@@ -18,9 +18,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from bench.attack_record import AttackRecord
+from bench.core.types import Basis, PrivacyUnit
 from bench.record import Record, Status
 from bench.text import epsilon_text
-from bench.types import Basis, PrivacyUnit
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of
 from reports.order import NOT_STATED, Asked, dataset_order

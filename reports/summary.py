@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.text import md
 from reports.leaderboard import Board, BoardRow, cells_of
 

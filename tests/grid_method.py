@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.config import setting
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.privacy.ledger import Ledger
 from bench.processes import worker_pool
 from bench.registry import register_method
-from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bench.context import Context
+from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.privacy.ledger import Ledger
-from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 
 
 class Student(nn.Module):

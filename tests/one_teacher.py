@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from bench.config import Grid, Preset, setting
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import Grid, Preset, setting
+from bench.core.progress import Progress
+from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.data_source import DataSource
 from bench.interface import Method
 from bench.plan import Cell, expand
@@ -24,7 +25,6 @@ from bench.run import run_cell
 from bench.store import RunDir
 from bench.student import make_student
 from bench.training import FitSettings, fit
-from bench.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 
 
 @dataclass(frozen=True)

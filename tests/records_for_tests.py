@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from bench.cell_spec import CellSpec
+from bench.core.types import Adjacency, Basis, PrivacyUnit
 from bench.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
-from bench.types import Adjacency, Basis, PrivacyUnit
 
 
 def provenance(**changes: Any) -> Provenance:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from records_for_tests import record
 
-from bench.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_config, check_overrides
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_config, check_overrides
+from bench.core.errors import BenchError
+from bench.core.types import Basis, Facts
 from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
-from bench.errors import BenchError
 from bench.plan import Cell as Planned
 from bench.plan import Dataset, expand
 from bench.record import Record
 from bench.registry import METHODS
-from bench.types import Basis, Facts
 from reports.evidence import Cell, Evidence, answers
 from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from reports.reported import read_reported

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import accountants, claims, conversions, losses, pate
 from bench.privacy.accountants import account, common_unit, merged, proven
 from bench.privacy.calibrate import largest_count, smallest_noise
@@ -27,7 +28,6 @@ from bench.privacy.events import (
     RandomizedResponse,
     TopKRandomizedResponse,
 )
-from bench.types import Adjacency, PrivacyUnit
 
 FEW = settings(max_examples=25, deadline=None)
 MANY = settings(max_examples=150, deadline=None)

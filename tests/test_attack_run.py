@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from bench.attack_record import AttackRecord, Role, parse_row
-from bench.console import Progress
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.types import Released
 from bench.data_source import DataSource
-from bench.errors import BenchError
 from bench.models.build import build
 from bench.release import load_student, save_released
 from bench.store import RunDir
-from bench.types import Released
 from bench.workplace import AttackOptions, Workplace
 
 

@@ -17,15 +17,15 @@ from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesse
 from bench.audited import audited_of, with_audits
 from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
 from bench.models.build import build
 from bench.record import Status
 from bench.run import run_cell
-from bench.seeds import Streams
 from bench.siblings import Sibling
-from bench.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
 from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))

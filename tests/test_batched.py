@@ -13,17 +13,17 @@ from torch import Tensor
 from bench import batched
 from bench.batched import evenly, fitting, train_together, why_not
 from bench.cache import Cache
-from bench.console import Progress
 from bench.context import Context
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Facts, PrivateData
 from bench.ensemble import train_teachers
-from bench.errors import BenchError
 from bench.models.build import build
 from bench.precision import Precision, arithmetic, check_precision
-from bench.seeds import Streams
 from bench.settling import Settle, Settling
 from bench.teacher import Arrays, Labels, TeacherTask
 from bench.training import FitSettings, fit
-from bench.types import Facts, PrivateData
 from methods._pate import ensemble_depends, train_ensemble
 from methods.pate import PATEConfig
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy import bounds
 
 MANY_RUNS = [

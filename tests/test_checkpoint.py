@@ -29,8 +29,10 @@ from attacks._decoder import Decoder, train_decoder
 from bench import checkpoint as module
 from bench.cache import Cache
 from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
-from bench.console import Progress
 from bench.context import Context
+from bench.core.progress import Progress
+from bench.core.seeds import Streams, seeded
+from bench.core.types import Budget
 from bench.data_free import GeneratorSettings, train_generator
 from bench.gans import GanGenerator, GanSettings, train_gan
 from bench.models.autoencoders import VAE
@@ -41,12 +43,10 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams, seeded
 from bench.self_training import SelfTrainingSettings, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
 from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit
-from bench.types import Budget
 
 CLASSES = 3
 

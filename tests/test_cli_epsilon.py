@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli_epsilon import app
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 LNMAX = ["lnmax", "--gamma", "0.05"]
 

@@ -12,19 +12,19 @@ import torch
 from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
 
 from bench.cache import Cache
-from bench.config import Preset, as_dict, build_config, source_of
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import Preset, as_dict, build_config, source_of
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
 from bench.interface import Method
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
 from bench.self_training import SelfTrainingSettings
 from bench.training import FitSettings
-from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)

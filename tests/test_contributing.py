@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.config import Preset
+from bench.core.config import Preset
+from bench.core.types import Basis, Budget, Facts
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import seeded_ledger
 from bench.privacy.noninterference import Verdict, check_method
 from bench.registry import METHODS
-from bench.types import Basis, Budget, Facts
 
 ROOT = Path(__file__).parent.parent
 

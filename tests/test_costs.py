@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from records_for_tests import failed, provenance, record
 
 from bench import costs
-from bench.config import Grid, Preset
+from bench.core.config import Grid, Preset
+from bench.core.errors import BenchError
+from bench.core.rows import Change
+from bench.core.types import Facts
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
-from bench.errors import BenchError
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
-from bench.rows import Change
-from bench.types import Facts
 
 FACTS = {
     "mnist": Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28)),

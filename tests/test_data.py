@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from data_tools import noise, quiet, tiny
 
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data import datasets, pins, store
 from bench.data.spec import ArrayRecords
 from bench.data.store import Blocks, DamagedError, StorageError
-from bench.errors import BenchError, UnknownNameError
 
 # --- the registry -----------------------------------------------------------------------------------------------------
 
@@ -305,18 +305,18 @@ def test_importing_data_modules_imports_no_torch() -> None:
 def test_torchvision_imports_beside_this_torch() -> None:
     code = """
 import sys
-from bench.torchvision_compat import allow_cpu_torchvision
+from bench.core.torchvision_compat import allow_cpu_torchvision
 allow_cpu_torchvision(); allow_cpu_torchvision()
-finders = [f for f in sys.meta_path if type(f).__module__ == "bench.torchvision_compat"]
+finders = [f for f in sys.meta_path if type(f).__module__ == "bench.core.torchvision_compat"]
 assert len(finders) == 1 and "torch" not in sys.modules
 import torchvision
-assert not [f for f in sys.meta_path if type(f).__module__ == "bench.torchvision_compat"]
+assert not [f for f in sys.meta_path if type(f).__module__ == "bench.core.torchvision_compat"]
 import torch
 from torchvision.transforms import v2
 assert v2.Resize(4)(torch.zeros(3, 8, 8)).shape == (3, 4, 4)
 torch.ops.torchvision.nms
 allow_cpu_torchvision()
-assert not [f for f in sys.meta_path if type(f).__module__ == "bench.torchvision_compat"]
+assert not [f for f in sys.meta_path if type(f).__module__ == "bench.core.torchvision_compat"]
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr

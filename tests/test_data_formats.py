@@ -14,11 +14,11 @@ import pytest
 from data_tools import by_hand, idx_bytes, noise, put_image, request, whole
 from PIL import Image
 
+from bench.core.errors import BenchError
 from bench.data import builtin_more, celeba, datasets, formats, splits
 from bench.data.folder import SALT
 from bench.data.images import decode
 from bench.data.loaders import StoredLoader
-from bench.errors import BenchError
 
 # --- formats ----------------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from data_tools import by_hand, noise, quiet, request, tiny, write_idx
 
+from bench.core.errors import BenchError
 from bench.data import datasets, formats, sources, store, unpack
 from bench.data.loaders import StoredLoader, Way
 from bench.data.sources import ArchiveRoute, HandRoute, HttpFile, HttpRoute, RouteError
 from bench.data.store import StorageError
-from bench.errors import BenchError
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 

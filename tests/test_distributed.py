@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from bench.cache import Cache
-from bench.console import Progress
 from bench.context import Context
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Facts, PrivateData
 from bench.distributed import Share, fit_on_devices
 from bench.ensemble import train_teachers
-from bench.errors import BenchError
 from bench.models.build import build
-from bench.seeds import Streams
 from bench.settling import Settle
 from bench.teacher import TeacherTask
 from bench.training import FitSettings, fit
-from bench.types import Facts, PrivateData
 from methods import _dpsd
 from methods.dpsd import DPSDConfig
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from bench.cache import Cache
-from bench.config import Preset, build_config
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.divergence import NotFiniteError
-from bench.errors import BenchError
 from bench.interface import Method
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pair, public_set
 from bench.random_images import random_images
 from bench.registry import METHODS
-from bench.seeds import Streams
-from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
@@ -251,7 +251,7 @@ def test_loss_that_is_no_number_stops_the_run() -> None:
 
 
 def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
-    from bench.config import Grid
+    from bench.core.config import Grid
     from bench.data_source import DataSource
     from bench.plan import expand
     from bench.run import run_cell
@@ -305,7 +305,7 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
-    from bench.config import Grid
+    from bench.core.config import Grid
     from bench.data_source import DataSource
     from bench.listing import record_page
     from bench.plan import expand

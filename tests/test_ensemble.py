@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.core.errors import BenchError
+from bench.core.seeds import Streams
 from bench.ensemble import check_disjoint, count_votes, train_teachers
-from bench.errors import BenchError
 from bench.processes import worker_pool
-from bench.seeds import Streams
 from bench.teacher import Arrays, Labels, TeacherTask
 from bench.training import FitSettings, predict
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.estimates import clustered, difference
 
 # --- one seed ---------------------------------------------------------------------------------------------------------

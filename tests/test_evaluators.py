@@ -15,15 +15,15 @@ from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
 from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
 from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
 from bench.cache import Cache
-from bench.console import Progress
 from bench.context import Context
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Facts, Reconstructions
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
-from bench.errors import BenchError
 from bench.estimates import Estimate
-from bench.seeds import Streams
 from bench.training import FitSettings
-from bench.types import Facts, Reconstructions
 
 CLASSES = 6
 FACTS = Facts("shapes", 0, 0, 0, CLASSES, (1, 20, 16))

@@ -18,17 +18,17 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.rows import Change
+from bench.core.types import Released
 from bench.export import export_student
 from bench.models.build import build
 from bench.models.own import model_options
 from bench.privacy.impossible import remark
 from bench.record import Plausibility, Record, Student
 from bench.release import load_released, save_released
-from bench.rows import Change
 from bench.store import RunDir
 from bench.student_card import CardFacts, card, plain
-from bench.types import Released
 
 
 def released(run_dir: RunDir, name: str, shape: tuple[int, int, int] = (1, 28, 28), **changes: Any) -> Record:

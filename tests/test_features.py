@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from bench.cache import Cache
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Released
 from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
 from bench.models.build import build
 from bench.models.transfer import (
@@ -27,8 +29,6 @@ from bench.models.transfer import (
     state_digest,
 )
 from bench.release import load_released, save_released
-from bench.seeds import Streams
-from bench.types import Released
 from methods._transfer import transfer_options
 
 SHAPE = (1, 8, 8)
@@ -168,7 +168,7 @@ def test_students_logits_are_those_of_the_whole_net(backbone: FrozenBackbone) ->
 
 @pytest.mark.parametrize("name", ["small_cnn", "test_resnet"])
 def test_a_student_that_carries_its_backbone_is_released_whole(name: str, tmp_path: Path) -> None:
-    from bench.types import Facts
+    from bench.core.types import Facts
 
     facts = Facts("digits", 10, 10, 10, 3, (1, 8, 8))
     net = random_backbone(name, 1, 0 if name == "small_cnn" else 32, facts.shape, seed=4)
@@ -212,8 +212,8 @@ def test_identity_holds_what_features_depend_on() -> None:
 def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
     from bench.controls import fresh
+    from bench.core.types import Facts
     from bench.training import FitSettings, fit
-    from bench.types import Facts
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)
     student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()

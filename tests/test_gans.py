@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from bench import gans
+from bench.core.errors import BenchError
 from bench.divergence import NotFiniteError
-from bench.errors import BenchError
 from bench.gans import CONTINUOUS_CODES, KINDS, GanGenerator, GanSettings, Kind, train_gan
 
 

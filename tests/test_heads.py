@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from bench.core.errors import BenchError
 from bench.data.splits import partition
-from bench.errors import BenchError
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.transfer import DenseHead
 from bench.processes import available_cores, one_thread

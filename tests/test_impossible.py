@@ -14,7 +14,7 @@ from records_for_tests import record
 from typer.testing import CliRunner
 
 from bench.cli_epsilon import app
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.listing import record_page
 from bench.privacy.impossible import bounds, codes, probability_bound, remark, rounded_up
 from bench.record import Plausibility, Record, parse_record

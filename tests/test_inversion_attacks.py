@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.cache import Cache
-from bench.config import Preset, build_config
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams, seeded
+from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.models.build import build
 from bench.registry import ATTACKS
-from bench.seeds import Streams, seeded
 from bench.target import Target
 from bench.training import FitSettings, accuracy, fit
-from bench.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 
 NAMES = ("brep-mi", "data-free", "gmi", "inversion-network", "mi-face", "plg-mi")
 CLASSES = 4

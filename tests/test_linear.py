@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from bench.cache import Cache
-from bench.config import Grid, Preset, build_config
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import Grid, Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.plan import Dataset, expand
 from bench.privacy.accountants import proven
 from bench.privacy.dp_sgd import DPSGDRun, train
@@ -26,8 +28,6 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
-from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from methods import _linear
 from methods._linear import clipped_sum
 from methods.dp_linear import DPLinear

@@ -194,7 +194,7 @@ def test_a_process_number_used_again_is_another_process() -> None:
 def test_no_locks_on_the_file_system_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from bench.errors import BenchError
+    from bench.core.errors import BenchError
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from audit_tools import half_noise
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import mechanisms
 from bench.privacy.audit_pairs import once
 from bench.privacy.event import Event
@@ -27,7 +28,6 @@ from bench.privacy.events import (
 from bench.privacy.ledger import seeded_ledger
 from bench.privacy.mechanism_audit import Verdict, audit_events, audit_mechanism
 from bench.privacy.noise import SecureNoise, SeededNoise
-from bench.types import Adjacency, PrivacyUnit
 
 DRAWS = 200_000
 EVENTS = [

@@ -11,12 +11,12 @@ from audit_tools import CONFIDENCE, half_noise, lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import events, mechanisms
 from bench.privacy.accountants import exact_gaussian_epsilon, proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
-from bench.types import Adjacency, PrivacyUnit
 
 DRAWS = 1_000_000
 DELTA = 0.01

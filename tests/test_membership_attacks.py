@@ -12,11 +12,11 @@ from scipy import stats
 
 from attacks._signals import log_odds
 from bench.attack import MembershipAttack
-from bench.config import Preset, build_config
-from bench.errors import BenchError
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.types import Access, Facts, Signals
 from bench.registry import ATTACKS
 from bench.roc import auc, tpr_at
-from bench.types import Access, Facts, Signals
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]
 FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 from bench.models.build import build, features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator, generator_for
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, WeightNormLinear, data_dependent_start

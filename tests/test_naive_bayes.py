@@ -13,8 +13,9 @@ from sentences import WORDS, counted, sentences
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 from bench import naive_bayes as nb
+from bench.core.errors import BenchError
+from bench.core.types import Facts, Released
 from bench.data.splits import partition
-from bench.errors import BenchError
 from bench.models.build import build, features_and_logits
 from bench.models.gaussian import NEVER, GaussianHead, set_gaussians
 from bench.models.own import model_options
@@ -22,7 +23,6 @@ from bench.models.text import set_words
 from bench.release import load_released, save_released
 from bench.student import make_student
 from bench.training import FitSettings, accuracy, fit, predict
-from bench.types import Facts, Released
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),
                      elements=st.integers(0, 9))  # fmt: skip

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from bench.cache import Cache
-from bench.config import as_dict
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import as_dict
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Budget, PrivacyUnit, PrivateData
 from bench.privacy.ledger import seeded_ledger
 from bench.privacy.noninterference import private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
-from bench.types import Budget, PrivacyUnit, PrivateData
 from methods._students import some_records
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from bench.cache import Cache
-from bench.config import Preset, build_config
-from bench.console import Progress
 from bench.context import Context
-from bench.errors import BenchError
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
-from bench.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
 from methods._pate import ensemble_votes
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig

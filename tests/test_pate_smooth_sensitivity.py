@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy import pate, pate_smooth
 from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax
 from bench.privacy.pate import check_votes

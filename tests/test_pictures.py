@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from reports.pictures import Column, ceiling, comparison_sheet, roc_figure
 
 

@@ -11,13 +11,13 @@ import pytest
 from leaky_methods import Honest
 from records_for_tests import failed, record
 
-from bench.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
-from bench.errors import BenchError, UnknownNameError
+from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.rows import Change
+from bench.core.types import Basis, Budget, Facts
 from bench.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.registry import METHODS
-from bench.rows import Change
 from bench.store import RunDir
-from bench.types import Basis, Budget, Facts
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
@@ -164,7 +164,7 @@ class Plain:
 
 
 def test_setting_keeps_its_source() -> None:
-    from bench.config import source_of
+    from bench.core.config import source_of
 
     assert Plain().value == 3
     assert source_of(Plain, "value") == "table 1"
@@ -186,7 +186,7 @@ class Growing:
 
 
 def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
-    from bench.config import as_dict, config_from, field_table
+    from bench.core.config import as_dict, config_from, field_table
 
     assert as_dict(Grown()) == {"value": 3}
     assert as_dict(Grown(added=2)) == {"value": 3, "added": 2}

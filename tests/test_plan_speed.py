@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records_for_tests import failed, record
 
-from bench.config import Grid
+from bench.core.config import Grid
+from bench.core.types import Facts
 from bench.plan import Cell, Dataset, State, expand, keyed, states
 from bench.record import Glance, Record, Status, Student, glance, parse_record
 from bench.store import RunDir
-from bench.types import Facts
 
 ROOT = Path(__file__).parent.parent
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

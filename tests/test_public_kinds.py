@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from records_for_tests import record
 from site_tools import Page, reported
 
+from bench.core.types import Facts, PublicKind
 from bench.record import Record
 from bench.record_upgrades import public_kinds_of_words
 from bench.registry import METHODS
 from bench.store import RunDir
-from bench.types import Facts, PublicKind
 from reports.leaderboard import build_board
 from reports.site import Source, write_site
 

@@ -20,7 +20,7 @@ import bench.publish
 import bench.record
 from bench.cli import app
 from bench.commands import command_for
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.publish import Fate, examine, opened, rebuild, write
 from bench.record import parse_record
 

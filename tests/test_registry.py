@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import registry
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 from bench.registry import METHODS, Registry
 
 PLUGIN = """

@@ -9,9 +9,9 @@ import pytest
 from records_for_tests import record
 from report_commands import check_records, check_settings, material_of, record_of
 
+from bench.core.rows import Change
+from bench.core.types import Basis, PrivacyUnit
 from bench.record import Accountant, Record
-from bench.rows import Change
-from bench.types import Basis, PrivacyUnit
 from reports.dpsd import PAPER, TABLE_1
 from reports.dpsd_ablations import why_not
 from reports.dpsd_figures import EPSILONS

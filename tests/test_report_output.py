@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from records_for_tests import failed, record
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import PublicKind
 from bench.record import Record
 from bench.store import RunDir
-from bench.types import PublicKind
 from reports import build, papers
 from reports.evidence import Cell, Evidence, cell
 from reports.paper_figures import POINT_COLUMNS, point_rows

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from records_for_tests import record
 
-from bench.config import Grid, Preset, as_dict, parse_overrides
-from bench.types import Basis, Facts
+from bench.core.config import Grid, Preset, as_dict, parse_overrides
+from bench.core.types import Basis, Facts
 from reports.build import commands_of
 from reports.evidence import MEASURES, OF_ROW, Cell, Evidence, Usual
 from reports.papers import (

@@ -8,9 +8,9 @@ import pytest
 from records_for_tests import asked, record
 from report_commands import check_records, check_settings, material_of, planned, record_of
 
+from bench.core.rows import Change
 from bench.privacy.claims import advanced_largest_count
 from bench.record import Queries, Record
-from bench.rows import Change
 from reports.evidence import Cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of

@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.core.types import PrivacyUnit
 from bench.privacy import claims
 from bench.privacy.accountants import account
 from bench.privacy.events import LNMax
 from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
 from bench.registry import METHODS
-from bench.types import PrivacyUnit
 from reports.contradictions import conflicts, drop_errors, drop_parts
 from reports.reported import (
     BASELINE,

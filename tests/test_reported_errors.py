@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from reports.reported import NUMBERS, SYSTEMS, Verdict, read_reported, read_systems
 
 HEADER = "paper,table,row,column,system,dataset,setting,epsilon,delta,measure,value,note\n"

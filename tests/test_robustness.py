@@ -22,13 +22,13 @@ from attacks.robustness import (
     remarks,
     sweep,
 )
-from bench.config import Preset, build_config
-from bench.console import Progress
-from bench.errors import BenchError
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import seeded
+from bench.core.types import Facts
 from bench.models.build import build
-from bench.seeds import seeded
 from bench.training import FitSettings, accuracy, fit
-from bench.types import Facts
 from reports.robustness import curves_of, robustness_figure
 
 SIZES = (0.02, 0.05, 0.1)

@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from bench import roc as r
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 def gaussian_scores(n: int, mu: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

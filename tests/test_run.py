@@ -13,16 +13,16 @@ from one_teacher import Config, OneTeacher, one_cell
 
 from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
-from bench.console import Progress
 from bench.context import Context
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import check_method
 from bench.run import make_shard, run_cell
-from bench.seeds import Streams
 from bench.siblings import train_sibling
 from bench.student import make_student
-from bench.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
 
 drawn: list[float] = []
 """What shards drew, in their order."""

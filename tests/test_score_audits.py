@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attacks.audit import bonferroni, check_power, many_runs, one_run
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy import bounds
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bench.audit_run import AuditOptions, audit_student
-from bench.config import Grid
-from bench.console import Progress
+from bench.core.config import Grid
+from bench.core.progress import Progress
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.data_source import DataSource
 from bench.device import prepare_device
 from bench.plan import expand
@@ -18,7 +19,6 @@ from bench.privacy.sensitivity import Given, neighbours, violation
 from bench.registry import METHODS
 from bench.run import run_cell
 from bench.store import RunDir
-from bench.types import Adjacency, PrivacyUnit
 
 CHEATS = Path(__file__).parent / "cheats"
 

@@ -15,15 +15,15 @@ from PIL import Image
 from records_for_tests import record
 
 import bench.run
-from bench.console import Progress
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.types import Released
 from bench.listing import record_page
 from bench.record import parse_record
 from bench.release import save_sheet
 from bench.run import run_cell
 from bench.sheets import GAP, sheet
 from bench.store import RunDir
-from bench.types import Released
 
 
 def pixels(data: bytes) -> np.ndarray:

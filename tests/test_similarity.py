@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.similarity import (
     PAIRED,
     dpsd_inception_score,

@@ -19,8 +19,9 @@ from records_for_tests import record
 
 from bench import locks, slurm, slurm_site, worker
 from bench.cluster import Cluster, Resources, directives, minutes, read_cluster, resources_of
-from bench.config import Grid
-from bench.errors import BenchError, UnknownNameError
+from bench.core.config import Grid
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Facts
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
 from bench.processes import worker_pool
@@ -29,7 +30,6 @@ from bench.signals import Stopped, stopping_signals
 from bench.slurm import in_hand
 from bench.slurm_site import Partition, check, partitions
 from bench.store import RunDir
-from bench.types import Facts
 from bench.worker import work_through
 
 METHOD = str(Path(__file__).with_name("grid_method.py"))

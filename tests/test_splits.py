@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data.datasets import DATASETS, load
 from bench.data.ranks import keys, ranks
 from bench.data.spec import ArrayRecords, Loaded
 from bench.data.splits import RULES, facts, materialise, partition, pooled_images, split
-from bench.errors import BenchError, UnknownNameError
 
 
 def fake(name: str, train: int, test: int, seed: int = 0, classes: int | None = None) -> Loaded:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from records_for_tests import failed, record
 
 from bench.atomic import write_atomic
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.rows import Change
 from bench.record import SCHEMA_VERSION, parse_record
-from bench.rows import Change
 from bench.store import RunDir
 
 FIXTURES = Path(__file__).parent / "fixtures"

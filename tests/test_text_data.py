@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.canaries import CanaryPlan, draw_canaries, place
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit, Released
 from bench.data import datasets, pins, store, text
 from bench.data.splits import facts, materialise, split
-from bench.errors import BenchError
 from bench.release import save_sheet
-from bench.types import Adjacency, PrivacyUnit, Released
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.seeds import seeded
 from bench.models.build import build
 from bench.models.generators import DenseGenerator
-from bench.seeds import seeded
 from bench.self_training import SelfTrainingSettings, poisson_labels, sharpened, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan, unlabelled_loss
 from bench.training import FitSettings, accuracy, classification_loss, fit, predict, tune_malloc

@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import save_file
 
 from bench.cache import Cache
-from bench.config import Preset, build_config, parse_overrides
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import Preset, build_config, parse_overrides
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
-from bench.errors import BenchError
 from bench.features import features_of
 from bench.heads import head_labels
 from bench.models.transfer import headless
@@ -27,8 +29,6 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SecureNoise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
-from bench.seeds import Streams
-from bench.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from methods.trpate import TrPATE, TrPATEConfig
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
@@ -148,7 +148,7 @@ def test_knowledge_of_a_source_helps() -> None:
     images = torch.from_numpy((known.images[:, None] * 15).astype(np.uint8))
     labels = torch.from_numpy(known.target.astype(np.int64))
     facts = Facts("digits", 400, 300, 300, 10, (1, 8, 8), public_benchmark=True)
-    from bench.types import LabelledSource
+    from bench.core.types import LabelledSource
 
     public = PublicData(images[400:700], "digits", LabelledSource(images[1000:], labels[1000:], "others", "none"))
     private = PrivateData(images[:400], labels[:400], facts)

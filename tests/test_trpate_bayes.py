@@ -10,11 +10,13 @@ from sentences import counted, sentences
 
 from bench import naive_bayes as nb
 from bench.cache import Cache
-from bench.config import Preset, build_config
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Basis, Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 from bench.data.text import VOCABULARY
-from bench.errors import BenchError
 from bench.interface import Method
 from bench.privacy.claims import pate_closed_form
 from bench.privacy.ledger import Ledger
@@ -22,9 +24,7 @@ from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import check_method
 from bench.registry import METHODS
 from bench.release import load_released, save_released
-from bench.seeds import Streams
 from bench.training import accuracy
-from bench.types import Basis, Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 from methods.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 
 WORDS = Facts("made up", 400, 100, 200, 2, (2, 1, 12), public_benchmark=True)

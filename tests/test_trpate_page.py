@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from records_for_tests import failed, record
 
+from bench.core.types import Basis
 from bench.privacy.claims import pate_closed_form
 from bench.record import Queries, Record
-from bench.types import Basis
 from reports.trpate import TABLES, trpate_page
 
 

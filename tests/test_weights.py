@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data.sources import ArchiveRoute, sdist, wheel
 from bench.data.unpack import only
-from bench.errors import BenchError, UnknownNameError
 from bench.models import hub, weight_packages
 from bench.models.build import build
 from bench.models.hub import trained_on

@@ -40,7 +40,7 @@ def pinned_revision(name: str) -> str | None:
 
 
 def _torchvision_class(kind: str) -> Any:
-    from bench.torchvision_compat import allow_cpu_torchvision
+    from bench.core.torchvision_compat import allow_cpu_torchvision
 
     allow_cpu_torchvision()
     from torchvision import datasets

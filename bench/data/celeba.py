@@ -60,7 +60,7 @@ class DriveRoute(Route):
 
         if importlib.util.find_spec("gdown") is None:
             raise RouteError("needs the package gdown: pip install gdown")
-        from bench.torchvision_compat import allow_cpu_torchvision
+        from bench.core.torchvision_compat import allow_cpu_torchvision
 
         allow_cpu_torchvision()
         from torchvision.datasets import CelebA

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data import builtin
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records
 from bench.data.store import data_root
-from bench.errors import BenchError, UnknownNameError
 
 __all__ = [
     "DATASETS",

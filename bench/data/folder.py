@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.core.errors import BenchError
 from bench.data.images import FileRecords, list_classes, list_images, list_labelled
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 from bench.data.store import storage_errors
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     pass

@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from bench.core.errors import BenchError
 from bench.data.spec import Records
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

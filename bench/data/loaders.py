@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.core.errors import BenchError
 from bench.data.formats import Decode
 from bench.data.sources import Route, RouteError
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
@@ -22,7 +23,6 @@ from bench.data.store import (
     storage_errors,
     write_store,
 )
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

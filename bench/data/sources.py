@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.core.errors import BenchError
 from bench.data.store import storage_errors
 from bench.data.unpack import Wanted, extract
-from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress

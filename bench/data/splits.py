@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data.ranks import ranks
 from bench.data.spec import DatasetSpec, Loaded
-from bench.errors import BenchError, UnknownNameError
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.types import Facts, LabelledSource, PrivateData, PublicData
+    from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
 
     Indices = NDArray[np.int64]
 
@@ -194,8 +194,8 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 
 def facts(loaded: Loaded, split: Split) -> Facts:
     """Return what is public about a divided data set. A method's private records are the members."""
+    from bench.core.types import Facts
     from bench.data.folder import parse
-    from bench.types import Facts
 
     spec = loaded.spec
     # A record names a user's folder, never the path to it.
@@ -220,7 +220,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     """
     import torch
 
-    from bench.types import PrivateData, PublicData
+    from bench.core.types import PrivateData, PublicData
 
     spec = loaded.spec
     _check_memory(spec, split)
@@ -252,7 +252,7 @@ def _labelled(loaded: Loaded) -> LabelledSource | None:
     """Return the labelled public source of a data set that has one."""
     import torch
 
-    from bench.types import LabelledSource
+    from bench.core.types import LabelledSource
 
     about, records = loaded.spec.labelled, loaded.labelled
     if about is None or records is None:

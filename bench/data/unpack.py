@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 Wanted = Callable[[str], "str | None"]
 """From a member's name to the relative path it is wanted under, or None."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.models.generators import DataFreeGenerator
 from bench.models.layers import normalise
 

@@ -7,7 +7,7 @@ from typing import Any
 from timm.models import create_model
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.models.feature_net import Size
 from bench.models.own import model_options, register_all
 

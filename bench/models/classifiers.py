@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
 from bench.models.own import register_own

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.models.layers import WeightNormLinear
 
 

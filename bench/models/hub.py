@@ -13,7 +13,7 @@ import timm
 import torch
 from torch import Tensor
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress

@@ -14,7 +14,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.resnet import Bottleneck, ResNet
 from torch import nn
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 """Of RGB in [0, 1]: Keras takes these from bytes and divides by nothing, so that the deviation is one byte."""

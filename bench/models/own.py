@@ -14,7 +14,7 @@ import torch
 from timm.models import create_model, is_model, list_models, load_pretrained, model_entrypoint, register_model
 from torch import nn
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
 from bench.models.feature_net import Size, _size
 
 OWN_NETS = (

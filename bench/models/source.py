@@ -12,8 +12,8 @@ import torch
 from timm.models import create_model
 from torch import Tensor, nn
 
+from bench.core.seeds import Streams, seeded
 from bench.models.transfer import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
-from bench.seeds import Streams, seeded
 from bench.training import FitSettings, fit
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from bench.cache import Arrays
     from bench.context import Context
+    from bench.core.types import Facts
     from bench.data.spec import Records
-    from bench.types import Facts
 
 VERSION = 1
 """Raised whenever the same source and settings would give another backbone."""
@@ -87,7 +87,7 @@ def train_source(
     `size` is the side that images are brought to, 0 for none. The start and the order of batches come from a public
     stream of their own, the same for every run's seed, so that all runs share one backbone.
 
-    Raises :class:`bench.errors.BenchError` where timm does not know the model or it cannot take such images.
+    Raises :class:`bench.core.errors.BenchError` where timm does not know the model or it cannot take such images.
     """
     channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
     mean = (HALF,) * channels if channels == 3 else ()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.core.errors import BenchError
 from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
-from bench.errors import BenchError
 from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.own import register_own
 

@@ -20,10 +20,10 @@ from timm.models import create_model, is_model, list_models
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.seeds import seeded
 from bench.models.layers import Normalise
 from bench.models.own import register_all, register_own
-from bench.seeds import seeded
 
 VERSION = 1
 """Raised whenever the same backbone would give other features."""

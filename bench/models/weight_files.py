@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors import torch as tensor_files
 from torch import Tensor
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 State = dict[str, Tensor]
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.core.errors import BenchError
 from bench.data.sources import ArchiveRoute, npm, wheel
 from bench.data.unpack import Wanted, only
-from bench.errors import BenchError
 from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_files import State, read_checkpoint
 

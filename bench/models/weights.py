@@ -23,9 +23,9 @@ from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.atomic import write_atomic
+from bench.core.errors import BenchError, UnknownNameError
 from bench.data.sources import RouteError
 from bench.data.store import locked
-from bench.errors import BenchError, UnknownNameError
 from bench.models import classifiers
 from bench.models.hub import fetch_from_hub, trained_on
 from bench.models.weight_files import State, read_state

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses, pate
 from bench.privacy.conversions import (
     check_delta,
@@ -25,7 +26,6 @@ from bench.privacy.conversions import (
     zcdp_improved_epsilon,
 )
 from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax
-from bench.types import Adjacency, PrivacyUnit
 
 __all__ = [
     "ACCOUNTANTS",

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 
 def check_counts(part: str, hits: int, whole: str, trials: int) -> None:

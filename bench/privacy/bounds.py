@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.audit_checks import check_audit_delta, check_confidence, check_counts
 from bench.privacy.conversions import exact_gaussian_epsilon
 from bench.privacy.one_run import guesses_needed, one_run_cap, one_run_epsilon, one_run_p_value

@@ -8,7 +8,7 @@ from functools import cache
 
 from scipy import optimize
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.accountants import Accountant, proven, rdp
 from bench.privacy.conversions import check_delta, check_epsilon
 from bench.privacy.events import Event

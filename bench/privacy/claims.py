@@ -12,13 +12,13 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Claim
 from bench.privacy import accountants, pate
 from bench.privacy.accountants import Accounted
 from bench.privacy.conversions import check_delta, check_epsilon
 from bench.privacy.event import positive, whole
 from bench.privacy.events import DPSGD, Gaussian
-from bench.types import Claim
 
 DGD_BYPASS = (
     "DGD trains its data-free generator against a classifier that was fitted to all private records without noise; "

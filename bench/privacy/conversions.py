@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 Floats = NDArray[np.float64]
 

@@ -18,12 +18,12 @@ from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
 from bench.checkpoint import Checkpoint, Loop
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy import events
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.console import Stage
+    from bench.core.progress import Stage
 
 MAX_PHYSICAL_BATCH = 1024
 """Examples whose gradients are held at once; a larger Poisson batch is accumulated over several passes."""

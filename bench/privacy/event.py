@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
-from bench.types import Adjacency, PrivacyUnit
 
 Floats = NDArray[np.float64]
 

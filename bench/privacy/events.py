@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
 from bench.privacy.event import EVENTS, Event, positive, whole
 from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
-from bench.types import Adjacency, PrivacyUnit
 
 __all__ = [
     "DPSGD",

@@ -47,7 +47,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 
 IMPLAUSIBLE = 0.05
 """Below this probability a row is called impossible as claimed."""

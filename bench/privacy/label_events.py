@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
 from bench.privacy.event import Event, positive, whole
-from bench.types import Adjacency, PrivacyUnit
 
 Floats = NDArray[np.float64]
 

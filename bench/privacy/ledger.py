@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import mechanisms
 from bench.privacy.event import Event, positive
 from bench.privacy.events import (
@@ -33,15 +34,14 @@ from bench.privacy.events import (
 )
 from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, _Unused
 from bench.privacy.pate import check_votes
-from bench.types import Adjacency, PrivacyUnit
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.core.types import Claim
     from bench.privacy.accountants import Accounted
     from bench.privacy.dp_sgd import DPSGDRun
-    from bench.types import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +316,8 @@ class Ledger:
         of noise: its grid, scaled by the private deviation, would tell that deviation.
         """
         self.check_sanitised()
+        from bench.core.types import Claim
         from bench.privacy.pate_smooth import check_release, sanitise
-        from bench.types import Claim
 
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
             raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.accountants import proven
 from bench.privacy.audit_checks import check_audit_delta, check_confidence
 from bench.privacy.audit_noise import HalfNoise

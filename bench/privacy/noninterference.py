@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.cache import Cache, canonical_json
-from bench.config import parse_overrides
-from bench.console import Progress
 from bench.context import Context
+from bench.core.config import parse_overrides
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
-from bench.seeds import Streams
-from bench.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from scipy import special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.audit_checks import check_audit_delta, check_confidence, check_counts
 
 

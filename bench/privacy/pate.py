@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.conversions import classic_epsilon
 
 Floats = NDArray[np.float64]

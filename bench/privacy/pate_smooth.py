@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy.conversions import check_delta, classic_epsilon
 from bench.privacy.pate import (
     _answer_weights,

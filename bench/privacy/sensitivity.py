@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from bench.core.types import Adjacency, PrivacyUnit, PrivateData
 from bench.privacy.ledger import Ledger
-from bench.types import Adjacency, PrivacyUnit, PrivateData
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

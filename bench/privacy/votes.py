@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.errors import BenchError
+from bench.core.errors import BenchError
 from bench.privacy import pate
 from bench.privacy.accountants import Accounted
 from bench.privacy.conversions import check_delta, classic_epsilon, improved_epsilon

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bench.config import setting
+from bench.core.config import setting
+from bench.core.types import Claim, Released
 from bench.interface import Method
 from bench.models.build import build
 from bench.models.own import model_options
@@ -20,7 +21,6 @@ from bench.privacy.events import Gaussian
 from bench.registry import register_method
 from bench.training import FitSettings, fit
 from bench.transforms import as_float
-from bench.types import Claim, Released
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.config import setting
+from bench.core.config import setting
+from bench.core.types import Claim, Released
 from bench.interface import Method
 from bench.models.build import build
 from bench.models.own import model_options
@@ -18,7 +19,6 @@ from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
 from bench.registry import register_method
 from bench.training import FitSettings, fit
-from bench.types import Claim, Released
 
 
 @dataclass(frozen=True)

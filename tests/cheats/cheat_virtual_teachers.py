@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.config import setting
-from bench.errors import BenchError
+from bench.core.config import setting
+from bench.core.errors import BenchError
+from bench.core.types import Claim, PublicKind, Released
 from bench.interface import Method
 from bench.models.build import build
 from bench.models.own import model_options
@@ -20,7 +21,6 @@ from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import GNMax
 from bench.registry import register_method
 from bench.training import FitSettings, fit, predict
-from bench.types import Claim, PublicKind, Released
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from records_for_tests import record  # noqa: E402
 
-from bench.config import Grid  # noqa: E402
+from bench.core.config import Grid  # noqa: E402
+from bench.core.types import Basis, Facts  # noqa: E402
 from bench.plan import Cell, Dataset, expand, states  # noqa: E402
 from bench.record import Student  # noqa: E402
 from bench.registry import METHODS  # noqa: E402
 from bench.store import RunDir  # noqa: E402
-from bench.types import Basis, Facts  # noqa: E402
 
 QUICK = ("pate", "pate-gnmax", "dgd", "dpsd", "dpsd-sound")
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0)
@@ -79,7 +79,7 @@ def main() -> None:
             start = time.perf_counter()
             expand(Grid((method,), ("mnist",), (1.0, 10.0), tuple(range(10)), basis=basis), _describe)
             _print(f"plan of {method}, 2 epsilons, 10 seeds, basis {basis.value}", start)
-    from bench.console import open_progress
+    from bench.core.progress import open_progress
     from bench.data_source import DataSource
 
     with open_progress(quiet=True) as progress, tempfile.TemporaryDirectory() as folder:

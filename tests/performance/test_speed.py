@@ -11,9 +11,9 @@ import torch
 from ensembles import Row, Setting, rows_of
 from torch import Tensor
 
+from bench.core.seeds import Streams
 from bench.ensemble import train_teachers
 from bench.precision import Precision
-from bench.seeds import Streams
 from bench.teacher import Arrays, TeacherTask
 from bench.training import FitSettings
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from bench.errors import BenchError, UnknownNameError
-from bench.types import Basis, Facts
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import Basis, Facts
 
 if TYPE_CHECKING:
-    from bench.rows import Change
+    from bench.core.rows import Change
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def build_config(
     Raises :class:`BenchError` on a field that the method has not, a value that does not fit it, or a preset that the
     method does not have.
     """
-    from bench.rows import Change  # with pydantic, which help does not wait for
+    from bench.core.rows import Change
 
     presets = method.presets(facts)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))

@@ -1,0 +1,1 @@
+"""Values, configs, errors, seeds and progress: what every other package builds on."""
