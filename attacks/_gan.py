@@ -26,9 +26,9 @@ from bench.models.layers import Normalise
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.cache import Arrays
     from bench.context import Context
     from bench.core.progress import Stage
+    from bench.storage.cache import Arrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from bench.models.feature_net import FeatureNet
 from bench.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.cache import Arrays
     from bench.context import Context
     from bench.core.types import Facts
     from bench.estimates import Estimate
+    from bench.storage.cache import Arrays
 
 VERSION = 1
 """Raised whenever the same images would give other evaluators."""

@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.atomic import write_atomic
-from bench.cache import canonical_json
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts
 from bench.interface import Method
+from bench.storage.cache import canonical_json
+from bench.storage.files import write_atomic
 
 SLOW = 0.3
 """Seconds from which a calibration is worth a file, with all others of its method: the first pays for imports."""

@@ -28,8 +28,8 @@ from bench.core.errors import BenchError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bench.cache import Cache
     from bench.core.progress import Stage
+    from bench.storage.cache import Cache
 
 VERSION = 1
 """Raised whenever what a loop stores is laid out in another way."""
@@ -61,8 +61,8 @@ Part = nn.Module | torch.optim.Optimizer | torch.Generator | np.random.Generator
 class Checkpoint:
     """The saved state of one stage in a run's cache; in memory where the cache is.
 
-    `depends` names everything that the stage depends on, by the rule of :meth:`bench.cache.Cache.get`. As a context
-    manager it deletes what it saved when the block ends without an error.
+    `depends` names everything that the stage depends on, by the rule of :meth:`bench.storage.cache.Cache.get`. As a
+    context manager it deletes what it saved when the block ends without an error.
     """
 
     def __init__(self, cache: Cache, kind: str, depends: Mapping[str, Any]) -> None:

@@ -123,7 +123,7 @@ def _each_student(
     from bench.data_source import DataSource
     from bench.device import prepare_device
     from bench.processes import available_cores
-    from bench.signals import Stopped, stopping_signals
+    from bench.storage.interrupts import Stopped, stopping_signals
     from bench.store import RunDir
 
     run_dir = RunDir(out)

@@ -39,8 +39,8 @@ def report(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for what is missing."""
-    from bench.atomic import write_atomic
     from bench.core.progress import open_progress
+    from bench.storage.files import write_atomic
     from reports.build import commands_of, index_text, make_artefact
     from reports.evidence import read_evidence
     from reports.reported import read_reported

@@ -23,7 +23,7 @@ def reported(
     """Print the numbers of the papers' tables, each with a verdict on its epsilon, as a Markdown page."""
     import dataclasses
 
-    from bench.atomic import write_atomic
+    from bench.storage.files import write_atomic
     from reports.reported import FOLDER, read_reported
     from reports.reported_page import to_markdown
 

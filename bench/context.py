@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from bench.cache import Cache
     from bench.checkpoint import Checkpoint
     from bench.core.progress import Progress
     from bench.core.seeds import Streams
     from bench.precision import Precision
+    from bench.storage.cache import Cache
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Context:
         """Return the checkpoint of a stage of this `kind`; a ``with`` block deletes it where it ends without an error.
 
         `depends` names everything that the stage depends on besides the data set, the seed and the device, by the rule
-        of :meth:`bench.cache.Cache.get`.
+        of :meth:`bench.storage.cache.Cache.get`.
         """
         from bench.checkpoint import Checkpoint
 

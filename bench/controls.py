@@ -25,9 +25,9 @@ from bench.core.types import Facts, Released
 if TYPE_CHECKING:
     import torch
 
-    from bench.cache import Arrays
     from bench.data.splits import Materialised
     from bench.features import Part
+    from bench.storage.cache import Arrays
     from bench.training import FitSettings
 
     Until = Callable[[torch.nn.Module], Callable[[int], bool]]

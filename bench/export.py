@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.atomic import write_together
 from bench.core.errors import BenchError
 from bench.record import Record
+from bench.storage.files import write_together
 from bench.store import RunDir
 from bench.student_card import CardFacts, card
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bench.cache import Arrays, Cache
     from bench.context import Context
+    from bench.storage.cache import Arrays, Cache
 
 CHUNK = 1_000
 """Images per artefact."""

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from attacks.inversion_scores import InversionScores, Observed, Scored
     from bench.attack import InversionAttack
     from bench.attack_data import AttackData
-    from bench.cache import Arrays
     from bench.context import Context
     from bench.estimates import Estimate
     from bench.plan import Cell
     from bench.record import Record
+    from bench.storage.cache import Arrays
     from bench.workplace import Workplace
 
 OBSERVED = 100

@@ -21,7 +21,7 @@ from bench.data_source import DataSource
 from bench.launches import Launch
 from bench.record import Record
 from bench.schedule import Unit
-from bench.signals import Stopped, stopping_signals
+from bench.storage.interrupts import Stopped, stopping_signals
 from bench.store import RunDir
 from bench.worker import POLL_SECONDS, Outcome, settled, work_through
 

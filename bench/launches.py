@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.atomic import write_atomic
 from bench.cell_spec import CellSpec
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.rows import Change
-from bench.locks import alive, process_start, this_machine
 from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.registry import METHODS
 from bench.schedule import Unit
+from bench.storage.files import write_atomic
+from bench.storage.locks import alive, process_start, this_machine
 from bench.store import RunDir
 
 VERSION = 2

@@ -10,11 +10,11 @@ import numpy as np
 
 from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
-from bench.cache import Cache
 from bench.core.types import Family
 from bench.membership_run import Candidates, baseline_cell, draw_membership, signals_of
 from bench.run import cache_base
 from bench.siblings import train_siblings
+from bench.storage.cache import Cache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from bench.cache import canonical_json
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec, Specified
 from bench.commands import public_overrides
@@ -34,6 +33,7 @@ from bench.core.types import Basis, Budget, Facts
 from bench.interface import Method
 from bench.record import Record, Status
 from bench.registry import METHODS, plugin_file
+from bench.storage.cache import canonical_json
 from bench.store import RunDir
 
 KEY_VERSION = 1

@@ -17,7 +17,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from bench.atomic import write_together
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec
@@ -25,6 +24,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.record import Record, Status, parse_record
+from bench.storage.files import write_together
 from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 

@@ -12,9 +12,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
 from bench.core.types import Facts, Released
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     import torch

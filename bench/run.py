@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.atomic import write_atomic, writing
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError
@@ -21,7 +19,6 @@ from bench.core.types import Released
 from bench.data.splits import Materialised
 from bench.data_source import DataSource
 from bench.interface import Method
-from bench.locks import holding
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.impossible import probability_bound
@@ -43,6 +40,9 @@ from bench.record import (
 )
 from bench.registry import METHODS
 from bench.release import save_released, save_sheet
+from bench.storage.cache import Cache
+from bench.storage.files import write_atomic, writing
+from bench.storage.locks import holding
 from bench.store import RunDir
 
 

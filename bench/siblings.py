@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cache import Arrays, Cache
 from bench.canaries import Canaries, place
 from bench.context import Context
 from bench.core.config import NoiseKind, PrecisionKind, as_dict
@@ -34,6 +33,7 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
+from bench.storage.cache import Arrays, Cache
 from bench.store import RunDir
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from bench.launches import Launch, Outline, outlines
 from bench.registry import METHODS
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
-from bench.signals import Stopped, stopping_signals
 from bench.slurm_site import command, undisturbed
+from bench.storage.interrupts import Stopped, stopping_signals
 from bench.store import RunDir
 from bench.worker import Outcome, settled
 

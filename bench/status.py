@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
 from bench.costs import words
 from bench.launches import CANCELLED, Outline, outlines
-from bench.locks import Owner, alive
 from bench.record import Record, Status
+from bench.storage.files import write_atomic
+from bench.storage.locks import Owner, alive
 from bench.store import RunDir
 
 WAIT_SECONDS = 60.0

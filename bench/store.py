@@ -8,7 +8,7 @@
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
-    RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.locks
+    RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.storage.locks
     RUN_DIR/launches/ID/             what one `bench run` set out to do, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
 
@@ -26,11 +26,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.atomic import explain_os_error, write_atomic, writing
 from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.core.errors import BenchError
-from bench.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
+from bench.storage.files import explain_os_error, write_atomic, writing
+from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 
 LAYOUT_VERSION = 1
 """Version of the directory's layout, in run.json."""

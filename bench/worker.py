@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
 from bench.core.progress import LineProgress, Progress, Stage
-from bench.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.processes import available_cores
 from bench.record import Record
 from bench.schedule import Unit
-from bench.signals import Stopped, stopping_signals, unstopped
+from bench.storage.files import write_atomic
+from bench.storage.interrupts import Stopped, stopping_signals, unstopped
+from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.store import RunDir
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def work_through(
 def _unsure(left: Iterable[str], run_dir: RunDir) -> bool:
     """Return whether a unit of `left` has an owner on another machine that holds no lock: only time tells if it lives.
 
-    See :func:`bench.locks.take`.
+    See :func:`bench.storage.locks.take`.
     """
     owners = (look(run_dir.claims_path / key) for key in left)
     return any(owner is not None and not owner.held and not owner.here for owner in owners)

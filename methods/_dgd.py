@@ -12,12 +12,12 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.cache import digest_of
 from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
+from bench.storage.cache import digest_of
 from bench.student import make_student
 from methods._pate import (
     augmented_settings,

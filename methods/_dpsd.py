@@ -11,10 +11,10 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.cache import digest_of
 from bench.context import Context
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
+from bench.storage.cache import digest_of
 from bench.student import make_student
 from methods._alternation import AlternationConfig
 from methods._students import student_depends

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.cache import digest_of
 from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
+from bench.storage.cache import digest_of
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,

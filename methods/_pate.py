@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from bench.cache import digest_of
 from bench.context import Context
 from bench.core.config import as_dict, setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, PublicKind, Released
 from bench.interface import Method
+from bench.storage.cache import digest_of
 from bench.student import make_student
 from methods._students import student_depends
 

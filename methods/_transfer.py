@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.cache import digest_of
 from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PublicData
+from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
     import torch

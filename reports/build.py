@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
+from bench.storage.files import write_atomic
 from bench.text import epsilon_text, md
 from reports.evidence import Evidence, Found
 from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows

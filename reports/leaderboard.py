@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from bench.attack_record import AuditRecord
 from bench.audited import audited_of, no_power
-from bench.cache import digest_of
 from bench.core.types import PrivacyUnit
 from bench.privacy.impossible import remark
 from bench.record import Record, Status
+from bench.storage.cache import digest_of
 from bench.text import epsilon_text, md
 from reports.order import ORDER, Asked, dataset_order
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.atomic import write_together
 from bench.attack_record import AttackRecord, AuditRecord
 from bench.core.errors import BenchError
 from bench.record import Record
+from bench.storage.files import write_together
 from bench.store import RunDir
 from reports import summary
 from reports.attacks import attacks_page

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
 from bench.privacy.bounds import allowed_tpr
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from attacks.robustness import RobustnessRow

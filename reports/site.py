@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.atomic import writing
 from bench.attack_record import AttackRecord, AuditRecord, R
 from bench.audited import with_audits
 from bench.record import Record
+from bench.storage.files import writing
 from bench.text import epsilon_text
 from reports import site_pages
 from reports.leaderboard import Board, row_key

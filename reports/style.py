@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.atomic import write_atomic
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

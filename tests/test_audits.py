@@ -15,7 +15,6 @@ from records_for_tests import asked, provenance, record
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
 from bench.audited import audited_of, with_audits
-from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
 from bench.context import Context
 from bench.core.errors import BenchError
@@ -26,6 +25,7 @@ from bench.models.build import build
 from bench.record import Status
 from bench.run import run_cell
 from bench.siblings import Sibling
+from bench.storage.cache import Cache
 from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))

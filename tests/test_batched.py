@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bench import batched
 from bench.batched import evenly, fitting, train_together, why_not
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -22,6 +21,7 @@ from bench.ensemble import train_teachers
 from bench.models.build import build
 from bench.precision import Precision, arithmetic, check_precision
 from bench.settling import Settle, Settling
+from bench.storage.cache import Cache
 from bench.teacher import Arrays, Labels, TeacherTask
 from bench.training import FitSettings, fit
 from methods._pate import ensemble_depends, train_ensemble

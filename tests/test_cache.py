@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cache import Cache, canonical_json, digest_of
+from bench.storage.cache import Cache, canonical_json, digest_of
 
 
 def make(value: float = 1.0) -> dict[str, np.ndarray]:
@@ -92,7 +92,7 @@ def test_waiting_for_another_process_is_counted(tmp_path: Path) -> None:
     import threading
     import time
 
-    from bench.locks import holding
+    from bench.storage.locks import holding
 
     cache = Cache(tmp_path, {})
     (tmp_path / "locks").mkdir()

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
 from attacks._decoder import Decoder, train_decoder
 from bench import checkpoint as module
-from bench.cache import Cache
 from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
 from bench.context import Context
 from bench.core.progress import Progress
@@ -45,6 +44,7 @@ from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
 from bench.self_training import SelfTrainingSettings, train_self_trained
 from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
+from bench.storage.cache import Cache
 from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
@@ -24,6 +23,7 @@ from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
 from bench.self_training import SelfTrainingSettings
+from bench.storage.cache import Cache
 from bench.training import FitSettings
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

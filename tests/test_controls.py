@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bench import checkpoint, controls
 from bench.attack_record import Role
-from bench.cache import Cache
 from bench.context import Context
 from bench.controls import make_control, recipe
 from bench.core.progress import Progress, Stage
@@ -20,6 +19,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.models.build import build
+from bench.storage.cache import Cache
 from bench.training import accuracy, fit
 
 OPTIONS = {"num_classes": 3, "in_chans": 1, "img_size": 8}

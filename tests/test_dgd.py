@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -27,6 +26,7 @@ from bench.models.generators import DataFreeGenerator
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.storage.cache import Cache
 from bench.tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
 from bench.training import FitSettings, fit
 from methods.dgd import DGD, DGDPrintedConfig

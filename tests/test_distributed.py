@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -26,6 +25,7 @@ from bench.distributed import Share, fit_on_devices
 from bench.ensemble import train_teachers
 from bench.models.build import build
 from bench.settling import Settle
+from bench.storage.cache import Cache
 from bench.teacher import TeacherTask
 from bench.training import FitSettings, fit
 from methods import _dpsd

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -25,6 +24,7 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pair, public_set
 from bench.random_images import random_images
 from bench.registry import METHODS
+from bench.storage.cache import Cache
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

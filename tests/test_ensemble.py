@@ -147,7 +147,7 @@ def test_a_chunk_goes_on_where_it_was_killed(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     from bench import checkpoint, ensemble
-    from bench.cache import Cache
+    from bench.storage.cache import Cache
 
     images, labels, _, task, parts = data
     whole = train_teachers(task, images, labels, parts, Streams(3))

@@ -14,7 +14,6 @@ from PIL import Image
 from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
 from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
 from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -23,6 +22,7 @@ from bench.core.types import Facts, Reconstructions
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.estimates import Estimate
+from bench.storage.cache import Cache
 from bench.training import FitSettings
 
 CLASSES = 6

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import Progress
@@ -29,6 +28,7 @@ from bench.models.transfer import (
     state_digest,
 )
 from bench.release import load_released, save_released
+from bench.storage.cache import Cache
 from methods._transfer import transfer_options
 
 SHAPE = (1, 8, 8)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -21,6 +20,7 @@ from bench.core.seeds import Streams, seeded
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.models.build import build
 from bench.registry import ATTACKS
+from bench.storage.cache import Cache
 from bench.target import Target
 from bench.training import FitSettings, accuracy, fit
 

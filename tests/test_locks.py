@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import locks
-from bench.locks import alive, holding, look, process_start, take, this_machine
+from bench.storage import locks
+from bench.storage.locks import alive, holding, look, process_start, take, this_machine
 
 CONTEXT = multiprocessing.get_context("spawn")
 

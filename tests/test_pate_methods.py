@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -20,6 +19,7 @@ from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
+from bench.storage.cache import Cache
 from methods._pate import ensemble_votes
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig

@@ -383,7 +383,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
 
     # Stopped in the middle, what speaks of the old student is never left beside the new one.
     with monkeypatch.context() as stopped:
-        stopped.setattr("bench.atomic.os.replace", kill)
+        stopped.setattr("bench.storage.files.os.replace", kill)
         with pytest.raises(KeyboardInterrupt):
             write(found, into)
     assert not (into / "audits" / f"{AUDIT}.json").exists()
@@ -471,7 +471,7 @@ def test_a_full_disk_leaves_the_board_as_it_was(run: Path, into: Path, monkeypat
         if calls == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bench.atomic.os.fsync", full)
+    monkeypatch.setattr("bench.storage.files.os.fsync", full)
     with pytest.raises(BenchError, match="the disk is full"):
         write(found, into)
     assert calls == 3

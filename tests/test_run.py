@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from one_teacher import Config, OneTeacher, one_cell
 
-from bench.cache import Cache
 from bench.canaries import CanaryPlan, draw_canaries
 from bench.context import Context
 from bench.core.progress import Progress
@@ -22,6 +21,7 @@ from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import check_method
 from bench.run import make_shard, run_cell
 from bench.siblings import train_sibling
+from bench.storage.cache import Cache
 from bench.student import make_student
 
 drawn: list[float] = []

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import locks
-from bench.locks import holding
-from bench.signals import Stopped, stopping_signals, unstopped
+from bench.storage import locks
+from bench.storage.interrupts import Stopped, stopping_signals, unstopped
+from bench.storage.locks import holding
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import record
 
-from bench import locks, slurm, slurm_site, worker
+from bench import slurm, slurm_site, worker
 from bench.cluster import Cluster, Resources, directives, minutes, read_cluster, resources_of
 from bench.core.config import Grid
 from bench.core.errors import BenchError, UnknownNameError
@@ -26,9 +26,10 @@ from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
 from bench.processes import worker_pool
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
-from bench.signals import Stopped, stopping_signals
 from bench.slurm import in_hand
 from bench.slurm_site import Partition, check, partitions
+from bench.storage import locks
+from bench.storage.interrupts import Stopped, stopping_signals
 from bench.store import RunDir
 from bench.worker import work_through
 

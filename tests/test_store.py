@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records_for_tests import failed, record
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.record import SCHEMA_VERSION, parse_record
+from bench.storage.files import write_atomic
 from bench.store import RunDir
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -157,7 +157,7 @@ def test_really_full_disk() -> None:
         pytest.skip("no /dev/full on this system")
     with pytest.raises(OSError, match="No space") as caught, open("/dev/full", "wb") as file:
         file.write(b"x" * 8192)
-    from bench.atomic import explain_os_error
+    from bench.storage.files import explain_os_error
 
     assert "disk is full" in str(explain_os_error(caught.value, Path("x")))
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config, parse_overrides
 from bench.core.errors import BenchError
@@ -29,6 +28,7 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SecureNoise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
+from bench.storage.cache import Cache
 from methods.trpate import TrPATE, TrPATEConfig
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)

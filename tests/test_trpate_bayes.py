@@ -9,7 +9,6 @@ import torch
 from sentences import counted, sentences
 
 from bench import naive_bayes as nb
-from bench.cache import Cache
 from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -24,6 +23,7 @@ from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import check_method
 from bench.registry import METHODS
 from bench.release import load_released, save_released
+from bench.storage.cache import Cache
 from bench.training import accuracy
 from methods.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 

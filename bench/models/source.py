@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.cache import Arrays
     from bench.context import Context
     from bench.core.types import Facts
     from bench.data.spec import Records
+    from bench.storage.cache import Arrays
 
 VERSION = 1
 """Raised whenever the same source and settings would give another backbone."""

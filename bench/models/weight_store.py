@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.atomic import write_atomic
 from bench.data.store import data_root, storage_errors
+from bench.storage.files import write_atomic
 
 FORMAT = 1
 

@@ -22,7 +22,6 @@ from safetensors import torch as tensor_files
 from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
-from bench.atomic import write_atomic
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data.sources import RouteError
 from bench.data.store import locked
@@ -42,6 +41,7 @@ from bench.models.weight_store import (
     stored_path,
     write_manifest,
 )
+from bench.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.atomic import write_atomic, writing
-from bench.locks import Owner, holding
+from bench.storage.files import write_atomic, writing
+from bench.storage.locks import Owner, holding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.signals import unstopped
+from bench.storage.interrupts import unstopped
 
 BEAT_SECONDS = 10.0
 """Time between two signs of life."""

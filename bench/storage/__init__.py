@@ -1,0 +1,1 @@
+"""Files written atomically, locks, and the cache of artefacts."""
