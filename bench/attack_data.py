@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
 from bench.core.types import PublicData
-from bench.data.ranks import ranks
+from bench.data.index_hash import ranks
 
 if TYPE_CHECKING:
     import torch

@@ -116,8 +116,8 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Read every byte of a stored data set and compare it with its manifest; a damaged file is set aside."""
+    from bench.data.array_store import DamagedError, locked, set_aside, verify_store
     from bench.data.datasets import data_root, get_dataset
-    from bench.data.store import DamagedError, locked, set_aside, verify_store
 
     spec, root = get_dataset(name), data_root()
     if name.startswith("folder:"):

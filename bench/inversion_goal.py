@@ -15,7 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
-from bench.data.ranks import ranks
+from bench.data.index_hash import ranks
 from bench.release import load_student
 
 if TYPE_CHECKING:

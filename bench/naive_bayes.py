@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.data.ranks import ranks
+from bench.data.index_hash import ranks
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
 
 if TYPE_CHECKING:

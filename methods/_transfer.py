@@ -187,7 +187,7 @@ def _check_source(config: Any, facts: Facts) -> None:
 
 def words_of(config: Any, facts: Facts) -> str:
     """Return the public source of `config` and what it may share with the data, in words for the row."""
-    from bench.data.overlaps import overlap
+    from bench.data.known_overlaps import overlap
 
     if config.weights == "random":
         return f"an untrained {config.backbone}, drawn from a public seed"
@@ -207,7 +207,7 @@ def words_of(config: Any, facts: Facts) -> str:
 
 def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
     from bench.data.datasets import all_datasets
-    from bench.data.overlaps import overlap
+    from bench.data.known_overlaps import overlap
 
     _, _, name = config.weights.partition(":")
     if name:

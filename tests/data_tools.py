@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bench.data import datasets, formats
+from bench.data import datasets
+from bench.data import decoders as formats
+from bench.data.array_store import Blocks
 from bench.data.spec import DatasetSpec, LoadRequest
-from bench.data.store import Blocks
 
 
 def quiet(what: str, done: int, total: int | None) -> None:

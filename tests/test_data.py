@@ -15,9 +15,11 @@ import pytest
 from data_tools import noise, quiet, tiny
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data import datasets, pins, store
+from bench.data import array_store as store
+from bench.data import checksums as pins
+from bench.data import datasets
+from bench.data.array_store import Blocks, DamagedError, StorageError
 from bench.data.spec import ArrayRecords
-from bench.data.store import Blocks, DamagedError, StorageError
 
 # --- the registry -----------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,11 @@ from data_tools import by_hand, idx_bytes, noise, put_image, request, whole
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.data import builtin_more, celeba, datasets, formats, splits
-from bench.data.folder import SALT
-from bench.data.images import decode
+from bench.data import catalog_more as builtin_more
+from bench.data import celeba, datasets, splits
+from bench.data import decoders as formats
+from bench.data.image_files import decode
+from bench.data.image_folder import SALT
 from bench.data.loaders import StoredLoader
 
 # --- formats ----------------------------------------------------------------------------------------------------------

@@ -19,10 +19,14 @@ import pytest
 from data_tools import by_hand, noise, quiet, request, tiny, write_idx
 
 from bench.core.errors import BenchError
-from bench.data import datasets, formats, sources, store, unpack
+from bench.data import archives as unpack
+from bench.data import array_store as store
+from bench.data import datasets
+from bench.data import decoders as formats
+from bench.data import download as sources
+from bench.data.array_store import StorageError
+from bench.data.download import ArchiveRoute, HandRoute, HttpFile, HttpRoute, RouteError
 from bench.data.loaders import StoredLoader, Way
-from bench.data.sources import ArchiveRoute, HandRoute, HttpFile, HttpRoute, RouteError
-from bench.data.store import StorageError
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data.datasets import DATASETS, load
-from bench.data.ranks import keys, ranks
+from bench.data.index_hash import keys, ranks
 from bench.data.spec import ArrayRecords, Loaded
 from bench.data.splits import RULES, facts, materialise, partition, pooled_images, split
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit, Released
-from bench.data import datasets, pins, store, text
+from bench.data import array_store as store
+from bench.data import checksums as pins
+from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
 from bench.release import save_sheet
 

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data.sources import ArchiveRoute, sdist, wheel
-from bench.data.unpack import only
+from bench.data.archives import only
+from bench.data.download import ArchiveRoute, sdist, wheel
 from bench.models import hub, weight_packages
 from bench.models.build import build
 from bench.models.hub import trained_on

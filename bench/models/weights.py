@@ -23,8 +23,8 @@ from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data.sources import RouteError
-from bench.data.store import locked
+from bench.data.array_store import locked
+from bench.data.download import RouteError
 from bench.models import classifiers
 from bench.models.hub import fetch_from_hub, trained_on
 from bench.models.weight_files import State, read_state

@@ -1,4 +1,4 @@
-"""SHA-256 of the decoded arrays of every data set that was fetched and looked at; see :mod:`bench.data.builtin`."""
+"""SHA-256 of the decoded arrays of every data set that was fetched and looked at; see :mod:`bench.data.catalog`."""
 
 from __future__ import annotations
 

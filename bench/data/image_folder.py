@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.data.images import FileRecords, list_classes, list_images, list_labelled
+from bench.data.array_store import storage_errors
+from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
-from bench.data.store import storage_errors
 
 if TYPE_CHECKING:
     pass

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.store import Blocks
+from bench.data.array_store import Blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -187,7 +187,7 @@ def digits(_: Path) -> Mapping[str, Blocks]:
     """Return scikit-learn's 1,797 digits, stretched from 0..16 to 0..255; 397, by index hash, are the test part."""
     from sklearn.datasets import load_digits
 
-    from bench.data.ranks import ranks
+    from bench.data.index_hash import ranks
 
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
