@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import print_table
 
 if TYPE_CHECKING:
-    from bench.models.weights import PublicWeights
+    from bench.models.pretrained import PublicWeights
 
 app = typer.Typer(
     name="weights",
@@ -76,7 +76,7 @@ def _row(found: PublicWeights) -> dict[str, Any]:
 @app.command()
 def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Json = False) -> None:
     """Fetch weights that are not here; one that fails does not stop the others."""
-    from bench.models.weights import check_backbone, find_weights
+    from bench.models.pretrained import check_backbone, find_weights
 
     # A misspelt name is noticed before the first byte is fetched.
     for name in names:
@@ -103,7 +103,7 @@ def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Js
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
     """Hash the stored weights of a model anew; a damaged file is set aside."""
-    from bench.models.weights import verify_weights
+    from bench.models.pretrained import verify_weights
 
     with progress_display(quiet) as progress:
         found = verify_weights(name, progress)

@@ -101,7 +101,7 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     """Return a new net of the student's architecture with weights from `streams`."""
     from bench.core.seeds import seeded
     from bench.models.build import build
-    from bench.models.transfer import FrozenTransfer
+    from bench.models.frozen_backbone import FrozenTransfer
 
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)

@@ -143,8 +143,8 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     from timm.models import model_entrypoint
 
     from bench.data.text import is_text
-    from bench.models.own import OWN_MODULES
-    from bench.models.transfer import FrozenTransfer
+    from bench.models.frozen_backbone import FrozenTransfer
+    from bench.models.registration import OWN_MODULES
     from bench.reproduce import command_of
 
     command, remark = command_of(record)
@@ -171,8 +171,8 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
     """Return in words what the student takes and what it does with it first."""
     from bench.data.text import is_text
     from bench.models.classifiers import WhitenImage
+    from bench.models.frozen_backbone import FrozenTransfer
     from bench.models.layers import BytesAboutHalf, Normalise
-    from bench.models.transfer import FrozenTransfer
 
     channels, height, width = shape
     if is_text(shape):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
 from bench.processes import one_thread, worker_pool
 from bench.training import predict
 
@@ -181,7 +181,7 @@ def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) ->
 
 @functools.lru_cache(maxsize=1)
 def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
-    from bench.models.weights import load_backbone, weights_by_digest
+    from bench.models.pretrained import load_backbone, weights_by_digest
 
     return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
 

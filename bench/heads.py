@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from bench.ensemble import check_disjoint
 from bench.head_settings import HeadSettings
-from bench.models.transfer import DenseHead
+from bench.models.frozen_backbone import DenseHead
 from bench.processes import one_thread
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Heads:
         return torch.baddbmm(self.last_bias, wide.relu_(), self.last)
 
     def write(self, number: int, head: nn.Module) -> None:
-        """Write head `number` into a :class:`bench.models.transfer.DenseHead` of the same widths."""
+        """Write head `number` into a :class:`bench.models.frozen_backbone.DenseHead` of the same widths."""
         assert isinstance(head, DenseHead)
         assert head.first is not None
         with torch.no_grad():

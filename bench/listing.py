@@ -52,7 +52,7 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     if what == "models":
         from timm.models import list_models, model_entrypoint
 
-        from bench.models.own import OWN_MODULES
+        from bench.models.registration import OWN_MODULES
 
         made = {name: model_entrypoint(name) for name in sorted(list_models())}
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}

@@ -74,7 +74,7 @@ def load_released(path: Path) -> Released:
     from safetensors import SafetensorError, safe_open
     from timm.models import create_model
 
-    from bench.models.transfer import check_known
+    from bench.models.frozen_backbone import check_known
 
     try:
         with safe_open(path, framework="pt") as file:

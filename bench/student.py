@@ -18,7 +18,7 @@ def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[t
     """
     from bench.core.seeds import seeded
     from bench.models.build import build
-    from bench.models.own import model_options
+    from bench.models.registration import model_options
 
     channels, height, width = facts.shape
     size = height if height == width else (height, width)

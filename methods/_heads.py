@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.head_settings import HeadSettings
-    from bench.models.transfer import FrozenBackbone
+    from bench.models.frozen_backbone import FrozenBackbone
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class HeadTeachers(PATEFamily):
         """See :meth:`methods._pate.PATEFamily.student`: one more head, trained on the answers (section III.B)."""
         from bench.features import features_of
         from bench.heads import train_heads
-        from bench.models.transfer import DenseHead, FrozenTransfer
+        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
 
         backbone = self._backbone(config, public, facts, context)
         features = features_of(public.images, backbone, context, "public")[asked]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bench.context import Context
     from bench.core.types import PrivateData, PublicData
-    from bench.models.transfer import FrozenBackbone, FrozenTransfer
+    from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
 ROWS = 4_096

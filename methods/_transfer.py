@@ -20,8 +20,8 @@ from bench.storage.cache import digest_of
 if TYPE_CHECKING:
     import torch
 
+    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
     from bench.models.source import LazyImages
-    from bench.models.transfer import BackboneSpec, FrozenBackbone, FrozenTransfer
     from bench.training import FitSettings
 
 PAPER = "TrPATE (IEEE Access 2019)"
@@ -110,9 +110,9 @@ def with_digest(config: Any, facts: Facts) -> Any:
     A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is not
     known, cannot take images of the size, or where the file is not there or another one.
     """
-    from bench.models.transfer import check_known
+    from bench.models.frozen_backbone import check_known
+    from bench.models.pretrained import check_backbone, find_weights, image_size_problem
     from bench.models.weight_packages import PACKAGES
-    from bench.models.weights import check_backbone, find_weights, image_size_problem
 
     config.check()
     if config.weights == "random" or config.trained_here:
@@ -221,7 +221,7 @@ def _source_words(config: Any, facts: Facts) -> tuple[str, str]:
 def _tag_source(backbone: str) -> str:
     import timm
 
-    from bench.models.hub import trained_on
+    from bench.models.timm_hub import trained_on
 
     # A name without a tag has timm's default one.
     known = timm.get_pretrained_cfg(backbone)
@@ -233,8 +233,8 @@ def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context)
 
     Says in the run's notes which weights it has. Raises :class:`BenchError` where they cannot be had or do not fit.
     """
-    from bench.models.transfer import BackboneSpec, FrozenBackbone, random_backbone
-    from bench.models.weights import find_weights, load_backbone, weights_by_digest
+    from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, random_backbone
+    from bench.models.pretrained import find_weights, load_backbone, weights_by_digest
 
     if config.weights == "random":
         channels = facts.shape[0]
@@ -333,7 +333,7 @@ def make_transfer(
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
     """Return a student with a fresh dense head on `backbone`, and the options with which timm makes it again."""
     from bench.core.seeds import seeded
-    from bench.models.transfer import FrozenTransfer, make_head
+    from bench.models.frozen_backbone import FrozenTransfer, make_head
 
     with seeded(generator):
         head = make_head("dense", backbone.num_features, hidden, facts.classes)

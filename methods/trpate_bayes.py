@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.features import Part
-    from bench.models.transfer import FrozenBackbone
+    from bench.models.frozen_backbone import FrozenBackbone
     from bench.naive_bayes import GaussianPrior
 
 TABLE = "TrPATE, table 5"
@@ -134,7 +134,7 @@ class PATEBayes(PATE):
     def gaussian_student(
         self, config: Any, public: PublicData, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """Return a student whose classifier is a :class:`bench.models.gaussian.GaussianHead`, its name and options."""
+        """Return a student whose classifier is a :class:`bench.models.gaussian_nb.GaussianHead`, its name and options."""
         name = student_name(facts)
         net, options = make_student(name, facts, context.streams.torch("student/start"))
         return net, name, options
@@ -188,8 +188,8 @@ class PATEBayes(PATE):
         import torch
 
         from bench import naive_bayes
-        from bench.models.gaussian import GaussianHead, set_gaussians
-        from bench.models.text import set_words
+        from bench.models.gaussian_nb import GaussianHead, set_gaussians
+        from bench.models.text_nets import set_words
 
         images, given = public.images[asked], labels.numpy()
         if is_text(facts.shape):
@@ -267,7 +267,7 @@ class TrPATEBayes(PATEBayes):
         """See :meth:`PATEBayes.gaussian_student`: Gaussians on the backbone's features where there is one."""
         if not config.backbone:
             return super().gaussian_student(config, public, facts, context)
-        from bench.models.transfer import FrozenTransfer, make_head
+        from bench.models.frozen_backbone import FrozenTransfer, make_head
 
         backbone = self._backbone(config, public, facts, context)
         head = make_head("gaussian", backbone.num_features, 0, facts.classes)

@@ -17,7 +17,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
 from bench.models.build import build
-from bench.models.transfer import (
+from bench.models.frozen_backbone import (
     BackboneSpec,
     DenseHead,
     FrozenBackbone,

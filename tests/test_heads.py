@@ -14,7 +14,7 @@ from torch import nn
 from bench.core.errors import BenchError
 from bench.data.splits import partition
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
-from bench.models.transfer import DenseHead
+from bench.models.frozen_backbone import DenseHead
 from bench.processes import available_cores, one_thread
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)

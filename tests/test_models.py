@@ -13,7 +13,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.models.build import build, features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator, generator_for
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, WeightNormLinear, data_dependent_start
-from bench.models.own import model_options
+from bench.models.registration import model_options
 
 OWN = ["pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "small_cnn", "salimans_mlp", "softmax_regression"]
 

@@ -17,9 +17,9 @@ from bench.core.errors import BenchError
 from bench.core.types import Facts, Released
 from bench.data.splits import partition
 from bench.models.build import build, features_and_logits
-from bench.models.gaussian import NEVER, GaussianHead, set_gaussians
-from bench.models.own import model_options
-from bench.models.text import set_words
+from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
+from bench.models.registration import model_options
+from bench.models.text_nets import set_words
 from bench.release import load_released, save_released
 from bench.student import make_student
 from bench.training import FitSettings, accuracy, fit, predict

@@ -20,7 +20,7 @@ from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Rele
 from bench.data.splits import partition
 from bench.features import features_of
 from bench.heads import head_labels
-from bench.models.transfer import headless
+from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
 from bench.privacy.accountants import proven
 from bench.privacy.events import LNMax

@@ -21,17 +21,12 @@ from typer.testing import CliRunner
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data.archives import only
 from bench.data.download import ArchiveRoute, sdist, wheel
-from bench.models import hub, weight_packages
+from bench.models import timm_hub as hub
+from bench.models import weight_packages
 from bench.models.build import build
-from bench.models.hub import trained_on
+from bench.models.pretrained import find_weights, image_size_problem, load_backbone, verify_weights, weights_by_digest
+from bench.models.timm_hub import trained_on
 from bench.models.weight_packages import PACKAGES, WeightPackage, by_order, keras_resnet, read_tfjs
-from bench.models.weights import (
-    find_weights,
-    image_size_problem,
-    load_backbone,
-    verify_weights,
-    weights_by_digest,
-)
 
 timm = hub.timm  # not imported before bench, which lets a CPU torch live with torchvision
 TINY = "test_resnet"

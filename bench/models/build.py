@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.models.feature_net import Size
-from bench.models.own import model_options, register_all
+from bench.models.registration import model_options, register_all
 
 # Whoever imports this asks for nets by name.
 register_all()

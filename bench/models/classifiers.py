@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.models.feature_net import FeatureNet, Size, _size
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
-from bench.models.own import register_own
+from bench.models.registration import register_own
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:

@@ -13,7 +13,7 @@ from timm.models import create_model
 from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
-from bench.models.transfer import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
 from bench.training import FitSettings, fit
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def train_source(
     }  # fmt: skip
 
     def make() -> Arrays:
-        from bench.models.own import model_options
+        from bench.models.registration import model_options
 
         streams = Streams(0, f"source/{source}/")
         with seeded(streams.torch("weights")):

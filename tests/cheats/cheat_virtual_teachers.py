@@ -16,7 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Claim, PublicKind, Released
 from bench.interface import Method
 from bench.models.build import build
-from bench.models.own import model_options
+from bench.models.registration import model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import GNMax
 from bench.registry import register_method

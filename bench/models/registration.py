@@ -19,10 +19,10 @@ from bench.models.feature_net import Size, _size
 
 OWN_NETS = (
     "bench.models.classifiers",
-    "bench.models.gaussian",
+    "bench.models.gaussian_nb",
     "bench.models.keras_resnet",
-    "bench.models.text",
-    "bench.models.transfer",
+    "bench.models.text_nets",
+    "bench.models.frozen_backbone",
 )
 """The modules that register nets."""
 

@@ -26,7 +26,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.data.array_store import locked
 from bench.data.download import RouteError
 from bench.models import classifiers
-from bench.models.hub import fetch_from_hub, trained_on
+from bench.models.timm_hub import fetch_from_hub, trained_on
 from bench.models.weight_files import State, read_state
 from bench.models.weight_packages import PACKAGES, WeightPackage
 from bench.models.weight_store import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.models.feature_net import FeatureNet, Size, _size
-from bench.models.own import register_own
+from bench.models.registration import register_own
 
 NEVER = -1e30
 """The logit of a class of which nothing is known: finite, so that nothing downstream meets an infinity."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
 from bench.models.feature_net import FeatureNet, Size, _size
-from bench.models.own import register_own
+from bench.models.registration import register_own
 
 
 def _check(name: str, shape: tuple[int, ...]) -> None:

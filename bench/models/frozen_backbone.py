@@ -23,7 +23,7 @@ from torch.nn import functional
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
 from bench.models.layers import Normalise
-from bench.models.own import register_all, register_own
+from bench.models.registration import register_all, register_own
 
 VERSION = 1
 """Raised whenever the same backbone would give other features."""
@@ -136,7 +136,7 @@ def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
 
     Raises :class:`UnknownNameError` where timm does not know it, :class:`BenchError` where it cannot take such images.
     """
-    from bench.models.own import model_options
+    from bench.models.registration import model_options
 
     check_known(name)
     net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))
@@ -244,7 +244,7 @@ def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Mo
     """Return a head of `kind` for so many features and classes."""
     if kind == "dense":
         return DenseHead(features, hidden, classes)
-    from bench.models.gaussian import GaussianHead
+    from bench.models.gaussian_nb import GaussianHead
 
     gaussian: nn.Module = GaussianHead(features, classes)
     return gaussian
@@ -268,7 +268,7 @@ def frozen_transfer(
         pixels = (spec.size, spec.size) if spec.size else size
         frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, pixels))
     else:
-        from bench.models.weights import load_backbone, weights_by_digest
+        from bench.models.pretrained import load_backbone, weights_by_digest
 
         frozen = FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
     return FrozenTransfer(frozen, make_head(head, frozen.num_features, hidden, num_classes), num_classes)

@@ -1,0 +1,1 @@
+"""Nets registered with timm, and their pretrained weights."""
