@@ -1,8 +1,8 @@
 """The conditional GAN of PLG-MI: hinge losses, spectral norms, and a pull of the generator towards the target's class.
 
 Miyato et al. 2018 (spectral normalisation, arXiv:1802.05957) and Miyato and Koyama 2018 (projection discriminator), in
-the form that Yuan et al., AAAI 2023, train. The nets are small: the generator is :mod:`bench.gans`' DCGAN with the
-class as a part of its input, the discriminator two strided convolutions and a dense layer.
+the form that Yuan et al., AAAI 2023, train. The nets are small: the generator is :mod:`bench.training.gan`' DCGAN with
+the class as a part of its input, the discriminator two strided convolutions and a dense layer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from attacks._inversion import identity_loss
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.progress import Stage
-from bench.divergence import check_finite
-from bench.gans import GanGenerator
 from bench.models.layers import Normalise
-from bench.transforms import as_float
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import check_finite
+from bench.training.gan import GanGenerator
+from bench.training.transforms import as_float
 
 _FEATURES = 128
 

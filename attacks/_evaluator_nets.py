@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from bench.core.seeds import seeded
 from bench.models.feature_net import FeatureNet
-from bench.training import Augment, FitSettings, fit
-from bench.transforms import as_float
+from bench.training.loop import Augment, FitSettings, fit
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.checkpoint import Checkpoint
     from bench.core.types import Facts
+    from bench.training.checkpoint import Checkpoint
 
 FEW = 50
 """Below so many records of a class an evaluator is trained as for faces: small images, strong augmentation."""
@@ -174,7 +174,7 @@ class Recipe:
     ) -> FeatureNet:
         """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,).
 
-        `checkpoint` is as for :func:`bench.training.fit`.
+        `checkpoint` is as for :func:`bench.training.loop.fit`.
         """
         with seeded(generator):
             net = self.build(facts)

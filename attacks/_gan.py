@@ -3,8 +3,8 @@
 Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), in the form that GMI trains it (Zhang et al., CVPR 2020, section 3
 and its published code): Adam 2e-4 (0.5, 0.999), batches of 64, five steps of the critic to one of the generator,
 penalty 10, 100 values of noise. It never meets the target, so all targets that are attacked with the same auxiliary
-images share one, through the cache. The generator is the small DCGAN of :mod:`bench.gans`; the critic has two strided
-convolutions without batch normalisation, which a penalty on single images does not allow.
+images share one, through the cache. The generator is the small DCGAN of :mod:`bench.training.gan`; the critic has two
+strided convolutions without batch normalisation, which a penalty on single images does not allow.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from attacks._inversion import check_counts, images_digest
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams, seeded
-from bench.divergence import check_finite
-from bench.gans import GanGenerator
 from bench.models.layers import Normalise
-from bench.transforms import as_float
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import check_finite
+from bench.training.gan import GanGenerator
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.context import Context
     from bench.core.progress import Stage
     from bench.storage.cache import Arrays
+    from bench.training.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from attacks.gmi import QUICK_GAN, TINY_GAN
 from bench.attack import InversionAttack
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.gans import GanGenerator
     from bench.target import Target
+    from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)

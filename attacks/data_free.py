@@ -2,8 +2,8 @@
 
 Threat model: the attacker holds the student's weights and knows the images' size. No auxiliary images. The generator of
 DAFL (arXiv:1904.01186) learns, with the student in the discriminator's place, images of which the student is sure, of
-all classes equally often, and that excite its last hidden layer (:mod:`bench.data_free`). Its images are sorted by the
-student's class; of each class the surest are kept, and a class that was never made counts as a failure.
+all classes equally often, and that excite its last hidden layer (:mod:`bench.training.data_free`). Its images are
+sorted by the student's class; of each class the surest are kept, and a class that was never made counts as a failure.
 
 What differs from the paper: there the images train a smaller net, and here they are looked at; alternating with that
 training is left out. Shifts of the images before the student sees them are ours.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
@@ -74,10 +74,10 @@ class DataFree(InversionAttack):
 
         from attacks._inversion import check_counts, class_tries
         from bench.core.seeds import seeded
-        from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.training import predict
-        from bench.transforms import as_float
+        from bench.training.data_free import GeneratorSettings, generate, train_generator
+        from bench.training.loop import predict
+        from bench.training.transforms import as_float
 
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,

@@ -22,13 +22,13 @@ from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.models.build import features_and_logits
 from bench.models.feature_net import FeatureNet
-from bench.transforms import as_float
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.context import Context
     from bench.core.types import Facts
     from bench.estimates import Estimate
     from bench.storage.cache import Arrays
+    from bench.training.context import Context
 
 VERSION = 1
 """Raised whenever the same images would give other evaluators."""

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from attacks._gan import Critic
-    from bench.gans import GanGenerator
     from bench.target import Target
+    from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
 """A GAN of a minute on one core; BREP-MI's quick preset takes the same, so that the cache serves both."""
@@ -136,7 +136,7 @@ def _descend(
     import torch
     from torch.nn import functional
 
-    from bench.transforms import shifted
+    from bench.training.transforms import shifted
 
     noise = noise.clamp(-config.bound, config.bound).requires_grad_()
     optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)

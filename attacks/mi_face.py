@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.attack import InversionAttack
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
@@ -209,7 +209,7 @@ class _Descent:
         """Return `views` versions of each image, one set after the other."""
         import torch
 
-        from bench.transforms import shifted
+        from bench.training.transforms import shifted
 
         config = self._config
         views = images.repeat(config.views, 1, 1, 1)

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.attack import InversionAttack
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
 from bench.registry import register_attack
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.gans import GanGenerator
     from bench.target import Target
+    from bench.training.gan import GanGenerator
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
     from bench.core.errors import BenchError
     from bench.core.seeds import seeded
-    from bench.gans import GanGenerator
-    from bench.training import predict
+    from bench.training.gan import GanGenerator
+    from bench.training.loop import predict
 
     if min(target.shape[1:]) < 8:
         raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")

@@ -228,7 +228,7 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
     """Return the images as float and the labels, both on the CPU, or say what is wrong with them."""
     import torch
 
-    from bench.transforms import as_float
+    from bench.training.transforms import as_float
 
     if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
         raise BenchError(
@@ -255,7 +255,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
     """Return which images the student classifies rightly unchanged, or say why it cannot be attacked."""
     import torch
 
-    from bench.training import predict
+    from bench.training.loop import predict
 
     try:
         with torch.no_grad():
@@ -279,7 +279,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
 
 
 def _right(model: Logits, images: Tensor, labels: Tensor, device: torch.device) -> Tensor:
-    from bench.training import predict
+    from bench.training.loop import predict
 
     return predict(model, images, device=device).argmax(1) == labels
 

@@ -6,8 +6,8 @@ import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Signals
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import numpy as np

@@ -48,7 +48,6 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
     import torch
 
     from bench.attack_run import configured
-    from bench.context import Context
     from bench.controls import make_control
     from bench.core.seeds import Streams
     from bench.data.datasets import get_dataset
@@ -58,6 +57,7 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
     from bench.release import load_student
     from bench.run import cache_base
     from bench.storage.cache import Cache
+    from bench.training.context import Context
 
     attack = ATTACKS.get(name)()
     assert isinstance(attack, InversionAttack)

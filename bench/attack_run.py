@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.attack_record import AttackRecord
-from bench.context import Context
 from bench.core.config import as_dict, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
@@ -21,6 +20,7 @@ from bench.record import Record, Status
 from bench.registry import ATTACKS
 from bench.run import cache_base, failure_of
 from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
 from bench.workplace import AttackOptions, Workplace
 
 if TYPE_CHECKING:

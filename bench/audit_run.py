@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
-from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
@@ -30,6 +29,7 @@ from bench.registry import METHODS
 from bench.run import cache_base, failure_of, noise_of
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress

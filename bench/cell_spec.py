@@ -31,7 +31,7 @@ class CellSpec(Row):
     seed: int
     noise: NoiseKind
     precision: PrecisionKind = PrecisionKind.FLOAT32
-    """Of the arithmetic of teacher ensembles; see :mod:`bench.precision`."""
+    """Of the arithmetic of teacher ensembles; see :mod:`bench.training.precision`."""
 
     def grid(self) -> Grid:
         """Return the grid that has this cell alone.

@@ -122,9 +122,9 @@ def _each_student(
     from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.device import prepare_device
-    from bench.processes import available_cores
     from bench.storage.interrupts import Stopped, stopping_signals
     from bench.store import RunDir
+    from bench.training.processes import available_cores
 
     run_dir = RunDir(out)
     students = choose_students(run_dir, keys, methods)

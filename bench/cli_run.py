@@ -243,7 +243,7 @@ class _Execution:
     def _inline(self, units: Sequence[Unit]) -> Outcome:
         from bench.device import prepare_device
         from bench.launch import run_inline
-        from bench.processes import available_cores
+        from bench.training.processes import available_cores
 
         device = prepare_device(self._device, self._threads)
         launch = self._begin(units, available_cores())
@@ -251,7 +251,7 @@ class _Execution:
 
     def _local(self, units: Sequence[Unit]) -> Outcome:
         from bench.launch import run_local, visible_devices
-        from bench.processes import available_cores
+        from bench.training.processes import available_cores
 
         devices = visible_devices(self._settings.gpus) if self._device in ("auto", "cuda") else []
         jobs = self._settings.jobs or len(devices) or max(1, available_cores() // self._threads)

@@ -18,20 +18,20 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.attack_record import Role
-from bench.context import Context
 from bench.core.seeds import Streams
 from bench.core.types import Facts, Released
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
 
     from bench.data.splits import Materialised
-    from bench.features import Part
     from bench.storage.cache import Arrays
-    from bench.training import FitSettings
+    from bench.training.features import Part
+    from bench.training.loop import FitSettings
 
     Until = Callable[[torch.nn.Module], Callable[[int], bool]]
-    """Given the net in training, returns what :func:`bench.training.fit` asks whether to stop."""
+    """Given the net in training, returns what :func:`bench.training.loop.fit` asks whether to stop."""
 
 CONTROL_VERSION = 2
 """Raised whenever a control would come out otherwise: part of the key of its artefact. Before 2 a matched control was
@@ -86,7 +86,7 @@ def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings
     """Return how a control is trained: as the baseline without privacy is, in this preset, on so many records."""
     import dataclasses
 
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
     from methods.nonprivate import NonPrivate
 
     facts = facts if records is None else dataclasses.replace(facts, private_records=records)
@@ -127,8 +127,8 @@ def _trained(
     until: Until | None = None,
 ) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
-        from bench.features import trained_part
-        from bench.training import fit
+        from bench.training.features import trained_part
+        from bench.training.loop import fit
 
         net = fresh(student, streams)
         trained, inputs = trained_part(net, images, context, part)
@@ -151,8 +151,8 @@ def _as_accurate(material: Materialised, accuracy: float, settings: FitSettings,
     every = max(1, settings.total_steps(len(material.private)) // CHECKS)
 
     def until(net: torch.nn.Module) -> Callable[[int], bool]:
-        from bench.features import trained_part
-        from bench.training import accuracy as measure
+        from bench.training.features import trained_part
+        from bench.training.loop import accuracy as measure
 
         trained, tested = trained_part(net, material.test_images, context, "test")
 

@@ -14,7 +14,7 @@ def prepare_device(device: str, threads: int) -> str:
     """
     import torch
 
-    from bench.training import tune_malloc
+    from bench.training.loop import tune_malloc
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.ensemble import check_disjoint
 from bench.head_settings import HeadSettings
 from bench.models.frozen_backbone import DenseHead
-from bench.processes import one_thread
+from bench.training.ensemble import check_disjoint
+from bench.training.processes import one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

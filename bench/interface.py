@@ -14,7 +14,6 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.types import (
     Adjacency,
     Budget,
@@ -26,6 +25,7 @@ from bench.core.types import (
     PublicKind,
     Released,
 )
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     from bench.privacy.event import Event

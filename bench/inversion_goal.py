@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from attacks.inversion_scores import InversionScores, Observed, Scored
     from bench.attack import InversionAttack
     from bench.attack_data import AttackData
-    from bench.context import Context
     from bench.estimates import Estimate
     from bench.plan import Cell
     from bench.record import Record
     from bench.storage.cache import Arrays
+    from bench.training.context import Context
     from bench.workplace import Workplace
 
 OBSERVED = 100
@@ -53,9 +53,9 @@ def inversion(
     """Return the parts of the record of `attack` on the student of `record`."""
     from attacks.inversion_scores import margin, score, summarise
     from bench.data.datasets import get_dataset
-    from bench.features import trained_part
     from bench.inversion_picture import draw
-    from bench.training import accuracy
+    from bench.training.features import trained_part
+    from bench.training.loop import accuracy
 
     data = place.data_of(cell.dataset)
     facts = data.material.private.facts

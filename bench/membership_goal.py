@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.attack import MembershipAttack
-    from bench.context import Context
     from bench.core.types import Signals
     from bench.plan import Cell
     from bench.record import Record
     from bench.roc import MembershipMetrics
     from bench.siblings import Sibling
+    from bench.training.context import Context
     from bench.workplace import Workplace
 
 RATES = (0.001, 0.01)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from bench.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
-    from bench.context import Context
     from bench.plan import Cell
     from bench.record import Record
+    from bench.training.context import Context
     from bench.workplace import Workplace
 
 

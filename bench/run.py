@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.context import Context
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -44,6 +43,7 @@ from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
 from bench.store import RunDir
+from bench.training.context import Context
 
 
 def run_cell(
@@ -58,7 +58,7 @@ def run_cell(
 ) -> Record:
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
 
-    `workers` and `devices` are those of :class:`bench.context.Context`.
+    `workers` and `devices` are those of :class:`bench.training.context.Context`.
 
     Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
     through and leaves no record: the cell is to do again.
@@ -101,7 +101,7 @@ def cache_base(cell: Cell) -> dict[str, object]:
 
 
 def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
-    from bench.features import student_logits
+    from bench.training.features import student_logits
 
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.canaries import Canaries, place
-from bench.context import Context
 from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -35,6 +34,7 @@ from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
 from bench.storage.cache import Arrays, Cache
 from bench.store import RunDir
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +167,7 @@ def _train(
     noise: Callable[[Streams], Noise],
     noiseless: bool,
 ) -> tuple[Released, float, float]:
-    from bench.features import student_logits
+    from bench.training.features import student_logits
 
     method = METHODS.get(cell.method)
     private = place(material.private, canaries, coins)
@@ -224,7 +224,7 @@ def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
 
 def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -> NDArray[np.float64]:
     """Return the student's logits (queries, n, classes), float64, on images (queries, n, c, h, w)."""
-    from bench.training import predict
+    from bench.training.loop import predict
 
     flat = predict(released.student, queries.flatten(0, 1), device=device)
     shaped: NDArray[np.float64] = flat.view(*queries.shape[:2], -1).double().numpy()
@@ -276,7 +276,7 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     import torch
 
     from bench.core.types import Adjacency
-    from bench.transforms import as_float
+    from bench.training.transforms import as_float
 
     shape = canaries.images.shape[2:]
     found = [t for t in sibling.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
@@ -296,7 +296,7 @@ def train_siblings(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
 ) -> list[Sibling]:
     """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
-    from bench.processes import worker_pool
+    from bench.training.processes import worker_pool
 
     found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, sibling in found.items() if sibling is None]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.core.errors import BenchError
-from bench.transforms import as_float
+from bench.training.transforms import as_float
 
 Measure = Literal["ssim", "psnr"]
 

@@ -26,15 +26,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.data_free import Reading
-from bench.divergence import check_finite
 from bench.models.autoencoders import VAE
 from bench.models.build import features_and_logits
 from bench.privacy.claims import DGD_EPS1
-from bench.transforms import as_float, shifted
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.data_free import Reading
+from bench.training.divergence import check_finite
+from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -79,8 +79,8 @@ def train_vae(
 ) -> VAE:  # fmt: skip
     """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
 
-    Adam at `lr`, falling linearly to 0; `checkpoint` is as for :func:`bench.training.fit`. Raises
-    :class:`bench.divergence.NotFiniteError` where a term of the loss is no number any more.
+    Adam at `lr`, falling linearly to 0; `checkpoint` is as for :func:`bench.training.loop.fit`. Raises
+    :class:`bench.training.divergence.NotFiniteError` where a term of the loss is no number any more.
     """
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
@@ -170,9 +170,9 @@ def train_tangent_normal(
     """Train `student` in place on labelled `images` (m, ...) and, where given, on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Squared distances of features are means over features, and terms means
-    over the batch, so that weights do not depend on sizes. `checkpoint` is as for :func:`bench.training.fit`. Raises
-    :class:`BenchError` without a labelled image, and :class:`bench.divergence.NotFiniteError` where a term is no number
-    any more.
+    over the batch, so that weights do not depend on sizes. `checkpoint` is as for :func:`bench.training.loop.fit`.
+    Raises :class:`BenchError` without a labelled image, and :class:`bench.training.divergence.NotFiniteError` where a
+    term is no number any more.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")

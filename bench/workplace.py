@@ -54,7 +54,7 @@ class Workplace:
 
     def pool(self) -> ProcessPoolExecutor | None:
         """Return the processes that share the work, started when first asked for; None where one does it all."""
-        from bench.processes import worker_pool
+        from bench.training.processes import worker_pool
 
         if not self._pool:
             kind = "cpu" if self.device == "cpu" else "cuda"

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from bench.checkpoint import Checkpoint, Loop
 from bench.core.config import setting
 from bench.core.errors import BenchError
-from bench.data_free import generator_terms
-from bench.divergence import check_finite
 from bench.models.build import features_and_logits
 from bench.random_images import random_images
-from bench.transforms import as_float
+from bench.training.checkpoint import Checkpoint, Loop
+from bench.training.data_free import generator_terms
+from bench.training.divergence import check_finite
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.checkpoint import Part
-    from bench.context import Context
     from bench.core.progress import Stage
     from bench.core.types import Facts
     from bench.models.generators import DataFreeGenerator
     from bench.privacy.ledger import Ledger
+    from bench.training.checkpoint import Part
+    from bench.training.context import Context
 
 SHOWN = 100
 """Released synthetic images."""

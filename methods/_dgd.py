@@ -12,13 +12,13 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.storage.cache import digest_of
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 from methods._pate import (
     augmented_settings,
     largest_shift,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bench.models.autoencoders import VAE
     from bench.privacy.ledger import Ledger
     from bench.tangent_normal import Triples
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
 
 SHOWN = 100
 """Synthetic images that are released, for people to look at."""
@@ -89,7 +89,7 @@ class DGDConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
-        from bench.training import FitSettings
+        from bench.training.loop import FitSettings
 
         if self.teacher_recipe == "augmented":
             return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
@@ -207,7 +207,7 @@ class DGDFamily(Method):
 
     def votes(self, config: Any, private: PrivateData, queries: torch.Tensor, context: Context) -> NDArray[np.int64]:
         """Return the teachers' votes (queries, classes). Private: for the ledger only."""
-        from bench.ensemble import count_votes
+        from bench.training.ensemble import count_votes
 
         with teacher_pool(config, context) as pool:
             teachers = train_ensemble(config, private, context, pool)

@@ -11,11 +11,11 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.storage.cache import digest_of
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 from methods._alternation import AlternationConfig
 from methods._students import student_depends
 
@@ -148,8 +148,8 @@ def train_teacher(
     """
     import torch
 
-    from bench.distributed import fit_on_devices
-    from bench.training import FitSettings, fit
+    from bench.training.data_parallel import fit_on_devices
+    from bench.training.loop import FitSettings, fit
 
     facts, streams = private.facts, context.streams.child(name)
     model, _ = make_student(config.teacher, facts, streams.torch("weights"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from bench.storage.cache import digest_of
+from bench.training.context import Context
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,
@@ -114,9 +114,9 @@ class HeadTeachers(PATEFamily):
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, an artefact that every epsilon shares."""
         from bench.data.splits import partition
-        from bench.ensemble import count_votes
-        from bench.features import features_of
         from bench.heads import VERSION, head_labels
+        from bench.training.ensemble import count_votes
+        from bench.training.features import features_of
 
         facts = private.facts
         backbone = self._backbone(config, public, facts, context)
@@ -146,9 +146,9 @@ class HeadTeachers(PATEFamily):
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`methods._pate.PATEFamily.student`: one more head, trained on the answers (section III.B)."""
-        from bench.features import features_of
         from bench.heads import train_heads
         from bench.models.frozen_backbone import DenseHead, FrozenTransfer
+        from bench.training.features import features_of
 
         backbone = self._backbone(config, public, facts, context)
         features = features_of(public.images, backbone, context, "public")[asked]

@@ -26,9 +26,9 @@ from methods._transfer import TransferConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from bench.context import Context
     from bench.core.types import PrivateData, PublicData
     from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
+    from bench.training.context import Context
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
 ROWS = 4_096
@@ -64,7 +64,7 @@ def begin(
     """
     import torch
 
-    from bench.features import features_of
+    from bench.training.features import features_of
     from methods._transfer import backbone_of, make_transfer
 
     backbone = backbone_of(config, private.facts, public, context)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import as_dict, setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, PublicKind, Released
 from bench.interface import Method
 from bench.storage.cache import digest_of
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 from methods._students import student_depends
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.checkpoint import Checkpoint
-    from bench.ensemble import Ensemble
     from bench.privacy.ledger import Ledger
-    from bench.self_training import SelfTrainingSettings
-    from bench.training import FitSettings
+    from bench.training.checkpoint import Checkpoint
+    from bench.training.ensemble import Ensemble
+    from bench.training.loop import FitSettings
+    from bench.training.self_training import SelfTrainingSettings
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
@@ -94,8 +94,8 @@ class PATEFamilyConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
-        from bench.settling import Settle
-        from bench.training import FitSettings
+        from bench.training.early_stopping import Settle
+        from bench.training.loop import FitSettings
 
         settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
@@ -118,7 +118,7 @@ class PATEFamilyConfig:
 
 def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
     """Return our way to train a teacher in few steps: momentum, a cosine to zero, random shifts, smoothed labels."""
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
 
     return FitSettings(
         steps=steps,
@@ -270,7 +270,7 @@ def ensemble_votes(
 
     The labels are an artefact, and so are the teachers: cells that differ in epsilon, aggregator or student share them.
     """
-    from bench.ensemble import count_votes
+    from bench.training.ensemble import count_votes
 
     asked = {**ensemble_depends(config, private, context), "public": len(public)}
 
@@ -298,8 +298,8 @@ def train_ensemble(
     those of some numbers are trained, in whole chunks. `watched` are the images of :func:`watched_images`.
     """
     from bench.data.splits import partition
-    from bench.ensemble import train_teachers
-    from bench.teacher import TeacherTask
+    from bench.training.ensemble import train_teachers
+    from bench.training.teacher import TeacherTask
 
     depends = ensemble_depends(config, private, context)
     chunk = teachers_per_artefact(config, private.facts, context.device)
@@ -361,7 +361,7 @@ def train_shard(
     watched: torch.Tensor | None = None,
 ) -> None:
     """Train part number `shard` of `shards` of an ensemble: whole chunks, which the cells that need it then find."""
-    from bench.ensemble import shard_range
+    from bench.training.ensemble import shard_range
 
     numbers = shard_range(config.teachers, shard, shards, teachers_per_artefact(config, private.facts, context.device))
     if numbers:
@@ -388,7 +388,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
     if len(context.devices) > 1:
         arithmetic["devices"] = len(context.devices)
     elif context.device.type == "cuda":
-        from bench.batched import VERSION
+        from bench.training.vectorised import VERSION
 
         arithmetic["batched"] = VERSION
     return {
@@ -406,7 +406,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
 @contextlib.contextmanager
 def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoolExecutor | None]:
     """Open the processes that share the work on teachers: none for a handful, as starting one costs seconds."""
-    from bench.processes import worker_pool
+    from bench.training.processes import worker_pool
 
     workers = context.workers if config.teachers > 2 * CHUNK and len(context.devices) < 2 else 1
     with worker_pool(workers, context.device.type) as pool:
@@ -414,8 +414,8 @@ def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoo
 
 
 def _self_training(facts: Facts) -> SelfTrainingSettings:
-    from bench.self_training import SelfTrainingSettings
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
+    from bench.training.self_training import SelfTrainingSettings
 
     if largest_shift(facts) > 1:
         return SelfTrainingSettings()
@@ -436,9 +436,9 @@ def train_on_answers(
     """Return a student trained on the answered queries, and its timm options. Sees nothing private."""
     from bench.core.seeds import seeded
     from bench.models.generators import generator_for
-    from bench.self_training import train_self_trained
-    from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
-    from bench.training import FitSettings, fit
+    from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+    from bench.training.loop import FitSettings, fit
+    from bench.training.self_training import train_self_trained
 
     start, order = context.streams.torch("student/start"), context.streams.torch("student/order")
     student, options = make_student(config.student, facts, start)

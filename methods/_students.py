@@ -9,8 +9,8 @@ from bench.core.errors import BenchError
 if TYPE_CHECKING:
     import torch
 
-    from bench.context import Context
     from bench.core.types import Facts, PrivateData
+    from bench.training.context import Context
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:

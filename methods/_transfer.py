@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PublicData
 from bench.storage.cache import digest_of
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
 
     from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
-    from bench.models.source import LazyImages
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
+    from bench.training.pretraining import LazyImages
 
 PAPER = "TrPATE (IEEE Access 2019)"
 SOURCE = "source"
@@ -278,7 +278,7 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
     import torch
 
     from bench.data.text import is_text, windows
-    from bench.models.source import train_source
+    from bench.training.pretraining import train_source
 
     images, labels, classes, name, revision = _source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
@@ -292,7 +292,7 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
 
 def source_settings(config: Any) -> FitSettings:
     """Return how a backbone is trained on its source; ours, as the paper does not say."""
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
 
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 
@@ -317,7 +317,7 @@ def _source_records(
         # It is stored with the private set, whose revision is part of every artefact's name.
         return source.images[kept], source.labels[kept], facts.classes, source.name, ""
     from bench.data.datasets import load
-    from bench.models.source import LazyImages
+    from bench.training.pretraining import LazyImages
 
     _check_source(config, facts)
     loaded = load(name)

@@ -27,12 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
 from bench.registry import register_method
+from bench.training.context import Context
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.checkpoint import Checkpoint
     from bench.privacy.ledger import Ledger
+    from bench.training.checkpoint import Checkpoint
 
 PRINTED = ((1.0, 27), (10.0, 1300))
 """The epsilons of Table I and the queries that section IV-A says they pay for, at noise scale 40."""
@@ -232,10 +232,10 @@ class DGD(DGDFamily):
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.core.seeds import seeded
-        from bench.data_free import GeneratorSettings, generate, train_generator
         from bench.models.generators import DataFreeGenerator
-        from bench.student import make_student
-        from bench.training import FitSettings, fit
+        from bench.training.data_free import GeneratorSettings, generate, train_generator
+        from bench.training.loop import FitSettings, fit
+        from bench.training.student import make_student
 
         facts = private.facts
         augmented = config.teacher_recipe == "augmented"
@@ -282,8 +282,8 @@ def gan_images(
     checkpoint: Checkpoint | None = None,
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
-    from bench.data_free import generate
-    from bench.gans import GanSettings, train_gan
+    from bench.training.data_free import generate
+    from bench.training.gan import GanSettings, train_gan
 
     assert config.images in ("acgan", "wgan", "infogan")
     settings = GanSettings(steps=config.generator_steps)

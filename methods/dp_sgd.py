@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.registry import register_method
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     from bench.privacy.event import Event
@@ -125,7 +125,7 @@ class DPSGD(Method):
         from torch.nn.functional import cross_entropy
 
         from bench.privacy.dp_sgd import DPSGDRun
-        from bench.student import make_student
+        from bench.training.student import make_student
         from methods._students import student_depends
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))

@@ -26,11 +26,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, Claim, Facts, PrivateData
 from bench.registry import register_method
+from bench.training.context import Context
 from methods._alternation import AlternationConfig, positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 

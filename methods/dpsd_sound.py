@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.registry import register_method
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 from methods._alternation import positive
 from methods._dpsd import CITATION
 from methods._pate import augmented_settings, shared_ensemble
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from bench.ensemble import Ensemble
     from bench.privacy.event import Event
     from bench.privacy.events import Gaussian
     from bench.privacy.ledger import Ledger
-    from bench.training import FitSettings
+    from bench.training.ensemble import Ensemble
+    from bench.training.loop import FitSettings
 
 VOTE, GRADIENT = math.sqrt(2), 2.0
 """L2 sensitivity of the sum of answers to one query."""
@@ -191,7 +191,7 @@ class DPSDSound(Method):
         from bench.core.seeds import seeded
         from bench.models.generators import DataFreeGenerator
         from bench.random_images import random_images
-        from bench.training import predict
+        from bench.training.loop import predict
         from methods._pate import teacher_pool, train_ensemble
 
         facts, draws = private.facts, context.streams.torch("queries")
@@ -264,9 +264,9 @@ def learn(
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
     import torch
 
-    from bench.checkpoint import Loop, Part
-    from bench.divergence import check_finite
-    from bench.transforms import as_float, shifted
+    from bench.training.checkpoint import Loop, Part
+    from bench.training.divergence import check_finite
+    from bench.training.transforms import as_float, shifted
 
     draws = context.streams.torch(f"student/round-{number}")
     shift = 2 if min(images.shape[2:]) >= 16 else 1
@@ -299,9 +299,9 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
     """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
     import torch
 
-    from bench.data_free import generator_terms
-    from bench.divergence import check_finite
     from bench.models.build import features_and_logits
+    from bench.training.data_free import generator_terms
+    from bench.training.divergence import check_finite
 
     draws = context.streams.torch("generator/latents")
     optimizer = torch.optim.Adam(generator.parameters(), config.generator_lr)

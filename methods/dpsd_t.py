@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.context import Context
 from bench.core.types import PrivateData
 from bench.registry import register_method
+from bench.training.context import Context
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 

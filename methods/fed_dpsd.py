@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivacyUnit, PrivateData
 from bench.registry import register_method
 from bench.storage.cache import digest_of
+from bench.training.context import Context
 from methods._alternation import positive
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.registry import register_method
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     from bench.privacy.ledger import Ledger
@@ -80,8 +80,8 @@ class NonPrivate(Method):
         context: Context,
     ) -> Released:
         """Train the student on all private records, or as many as the config says, declared as a bypass."""
-        from bench.student import make_student
-        from bench.training import FitSettings, fit
+        from bench.training.loop import FitSettings, fit
+        from bench.training.student import make_student
         from methods._students import some_records, student_depends
 
         ledger.bypass(self.bypass)

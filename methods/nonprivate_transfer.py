@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
 from bench.interface import Method
 from bench.registry import register_method
+from bench.training.context import Context
 from methods._transfer import (
     PAPER,
     TransferConfig,
@@ -99,8 +99,8 @@ class NonPrivateTransfer(Method):
         context: Context,
     ) -> Released:  # fmt: skip
         """Train the head on the features of all private records, or as many as the config says; it is a bypass."""
-        from bench.features import features_of
-        from bench.training import FitSettings, fit
+        from bench.training.features import features_of
+        from bench.training.loop import FitSettings, fit
         from methods._students import some_records, student_depends
         from methods._transfer import backbone_of, make_transfer
 

@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from bench.data.text import is_text
 from bench.registry import register_method
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.features import Part
     from bench.models.frozen_backbone import FrozenBackbone
     from bench.naive_bayes import GaussianPrior
+    from bench.training.features import Part
 
 TABLE = "TrPATE, table 5"
 
@@ -254,7 +254,7 @@ class TrPATEBayes(PATEBayes):
         """Return the backbone's features of `images`, or their pixels where there is none: (n, d)."""
         if not config.backbone:
             return super().seen(images, part, config, public, facts, context)
-        from bench.features import features_of
+        from bench.training.features import features_of
 
         found: NDArray[np.float32] = features_of(
             images, self._backbone(config, public, facts, context), context, part

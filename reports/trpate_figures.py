@@ -126,7 +126,7 @@ def _shows_sizes(material: Material) -> Sequence[str]:
 
 _TSNE = (
     "a t-SNE needs 5,000 images and their features, which no record holds; they are private, and are in a run's cache "
-    "only. bench.features.features_of makes them, scikit-learn's TSNE the embedding"
+    "only. bench.training.features.features_of makes them, scikit-learn's TSNE the embedding"
 )
 
 

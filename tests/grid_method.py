@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.privacy.ledger import Ledger
-from bench.processes import worker_pool
 from bench.registry import register_method
+from bench.training.context import Context
+from bench.training.processes import worker_pool
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class GridMethod(Method):
     def train_student(
         self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        from bench.student import make_student
+        from bench.training.student import make_student
 
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")

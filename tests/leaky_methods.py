@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.context import Context
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.interface import Method
 from bench.privacy.ledger import Ledger
+from bench.training.context import Context
 
 
 class Student(nn.Module):

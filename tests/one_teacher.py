@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from bench.context import Context
 from bench.core.config import Grid, Preset, setting
 from bench.core.progress import Progress
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
@@ -23,8 +22,9 @@ from bench.record import Record
 from bench.registry import METHODS
 from bench.run import run_cell
 from bench.store import RunDir
-from bench.student import make_student
-from bench.training import FitSettings, fit
+from bench.training.context import Context
+from bench.training.loop import FitSettings, fit
+from bench.training.student import make_student
 
 
 @dataclass(frozen=True)

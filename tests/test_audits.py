@@ -16,7 +16,6 @@ from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
 from bench.audited import audited_of, with_audits
 from bench.canaries import CanaryPlan, draw_canaries
-from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -26,6 +25,7 @@ from bench.record import Status
 from bench.run import run_cell
 from bench.siblings import Sibling
 from bench.storage.cache import Cache
+from bench.training.context import Context
 from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import batched
-from bench.batched import evenly, fitting, train_together, why_not
-from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
-from bench.ensemble import train_teachers
 from bench.models.build import build
-from bench.precision import Precision, arithmetic, check_precision
-from bench.settling import Settle, Settling
 from bench.storage.cache import Cache
-from bench.teacher import Arrays, Labels, TeacherTask
-from bench.training import FitSettings, fit
+from bench.training import vectorised as batched
+from bench.training.context import Context
+from bench.training.early_stopping import Settle, Settling
+from bench.training.ensemble import train_teachers
+from bench.training.loop import FitSettings, fit
+from bench.training.precision import Precision, arithmetic, check_precision
+from bench.training.teacher import Arrays, Labels, TeacherTask
+from bench.training.vectorised import evenly, fitting, train_together, why_not
 from methods._pate import ensemble_depends, train_ensemble
 from methods.pate import PATEConfig
 

@@ -26,27 +26,27 @@ from torch import Tensor, nn
 
 from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
 from attacks._decoder import Decoder, train_decoder
-from bench import checkpoint as module
-from bench.checkpoint import Checkpoint, MismatchError, flatten, restore
-from bench.context import Context
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Budget
-from bench.data_free import GeneratorSettings, train_generator
-from bench.gans import GanGenerator, GanSettings, train_gan
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
-from bench.models.source import LazyImages
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
-from bench.self_training import SelfTrainingSettings, train_self_trained
-from bench.semi_supervised import ImprovedGANSettings, train_improved_gan
 from bench.storage.cache import Cache
 from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
-from bench.training import FitSettings, fit
+from bench.training import checkpoint as module
+from bench.training.checkpoint import Checkpoint, MismatchError, flatten, restore
+from bench.training.context import Context
+from bench.training.data_free import GeneratorSettings, train_generator
+from bench.training.gan import GanGenerator, GanSettings, train_gan
+from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
+from bench.training.loop import FitSettings, fit
+from bench.training.pretraining import LazyImages
+from bench.training.self_training import SelfTrainingSettings, train_self_trained
 
 CLASSES = 3
 
@@ -458,7 +458,7 @@ def test_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: p
 def test_saved_every_so_often_and_never_for_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(module, "SECONDS", 120.0)
-    monkeypatch.setattr("bench.checkpoint.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.training.checkpoint.time.monotonic", lambda: now[0])
     cache = Cache(None, {})
     saved = Checkpoint(cache, "stage", {})
     keep = cache.keep
@@ -530,7 +530,7 @@ def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]],
 
 @pytest.mark.slow
 def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    program = "import bench.checkpoint as c; c.SECONDS = 0.0; from bench.cli import main; main()"
+    program = "import bench.training.checkpoint as c; c.SECONDS = 0.0; from bench.cli import main; main()"
     grid = ["--methods", "dp-sgd,dpsd", "--datasets", "digits", "--eps", "10", "--preset", "tiny", "--set", "epochs=3"]
     grid += ["--set", "iterations=20"]
 

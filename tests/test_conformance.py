@@ -11,7 +11,6 @@ import pytest
 import torch
 from leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
 
-from bench.context import Context
 from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -22,9 +21,10 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
-from bench.self_training import SelfTrainingSettings
 from bench.storage.cache import Cache
-from bench.training import FitSettings
+from bench.training.context import Context
+from bench.training.loop import FitSettings
+from bench.training.self_training import SelfTrainingSettings
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)

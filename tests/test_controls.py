@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import checkpoint, controls
+from bench import controls
 from bench.attack_record import Role
-from bench.context import Context
 from bench.controls import make_control, recipe
 from bench.core.progress import Progress, Stage
 from bench.core.seeds import Streams
@@ -20,7 +19,9 @@ from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.models.build import build
 from bench.storage.cache import Cache
-from bench.training import accuracy, fit
+from bench.training import checkpoint
+from bench.training.context import Context
+from bench.training.loop import accuracy, fit
 
 OPTIONS = {"num_classes": 3, "in_chans": 1, "img_size": 8}
 

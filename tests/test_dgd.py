@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, PrivacyUnit
-from bench.data_free import GeneratorSettings, generate, generator_terms, train_generator
-from bench.divergence import NotFiniteError, check_finite
 from bench.interface import Method
 from bench.models.autoencoders import VAE
 from bench.models.build import build
@@ -28,7 +25,10 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
-from bench.training import FitSettings, fit
+from bench.training.context import Context
+from bench.training.data_free import GeneratorSettings, generate, generator_terms, train_generator
+from bench.training.divergence import NotFiniteError, check_finite
+from bench.training.loop import FitSettings, fit
 from methods.dgd import DGD, DGDPrintedConfig
 from methods.dgd_plus import DGDPlus
 from methods.dgd_sound import DGDSound, DGDSoundConfig

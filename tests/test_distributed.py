@@ -16,18 +16,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData
-from bench.distributed import Share, fit_on_devices
-from bench.ensemble import train_teachers
 from bench.models.build import build
-from bench.settling import Settle
 from bench.storage.cache import Cache
-from bench.teacher import TeacherTask
-from bench.training import FitSettings, fit
+from bench.training.context import Context
+from bench.training.data_parallel import Share, fit_on_devices
+from bench.training.early_stopping import Settle
+from bench.training.ensemble import train_teachers
+from bench.training.loop import FitSettings, fit
+from bench.training.teacher import TeacherTask
 from methods import _dpsd
 from methods.dpsd import DPSDConfig
 
@@ -122,9 +122,9 @@ def test_processes_die_with_the_one_that_started_them(tmp_path: Path) -> None:
     program = tmp_path / "parent.py"
     program.write_text(
         "import torch\n"
-        "from bench.distributed import fit_on_devices\n"
+        "from bench.training.data_parallel import fit_on_devices\n"
         "from bench.models.classifiers import build\n"
-        "from bench.training import FitSettings\n"
+        "from bench.training.loop import FitSettings\n"
         "class Say:\n"
         "    def advance(self, steps=1):\n"
         "        print('step', flush=True)\n"
@@ -181,7 +181,7 @@ def test_large_teachers_take_all_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(args[4])  # type: ignore[arg-type]
         return model
 
-    monkeypatch.setattr("bench.distributed.fit_on_devices", on_devices)
+    monkeypatch.setattr("bench.training.data_parallel.fit_on_devices", on_devices)
     parts = [np.arange(30), np.arange(30, 61)]
     task = TeacherTask("small_cnn", 3, FitSettings(steps=1), devices=TWO)
     train_teachers(task, images, labels, parts, Streams(0))

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.divergence import NotFiniteError
 from bench.interface import Method
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
@@ -25,6 +23,8 @@ from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pai
 from bench.random_images import random_images
 from bench.registry import METHODS
 from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.divergence import NotFiniteError
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

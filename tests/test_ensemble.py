@@ -13,10 +13,10 @@ from torch import Tensor
 
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
-from bench.ensemble import check_disjoint, count_votes, train_teachers
-from bench.processes import worker_pool
-from bench.teacher import Arrays, Labels, TeacherTask
-from bench.training import FitSettings, predict
+from bench.training.ensemble import check_disjoint, count_votes, train_teachers
+from bench.training.loop import FitSettings, predict
+from bench.training.processes import worker_pool
+from bench.training.teacher import Arrays, Labels, TeacherTask
 
 TEACHERS = 5
 Data = tuple[Tensor, Tensor, Tensor, TeacherTask, list[Labels]]
@@ -146,8 +146,8 @@ def test_votes_are_counted() -> None:
 def test_a_chunk_goes_on_where_it_was_killed(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    from bench import checkpoint, ensemble
     from bench.storage.cache import Cache
+    from bench.training import checkpoint, ensemble
 
     images, labels, _, task, parts = data
     whole = train_teachers(task, images, labels, parts, Streams(3))

@@ -14,7 +14,6 @@ from PIL import Image
 from attacks._evaluator_nets import AUGMENTATIONS, Recipe, recipes
 from attacks.evaluators import Committee, _false_positives, check_disjoint, digests, gate, train_committee
 from attacks.inversion_scores import Observed, evaluate, expected_best, margin, score, summarise
-from bench.context import Context
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -23,7 +22,8 @@ from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.estimates import Estimate
 from bench.storage.cache import Cache
-from bench.training import FitSettings
+from bench.training.context import Context
+from bench.training.loop import FitSettings
 
 CLASSES = 6
 FACTS = Facts("shapes", 0, 0, 0, CLASSES, (1, 20, 16))
@@ -140,7 +140,7 @@ def test_few_photos_a_class_make_a_discriminant() -> None:
     net = few[2].train(images, labels, FACTS, torch.Generator().manual_seed(0), torch.device("cpu"))
     asked, truth = shapes(60, 3)
     level = truth < 3
-    from bench.training import predict
+    from bench.training.loop import predict
 
     right = predict(net, asked).argmax(1) == truth
     assert right[level].double().mean() > 0.9

@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from bench.context import Context
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
-from bench.features import CHUNK, features_of, image_digests, student_logits, trained_part
 from bench.models.build import build
 from bench.models.frozen_backbone import (
     BackboneSpec,
@@ -29,6 +27,8 @@ from bench.models.frozen_backbone import (
 )
 from bench.release import load_released, save_released
 from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.features import CHUNK, features_of, image_digests, student_logits, trained_part
 from methods._transfer import transfer_options
 
 SHAPE = (1, 8, 8)
@@ -213,7 +213,7 @@ def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
     from bench.controls import fresh
     from bench.core.types import Facts
-    from bench.training import FitSettings, fit
+    from bench.training.loop import FitSettings, fit
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)
     student = FrozenTransfer(backbone, DenseHead(backbone.num_features, 6, 3), 3).eval()

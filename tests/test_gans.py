@@ -10,10 +10,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from bench import gans
 from bench.core.errors import BenchError
-from bench.divergence import NotFiniteError
-from bench.gans import CONTINUOUS_CODES, KINDS, GanGenerator, GanSettings, Kind, train_gan
+from bench.training import gan as gans
+from bench.training.divergence import NotFiniteError
+from bench.training.gan import CONTINUOUS_CODES, KINDS, GanGenerator, GanSettings, Kind, train_gan
 
 
 def seed(number: int) -> torch.Generator:

@@ -15,7 +15,7 @@ from bench.core.errors import BenchError
 from bench.data.splits import partition
 from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.frozen_backbone import DenseHead
-from bench.processes import available_cores, one_thread
+from bench.training.processes import available_cores, one_thread
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 
@@ -157,7 +157,7 @@ def test_faster_than_a_loop() -> None:
 
     A loop over ten of them is timed, by the training loop of this project and by torch's own, and counted twentyfold.
     """
-    from bench.training import FitSettings, fit
+    from bench.training.loop import FitSettings, fit
 
     teachers, part, width, classes, fitting = 200, 200, 2048, 10, HeadSettings()
     generator = torch.Generator().manual_seed(0)
@@ -197,7 +197,7 @@ def test_faster_than_a_loop() -> None:
     fitted = np.mean([accuracy(head(asked)) for head in ours])
     print(
         f"\n200 heads at once: {together:.1f} s, {100 * found:.2f}%; one by one by torch: {plain:.0f} s "
-        f"({plain / together:.0f} times), {100 * alone:.2f}%; by bench.training.fit: {loop:.0f} s "
+        f"({plain / together:.0f} times), {100 * alone:.2f}%; by bench.training.loop.fit: {loop:.0f} s "
         f"({loop / together:.0f} times), {100 * fitted:.2f}%"
     )
     assert abs(found - alone) < 1e-3

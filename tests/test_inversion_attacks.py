@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -22,7 +21,8 @@ from bench.models.build import build
 from bench.registry import ATTACKS
 from bench.storage.cache import Cache
 from bench.target import Target
-from bench.training import FitSettings, accuracy, fit
+from bench.training.context import Context
+from bench.training.loop import FitSettings, accuracy, fit
 
 NAMES = ("brep-mi", "data-free", "gmi", "inversion-network", "mi-face", "plg-mi")
 CLASSES = 4

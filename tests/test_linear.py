@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from bench.context import Context
 from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -28,6 +27,7 @@ from bench.privacy.noise import SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
 from bench.storage.cache import Cache
+from bench.training.context import Context
 from methods import _linear
 from methods._linear import clipped_sum
 from methods.dp_linear import DPLinear

@@ -21,8 +21,8 @@ from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
 from bench.models.registration import model_options
 from bench.models.text_nets import set_words
 from bench.release import load_released, save_released
-from bench.student import make_student
-from bench.training import FitSettings, accuracy, fit, predict
+from bench.training.loop import FitSettings, accuracy, fit, predict
+from bench.training.student import make_student
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),
                      elements=st.integers(0, 9))  # fmt: skip

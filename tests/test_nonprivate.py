@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.context import Context
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -19,6 +18,7 @@ from bench.privacy.ledger import seeded_ledger
 from bench.privacy.noninterference import private_pair, public_set
 from bench.registry import METHODS
 from bench.storage.cache import Cache
+from bench.training.context import Context
 from methods._students import some_records
 
 CONFIGS: dict[str, dict[str, Any]] = {

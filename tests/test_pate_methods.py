@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -20,6 +19,7 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.registry import METHODS
 from bench.storage.cache import Cache
+from bench.training.context import Context
 from methods._pate import ensemble_votes
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig
@@ -174,8 +174,8 @@ def test_students_of_two_budgets_have_noise_of_their_own() -> None:
 def test_every_kind_of_student_training_learns_from_right_answers(
     training: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.self_training import SelfTrainingSettings
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
+    from bench.training.self_training import SelfTrainingSettings
     from methods._pate import train_on_answers
 
     short = FitSettings(steps=60, batch_size=30, lr=0.05)

@@ -12,7 +12,6 @@ import torch
 from one_teacher import Config, OneTeacher, one_cell
 
 from bench.canaries import CanaryPlan, draw_canaries
-from bench.context import Context
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
@@ -22,7 +21,8 @@ from bench.privacy.noninterference import check_method
 from bench.run import make_shard, run_cell
 from bench.siblings import train_sibling
 from bench.storage.cache import Cache
-from bench.student import make_student
+from bench.training.context import Context
+from bench.training.student import make_student
 
 drawn: list[float] = []
 """What shards drew, in their order."""

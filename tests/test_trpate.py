@@ -11,14 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.context import Context
 from bench.core.config import Preset, build_config, parse_overrides
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
-from bench.features import features_of
 from bench.heads import head_labels
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -29,6 +27,8 @@ from bench.privacy.noise import SecureNoise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.registry import METHODS
 from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.features import features_of
 from methods.trpate import TrPATE, TrPATEConfig
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)
@@ -195,7 +195,7 @@ class BatchNormedVotes(TrPATE):
     name = "batch-normed-votes"
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
-        from bench.ensemble import count_votes
+        from bench.training.ensemble import count_votes
 
         backbone = self._backbone(config, public, private.facts, context)
         features = features_of(private.images, backbone, context, "private")
@@ -251,7 +251,7 @@ def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
 
 def test_another_data_set_as_source_and_parts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source is read batch by batch; a tenth of it has a tenth of every class, and is another backbone."""
-    from bench.models.source import LazyImages
+    from bench.training.pretraining import LazyImages
     from methods._transfer import _source_records
 
     public = PublicData(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), "made up")

@@ -9,7 +9,6 @@ import torch
 from sentences import counted, sentences
 
 from bench import naive_bayes as nb
-from bench.context import Context
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -24,7 +23,8 @@ from bench.privacy.noninterference import check_method
 from bench.registry import METHODS
 from bench.release import load_released, save_released
 from bench.storage.cache import Cache
-from bench.training import accuracy
+from bench.training.context import Context
+from bench.training.loop import accuracy
 from methods.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 
 WORDS = Facts("made up", 400, 100, 200, 2, (2, 1, 12), public_benchmark=True)

@@ -49,7 +49,7 @@ class NoiseKind(StrEnum):
 
 
 class PrecisionKind(StrEnum):
-    """In which numbers teacher ensembles are trained and asked; see :mod:`bench.precision`."""
+    """In which numbers teacher ensembles are trained and asked; see :mod:`bench.training.precision`."""
 
     FLOAT32 = "float32"
     TF32 = "tf32"

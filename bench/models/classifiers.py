@@ -65,7 +65,7 @@ def pate_mnist(
     tensorflow/privacy: same-padded convolutions, 3x3 max pools of stride 2, response normalisation, truncated normal
     starts of 1e-4 (convolutions), 0.04 (dense) and 1/192 (last). Pooling goes before the first ReLU, which gives the
     same values faster. The code's weight decay, 0.004 on the two dense layers, is the `dense_decay` of
-    :class:`bench.training.FitSettings`.
+    :class:`bench.training.loop.FitSettings`.
     """
     layers: list[nn.Module] = [
         BytesAboutHalf(),

@@ -17,10 +17,10 @@ from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
-from bench.checkpoint import Checkpoint, Loop
 from bench.core.errors import BenchError
 from bench.privacy import events
-from bench.transforms import as_float
+from bench.training.checkpoint import Checkpoint, Loop
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

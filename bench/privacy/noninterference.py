@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.context import Context
 from bench.core.config import parse_overrides
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -24,6 +23,7 @@ from bench.interface import Method
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.storage.cache import Cache, canonical_json
+from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,7 @@ from bench.models.registration import model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
 from bench.registry import register_method
-from bench.training import FitSettings, fit
+from bench.training.loop import FitSettings, fit
 
 
 @dataclass(frozen=True)

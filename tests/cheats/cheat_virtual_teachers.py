@@ -20,7 +20,7 @@ from bench.models.registration import model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import GNMax
 from bench.registry import register_method
-from bench.training import FitSettings, fit, predict
+from bench.training.loop import FitSettings, fit, predict
 
 
 @dataclass(frozen=True)

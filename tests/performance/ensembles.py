@@ -28,17 +28,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.batched import train_together
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Facts
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
-from bench.ensemble import Ensemble, train_teachers
 from bench.models.build import build
-from bench.precision import arithmetic
-from bench.teacher import Arrays, Labels, TeacherTask, train_teacher
-from bench.training import Batches, predict, tune_malloc
-from bench.transforms import shifted
+from bench.training.ensemble import Ensemble, train_teachers
+from bench.training.loop import Batches, predict, tune_malloc
+from bench.training.precision import arithmetic
+from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
+from bench.training.transforms import shifted
+from bench.training.vectorised import train_together
 from methods._pate import augmented_settings
 from methods.pate import PATEConfig
 

@@ -12,10 +12,10 @@ from ensembles import Row, Setting, rows_of
 from torch import Tensor
 
 from bench.core.seeds import Streams
-from bench.ensemble import train_teachers
-from bench.precision import Precision
-from bench.teacher import Arrays, TeacherTask
-from bench.training import FitSettings
+from bench.training.ensemble import train_teachers
+from bench.training.loop import FitSettings
+from bench.training.precision import Precision
+from bench.training.teacher import Arrays, TeacherTask
 
 
 def close(one: Row, other: Row) -> bool:

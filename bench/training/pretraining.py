@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from bench.core.seeds import Streams, seeded
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, headless, prepared, state_digest
-from bench.training import FitSettings, fit
+from bench.training.loop import FitSettings, fit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.context import Context
     from bench.core.types import Facts
     from bench.data.spec import Records
     from bench.storage.cache import Arrays
+    from bench.training.context import Context
 
 VERSION = 1
 """Raised whenever the same source and settings would give another backbone."""
@@ -32,7 +32,7 @@ HALF = 0.5
 
 
 class LazyImages:
-    """Images that are read batch by batch, for a source that no memory holds; :func:`bench.training.fit` takes them."""
+    """Images that are read batch by batch, for a source that no memory holds; ``fit`` takes them."""
 
     def __init__(self, records: Records, which: NDArray[np.int64]) -> None:
         """Stand for the images at the positions `which` of `records`."""

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
 from bench.models.build import features_and_logits
 from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
-from bench.training import Batches
-from bench.transforms import as_float, shifted
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.loop import Batches
+from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -52,7 +52,7 @@ class ImprovedGANSettings:
     unlabelled_weight: float = 1.0
     ema: float | None = 0.9999
     """Decay of the average of the student's weights; None for the last weights. Warmed up as in
-    :class:`bench.training.FitSettings`, where the published average starts from zero."""
+    :class:`bench.training.loop.FitSettings`, where the published average starts from zero."""
     start_images: int = 500
     """Images for the data-dependent start of weight-normed layers; 0 for none."""
     linear_decay_from: float = 1.0
@@ -90,7 +90,7 @@ def train_improved_gan(
 
     `images` (m, channels, height, width) with `labels`, int64 (m,), are the labelled ones; `unlabelled` (n, ...) the
     others, of which the labelled ones may be some; uint8, or float in [0, 1]. `stage` is advanced at every step;
-    `checkpoint` is as for :func:`bench.training.fit`.
+    `checkpoint` is as for :func:`bench.training.loop.fit`.
 
     Raises :class:`BenchError` without a labelled image or with fewer than two unlabelled ones, or where training
     diverges.

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.core.seeds import seeded
-from bench.precision import Precision, arithmetic, check_precision
-from bench.processes import one_thread
-from bench.training import FitSettings, fit, predict
+from bench.training.loop import FitSettings, fit, predict
+from bench.training.precision import Precision, arithmetic, check_precision
+from bench.training.processes import one_thread
 
 if TYPE_CHECKING:
-    from bench.checkpoint import Checkpoint
     from bench.core.seeds import Streams
+    from bench.training.checkpoint import Checkpoint
 
 
 Labels = NDArray[np.int64]
@@ -85,7 +85,7 @@ def train_teacher(
         order = streams.torch("order")
         # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
         if len(task.devices) > 1:
-            from bench.distributed import fit_on_devices
+            from bench.training.data_parallel import fit_on_devices
 
             fit_on_devices(
                 model, images, labels, task.settings, order, task.devices, precision=task.precision, must_converge=False

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.settling import Settle, holding, settling_for
-from bench.transforms import as_float, shifted
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.early_stopping import Settle, holding, settling_for
+from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -100,7 +100,7 @@ class FitSettings:
 
 
 class BatchShare(Protocol):
-    """One process's part of every batch; see :class:`bench.distributed.Share`."""
+    """One process's part of every batch; see :class:`bench.training.data_parallel.Share`."""
 
     def reseed(self) -> None:
         """Give this process random numbers of its own."""
@@ -142,7 +142,7 @@ def fit(
     advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
     training that was stopped goes on from there; whoever made it clears it. `watched` are the public images, like
     `images`, that the rule `settle` looks at. With a `share` this process trains on its part of each batch, together
-    with others, and without a checkpoint: see :mod:`bench.distributed`. `stop` is asked before each step,
+    with others, and without a checkpoint: see :mod:`bench.training.data_parallel`. `stop` is asked before each step,
     with the number of steps done, whether training ends here; it may look at the model, but draws nothing at random.
 
     Raises :class:`BenchError` for an empty set, labels of another length, or a loss that is not finite.

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.training import FitSettings, fit, predict
-from bench.transforms import as_float, shifted
+from bench.training.checkpoint import Checkpoint
+from bench.training.loop import FitSettings, fit, predict
+from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -79,7 +79,7 @@ def train_self_trained(
 
     `make` builds a fresh net, whose weights are drawn here. Images are uint8, or float in [0, 1]; the pool (n, ...) may
     hold the labelled ones. `stage` is advanced at every optimiser step; `checkpoint` is as for
-    :func:`bench.training.fit`.
+    :func:`bench.training.loop.fit`.
 
     Raises :class:`BenchError` without a labelled image or with an empty pool.
     """

@@ -2,8 +2,8 @@
 
 A GPU is not filled by one teacher. Here the weights of many are stacked, (teachers, ...), and one forward pass, one
 backward pass and one step of the optimiser serve them all. Each teacher has the start, the order of batches and the
-shifts of :func:`bench.teacher.train_teacher`, from its own streams, so that in float32 its weights are those of the
-loop up to rounding.
+shifts of :func:`bench.training.teacher.train_teacher`, from its own streams, so that in float32 its weights are those
+of the loop up to rounding.
 
 What one teacher becomes does not depend on the records of the others. Shapes, and with them kernels, are chosen from
 what is public: the net, the number of teachers, the sizes of their parts, the memory that is free. No operation sums,
@@ -34,15 +34,15 @@ from torch.overrides import TorchFunctionMode
 
 from bench.core.errors import BenchError
 from bench.core.seeds import seeded
-from bench.precision import arithmetic
-from bench.settling import settling_for
-from bench.training import Batches, dense_weights, make_optimizer
-from bench.transforms import as_float, moved
+from bench.training.early_stopping import settling_for
+from bench.training.loop import Batches, dense_weights, make_optimizer
+from bench.training.precision import arithmetic
+from bench.training.transforms import as_float, moved
 
 if TYPE_CHECKING:
     from bench.core.seeds import Streams
-    from bench.teacher import Arrays, Labels, TeacherTask
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
+    from bench.training.teacher import Arrays, Labels, TeacherTask
 
 VERSION = 1
 """Raised whenever the same task would give other weights: part of the names of artefacts made here."""
@@ -287,8 +287,8 @@ def _plan(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield, for each step, the records (teachers, batch) and their moves (2, teachers * batch, 1), None without shift.
 
-    Each teacher's generator is asked in the order of :func:`bench.training.fit`, but once for all moves of an epoch:
-    torch's generator on the CPU gives them one by one.
+    Each teacher's generator is asked in the order of :func:`bench.training.loop.fit`, but once for all moves of an
+    epoch: torch's generator on the CPU gives them one by one.
     """
     generators = [stream.torch("order") for stream in streams]
     for generator in generators:
@@ -329,7 +329,7 @@ def _trained(net: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torch.device) -> _Stack:
     """Build each teacher's net from its own stream and stack what is in them."""
-    from bench.processes import one_thread
+    from bench.training.processes import one_thread
 
     nets = []
     with one_thread():

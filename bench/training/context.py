@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from bench.checkpoint import Checkpoint
     from bench.core.progress import Progress
     from bench.core.seeds import Streams
-    from bench.precision import Precision
     from bench.storage.cache import Cache
+    from bench.training.checkpoint import Checkpoint
+    from bench.training.precision import Precision
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Context:
         `depends` names everything that the stage depends on besides the data set, the seed and the device, by the rule
         of :meth:`bench.storage.cache.Cache.get`.
         """
-        from bench.checkpoint import Checkpoint
+        from bench.training.checkpoint import Checkpoint
 
         return Checkpoint(
             self.cache,

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
-from bench.processes import one_thread, worker_pool
-from bench.training import predict
+from bench.training.loop import predict
+from bench.training.processes import one_thread, worker_pool
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
     from numpy.typing import NDArray
 
-    from bench.context import Context
     from bench.storage.cache import Arrays, Cache
+    from bench.training.context import Context
 
 CHUNK = 1_000
 """Images per artefact."""
@@ -71,7 +71,8 @@ def student_logits(student: nn.Module, images: Tensor, context: Context, part: P
 def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:
     """Return what of `student` is trained, and what that is given for `images`: a head and features, or all and images.
 
-    So :func:`bench.training.fit` and :func:`bench.training.predict` serve for both, and a backbone sees an image once.
+    So :func:`bench.training.loop.fit` and :func:`bench.training.loop.predict` serve for both, and a backbone sees an
+    image once.
     """
     if not isinstance(student, FrozenTransfer):
         return student, images
@@ -171,7 +172,7 @@ def _each(
 
 @torch.no_grad()
 def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) -> Tensor:
-    from bench.transforms import as_float
+    from bench.training.transforms import as_float
 
     batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
     # Of one thread's sums the order is fixed, so workers, threads and one process give the same features.

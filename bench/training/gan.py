@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop, Part
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
-from bench.divergence import check_finite
 from bench.models.layers import Normalise
-from bench.training import Batches
-from bench.transforms import as_float
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import check_finite
+from bench.training.loop import Batches
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -184,7 +184,7 @@ def train_gan(
 
     Raises:
         BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
-            outside 0..classes - 1, or (as :class:`bench.divergence.NotFiniteError`) a loss that is not finite.
+            outside 0..classes - 1, or (as :class:`bench.training.divergence.NotFiniteError`) a loss that is not finite.
 
     """
     _check(kind, images, labels, classes)

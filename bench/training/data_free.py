@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.checkpoint import Checkpoint, Loop, Part
-from bench.divergence import check_finite
 from bench.models.build import features_and_logits
-from bench.transforms import shifted
+from bench.training.checkpoint import Checkpoint, Loop, Part
+from bench.training.divergence import check_finite
+from bench.training.transforms import shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
-    from bench.gans import GanGenerator
     from bench.models.generators import DataFreeGenerator
+    from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
 """How the two terms are read that the papers print otherwise than DAFL computes them; see :func:`generator_terms`."""
@@ -86,7 +86,7 @@ def train_generator(
 ) -> DataFreeGenerator:
     """Train `net` in place against the fixed `classifier` (Eq. 2 of DGD) and return it, in evaluation mode.
 
-    `stage` is advanced at every step; `checkpoint` is as for :func:`bench.training.fit`.
+    `stage` is advanced at every step; `checkpoint` is as for :func:`bench.training.loop.fit`.
     Raises :class:`NotFiniteError` where a term is no number any more.
     """
     net.to(device).train()

@@ -1,11 +1,11 @@
 """One net trained on several devices of one machine, a share of every batch on each.
 
 For a net that is too large, or too slow, for one device; many small nets are better off as one program on one device
-(:mod:`bench.batched`). Each device has a process with a copy of the net. All draw the same batches and shifts from the
-same generator, compute the gradient of their share, and add the gradients up, weighted by the sizes of the shares: the
-gradient of the whole batch up to rounding, so that all copies stay equal. Two things differ from one device: layers
-that draw random numbers draw others, and batch normalisation sees its device's share only, as is usual; its running
-statistics are averaged at the end.
+(:mod:`bench.training.vectorised`). Each device has a process with a copy of the net. All draw the same batches and
+shifts from the same generator, compute the gradient of their share, and add the gradients up, weighted by the sizes of
+the shares: the gradient of the whole batch up to rounding, so that all copies stay equal. Two things differ from one
+device: layers that draw random numbers draw others, and batch normalisation sees its device's share only, as is usual;
+its running statistics are averaged at the end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
 
 from bench.core.errors import BenchError
-from bench.precision import Precision, arithmetic, check_precision
+from bench.training.precision import Precision, arithmetic, check_precision
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
-    from bench.training import FitSettings
+    from bench.training.loop import FitSettings
 
 PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others' gradients before it gives up."""
@@ -93,9 +93,9 @@ def fit_on_devices(
 ) -> nn.Module:
     """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first of them.
 
-    As :func:`bench.training.fit`, to which the rest of the arguments go, trains on one: the same weights up to rounding
-    for a net without random numbers and batch normalisation. Processes end with the one that called; where one fails
-    or is killed, the others are ended.
+    As :func:`bench.training.loop.fit`, to which the rest of the arguments go, trains on one: the same weights up to
+    rounding for a net without random numbers and batch normalisation. Processes end with the one that called; where one
+    fails or is killed, the others are ended.
 
     Raises :class:`BenchError` for devices of several kinds or named twice, for a rule of early stopping, and where a
     process fails.
@@ -158,8 +158,8 @@ def _train_share(
     rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
 ) -> None:
     """Be one of the processes."""
-    from bench.processes import start_worker
-    from bench.training import fit
+    from bench.training.loop import fit
+    from bench.training.processes import start_worker
 
     start_worker()
     precision, must_converge = options

@@ -4,8 +4,8 @@ A teacher is a function of its own part, its own random stream (named by its num
 else: not of how many teachers there are beside it, nor of the chunk or the worker process that trains it. So changing
 one record changes one teacher and at most one vote per query, which is the sensitivity that every vote mechanism here
 assumes. To keep that true to the byte, each teacher is trained by itself on a CPU, on one thread, in one loop, which is
-faster there than programs that batch small nets. On a GPU one program trains many: see :mod:`bench.batched`, also for
-why that leaves teachers apart.
+faster there than programs that batch small nets. On a GPU one program trains many: see
+:mod:`bench.training.vectorised`, also for why that leaves teachers apart.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
-from bench.precision import arithmetic
-from bench.processes import one_thread
-from bench.teacher import Arrays, Labels, Result, TeacherTask, _rebuilt, teacher_labels, train_teacher
-from bench.training import predict
+from bench.training.loop import predict
+from bench.training.precision import arithmetic
+from bench.training.processes import one_thread
+from bench.training.teacher import Arrays, Labels, Result, TeacherTask, _rebuilt, teacher_labels, train_teacher
 
 if TYPE_CHECKING:
-    from bench.checkpoint import Checkpoint
     from bench.core.progress import Stage
     from bench.core.seeds import Streams
+    from bench.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Ensemble:
         return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
 
     def _together(self) -> bool:
-        from bench.batched import why_not
+        from bench.training.vectorised import why_not
 
         return self.task.together and not why_not(self.task, self.shape)
 
     def _logits_together(self, images: Tensor, stage: Stage | None) -> Tensor:
-        from bench.batched import logits_together
+        from bench.training.vectorised import logits_together
 
         found = logits_together(self.task, self.states, images)
         if stage is not None:
@@ -195,7 +195,7 @@ def _finished(saved: Checkpoint | None) -> list[Arrays]:
 
 def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:
     """Whether the teachers are to be trained as one program and can be; say why not where they cannot."""
-    from bench.batched import why_not
+    from bench.training.vectorised import why_not
 
     if not task.together:
         return False
@@ -216,7 +216,7 @@ def _trained_together(
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Train the teachers of the `missing` chunks, as many at once as fit, and yield them chunk by chunk."""
-    from bench.batched import evenly, fitting, train_together
+    from bench.training.vectorised import evenly, fitting, train_together
 
     if not missing:
         return
