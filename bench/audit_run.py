@@ -290,7 +290,7 @@ def count_guesses(
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
     """Draw from every distinct mechanism of the record's ledger on the worst adjacent inputs that are known."""
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.mechanism_audit import audit_events
 
     if not options.draws or record.privacy is None:

@@ -101,8 +101,8 @@ def lnmax(
     """Arg max of votes with Laplace noise (PATE 2017)."""
     from bench.privacy.accountants import account, pate_moments
     from bench.privacy.conversions import check_delta
+    from bench.privacy.data_dependent import lnmax_rows
     from bench.privacy.events import LNMax
-    from bench.privacy.votes import lnmax_rows
 
     check_delta(delta)
     LNMax(gamma, 1, secure)
@@ -139,8 +139,8 @@ def gnmax(
     """Arg max of votes with Gaussian noise (PATE 2018)."""
     from bench.privacy.accountants import account
     from bench.privacy.conversions import check_delta
+    from bench.privacy.data_dependent import gnmax_rows
     from bench.privacy.events import GNMax
-    from bench.privacy.votes import gnmax_rows
 
     check_delta(delta)
     GNMax(sigma, 1)
@@ -178,9 +178,9 @@ def confident_gnmax(
 
     from bench.privacy.accountants import account
     from bench.privacy.conversions import check_delta
+    from bench.privacy.data_dependent import confident_rows
     from bench.privacy.events import ConfidentGNMax
     from bench.privacy.pate import log_answered
-    from bench.privacy.votes import confident_rows
 
     check_delta(delta)
     ConfidentGNMax(threshold, sigma1, sigma2, 1, 1)
@@ -212,8 +212,8 @@ def _sanitised(
     import numpy as np
 
     from bench.privacy.accountants import pate_2018
-    from bench.privacy.pate_smooth import sanitise
-    from bench.privacy.votes import sanitised_rows
+    from bench.privacy.data_dependent import sanitised_rows
+    from bench.privacy.smooth_sensitivity import sanitise
 
     if counts is None:
         raise BenchError("--sanitise releases a figure that depends on votes: give them with --votes.")
@@ -347,7 +347,7 @@ def impossible(
     from json import dumps
 
     from bench.core.types import Budget
-    from bench.privacy.impossible import probability_bound, remark, rounded_up
+    from bench.privacy.utility_bound import probability_bound, remark, rounded_up
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:

@@ -79,8 +79,8 @@ def claimed_pate(
     """PATE 2017: the figure on votes as printed, or the closed form without votes."""
     from bench.privacy import claims
     from bench.privacy.accountants import account
+    from bench.privacy.data_dependent import lnmax_rows
     from bench.privacy.events import LNMax
-    from bench.privacy.votes import lnmax_rows
 
     if (queries is None) == (votes is None):
         raise BenchError("give one of --queries and --votes.")
@@ -151,7 +151,7 @@ def claimed_dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, delta: Delta = 1
     """DGD: the closed form, and what its label queries alone cost."""
     from bench.privacy import claims
     from bench.privacy.accountants import account
-    from bench.privacy.event import positive
+    from bench.privacy.base_event import positive
     from bench.privacy.events import LNMax
 
     positive("eps0", eps0)
@@ -166,8 +166,8 @@ def claimed_dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, delta: Delta = 1
 def proven_dgd(eps0: Eps0, queries: Queries, delta: Delta = 1e-5, json: Json = False) -> None:
     """DGD: infinite, as private data goes round the mechanisms; below it, the label queries alone."""
     from bench.privacy.accountants import account
+    from bench.privacy.base_event import positive
     from bench.privacy.claims import DGD_BYPASS
-    from bench.privacy.event import positive
     from bench.privacy.events import Bypass, LNMax
 
     positive("eps0", eps0)

@@ -28,7 +28,7 @@ from bench.core.types import (
 from bench.training.context import Context
 
 if TYPE_CHECKING:
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 
@@ -58,7 +58,7 @@ class Method(abc.ABC):
     """False for a baseline without any privacy: it is run once for all epsilons."""
     single_teacher: ClassVar[bool] = False
     """True where the privacy proof uses only that each answer of one teacher is bounded, so that it holds between any
-    two teachers, and only the teacher tells the classes' names. See :mod:`bench.privacy.impossible`."""
+    two teachers, and only the teacher tells the classes' names. See :mod:`bench.privacy.utility_bound`."""
 
     @classmethod
     @abc.abstractmethod

@@ -213,7 +213,7 @@ def _audit_note(privacy: Privacy) -> str:
 
 
 def _plausibility(found: Plausibility) -> str:
-    from bench.privacy.impossible import remark, rounded_up
+    from bench.privacy.utility_bound import remark, rounded_up
 
     if found.probability >= 1:
         return "nothing is known against such an accuracy"

@@ -10,7 +10,7 @@ from typing import Any
 from bench.core.errors import BenchError
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
-from bench.privacy.event import Event
+from bench.privacy.base_event import Event
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import _Unused
 from bench.record import Privacy, Record

@@ -65,7 +65,7 @@ class Plausibility(Row):
     """What the claimed epsilon says of the measured accuracy, where the claim holds between any two teachers.
 
     Above `threshold`, a share of the test records, the accuracy is with at most this `probability`; see
-    :mod:`bench.privacy.impossible`.
+    :mod:`bench.privacy.utility_bound`.
     """
 
     probability: float

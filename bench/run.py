@@ -20,9 +20,9 @@ from bench.data_source import DataSource
 from bench.interface import Method
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
-from bench.privacy.impossible import probability_bound
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
+from bench.privacy.utility_bound import probability_bound
 from bench.provenance import Clock
 from bench.record import (
     Accountant,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.types import PrivacyUnit
-from bench.privacy.impossible import remark
+from bench.privacy.utility_bound import remark
 from bench.record import Accountant, Privacy, Record
 from bench.text import epsilon_text, md
 

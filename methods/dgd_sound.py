@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 

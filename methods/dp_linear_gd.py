@@ -31,7 +31,7 @@ from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 
 if TYPE_CHECKING:
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 

@@ -26,7 +26,7 @@ from bench.registry import register_method
 from bench.training.context import Context
 
 if TYPE_CHECKING:
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 

@@ -37,7 +37,7 @@ from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
     from methods._dpsd import Annotate
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.events import Gaussian
     from bench.privacy.ledger import Ledger
     from bench.training.ensemble import Ensemble

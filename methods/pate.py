@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.events import ConfidentGNMax
     from bench.privacy.ledger import Ledger
 
@@ -124,7 +124,7 @@ class PATEConfident(PATEFamily):
         )
         found = config.at(cls.payable(queries, facts))
         if config.claim == "sanitised":
-            from bench.privacy.pate_smooth import check_release
+            from bench.privacy.smooth_sensitivity import check_release
 
             if not facts.public_benchmark:
                 raise BenchError(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.event import Event
+    from bench.privacy.base_event import Event
     from bench.privacy.ledger import Ledger
 
 SOURCE = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
@@ -78,7 +78,7 @@ class PATEGNMax(PATEFamily):
         )
         found = dataclasses.replace(config, queries=cls.payable(queries, facts))
         if config.claim == "sanitised":
-            from bench.privacy.pate_smooth import check_release
+            from bench.privacy.smooth_sensitivity import check_release
 
             if not facts.public_benchmark:
                 raise BenchError(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from bench.attack_record import AuditRecord
 from bench.audited import audited_of, no_power
 from bench.core.types import PrivacyUnit
-from bench.privacy.impossible import remark
+from bench.privacy.utility_bound import remark
 from bench.record import Record, Status
 from bench.storage.cache import digest_of
 from bench.text import epsilon_text, md

@@ -3,7 +3,7 @@
 ``leaderboards/reported/numbers.csv`` has one line for each number, as it is printed; ``systems.yaml`` says what is
 known of each system. Both are written by hand and checked here. A verdict is about the printed epsilon for the unit
 that is named, not about the accuracy. "impossible as claimed" is computed, for systems whose proof holds between any
-two teachers: see :mod:`bench.privacy.impossible`.
+two teachers: see :mod:`bench.privacy.utility_bound`.
 
 It imports no torch: the board and the plots read it.
 """
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
-from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
+from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
 from reports.positions import Positions
 
 FOLDER = Path(__file__).parent.parent / "leaderboards" / "reported"
@@ -336,7 +336,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
             f"Under a claim that holds between any two teachers such an accuracy has probability at most "
             f"{rounded_up(probability)}. {reason}"
         )
-        source = f"bench/privacy/impossible.py; {source}"
+        source = f"bench/privacy/utility_bound.py; {source}"
     return Reported(
         **number.model_dump(),
         method=override.method or system.method,

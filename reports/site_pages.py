@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from bench.attack_record import AttackRecord, AuditRecord, Channel
 from bench.commands import command_for
-from bench.privacy.impossible import rounded_up
+from bench.privacy.utility_bound import rounded_up
 from bench.record import Accountant, Record
 from bench.text import epsilon_text
 from reports.attacks import percent

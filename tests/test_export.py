@@ -24,7 +24,7 @@ from bench.core.types import Released
 from bench.export import export_student
 from bench.models.build import build
 from bench.models.registration import model_options
-from bench.privacy.impossible import remark
+from bench.privacy.utility_bound import remark
 from bench.record import Plausibility, Record, Student
 from bench.release import load_released, save_released
 from bench.store import RunDir

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli_epsilon import app
-from bench.privacy import accountants, claims, conversions, pate, pate_smooth
+from bench.privacy import accountants, claims, conversions, pate
+from bench.privacy import smooth_sensitivity as pate_smooth
 from bench.privacy.accountants import account, accountant, proven
 from bench.privacy.calibrate import largest_count, smallest_noise
 from bench.privacy.events import DPSGD, Bypass, Event, Gaussian, GNMax, LNMax, RandomizedResponse

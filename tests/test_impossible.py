@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from bench.cli_epsilon import app
 from bench.core.errors import BenchError
 from bench.listing import record_page
-from bench.privacy.impossible import bounds, codes, probability_bound, remark, rounded_up
+from bench.privacy.utility_bound import bounds, codes, probability_bound, remark, rounded_up
 from bench.record import Plausibility, Record, parse_record
 from reports.leaderboard import build_board, to_csv
 

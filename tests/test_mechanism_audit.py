@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import mechanisms
 from bench.privacy.audit_pairs import once
-from bench.privacy.event import Event
+from bench.privacy.base_event import Event
 from bench.privacy.events import (
     DPSGD,
     Bypass,

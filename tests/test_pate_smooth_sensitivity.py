@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy import pate, pate_smooth
+from bench.privacy import pate
+from bench.privacy import smooth_sensitivity as pate_smooth
+from bench.privacy.data_dependent import release_rows
 from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax
 from bench.privacy.pate import check_votes
-from bench.privacy.votes import release_rows
 
 Floats = NDArray[np.float64]
 MANY = settings(max_examples=100, deadline=None)

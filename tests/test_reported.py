@@ -20,7 +20,7 @@ from bench.core.types import PrivacyUnit
 from bench.privacy import claims
 from bench.privacy.accountants import account
 from bench.privacy.events import LNMax
-from bench.privacy.impossible import IMPLAUSIBLE, probability_bound, rounded_up
+from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
 from bench.registry import METHODS
 from reports.contradictions import conflicts, drop_errors, drop_parts
 from reports.reported import (
@@ -184,7 +184,7 @@ def test_what_no_epsilon_allows_is_computed() -> None:
         stated = re.search(r"probability at most ([0-9.e-]+)\. ", row.reason)
         assert stated
         assert float(stated[1]) == pytest.approx(bound, rel=0.1)
-        assert row.source.startswith("bench/privacy/impossible.py")
+        assert row.source.startswith("bench/privacy/utility_bound.py")
     first = one("dpsd", "I", "DPDFD", "fmnist", 1)
     assert rounded_up(probability_bound(1, 1e-5, 0.8386, uniform).probability) in first.reason
     # Too few classes, or an accuracy below a half: nothing follows, and the verdict on the proof stands.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.privacy import mechanisms
+from bench.privacy.base_event import Event
 from bench.privacy.conversions import exact_gaussian_epsilon, gaussian_delta
-from bench.privacy.event import Event
 from bench.privacy.events import (
     ConfidentGNMax,
     Gaussian,

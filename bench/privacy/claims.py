@@ -16,8 +16,8 @@ from bench.core.errors import BenchError
 from bench.core.types import Claim
 from bench.privacy import accountants, pate
 from bench.privacy.accountants import Accounted
+from bench.privacy.base_event import positive, whole
 from bench.privacy.conversions import check_delta, check_epsilon
-from bench.privacy.event import positive, whole
 from bench.privacy.events import DPSGD, Gaussian
 
 DGD_BYPASS = (

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
-from bench.privacy.event import EVENTS, Event, positive, whole
+from bench.privacy.base_event import EVENTS, Event, positive, whole
 from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
 
 __all__ = [

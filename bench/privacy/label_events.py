@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
-from bench.privacy.event import Event, positive, whole
+from bench.privacy.base_event import Event, positive, whole
 
 Floats = NDArray[np.float64]
 

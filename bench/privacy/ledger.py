@@ -19,7 +19,7 @@ import numpy as np
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import mechanisms
-from bench.privacy.event import Event, positive
+from bench.privacy.base_event import Event, positive
 from bench.privacy.events import (
     DPSGD,
     Bypass,
@@ -309,15 +309,16 @@ class Ledger:
     def sanitised(self, delta: float) -> Claim:
         """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
 
-        PATE 2018, section 4 and appendix B, with the defaults of :func:`bench.privacy.pate_smooth.default_release`. The
-        Renyi order is chosen without the votes. The draw's own cost is in it; a second one would cost again.
+        PATE 2018, section 4 and appendix B, with the defaults of
+        :func:`bench.privacy.smooth_sensitivity.default_release`. The Renyi order is chosen without the votes. The
+        draw's own cost is in it; a second one would cost again.
 
         Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax, and with an exact source
         of noise: its grid, scaled by the private deviation, would tell that deviation.
         """
         self.check_sanitised()
         from bench.core.types import Claim
-        from bench.privacy.pate_smooth import check_release, sanitise
+        from bench.privacy.smooth_sensitivity import check_release, sanitise
 
         if len(self._votes) != 1 or isinstance(self._votes[0].event, LNMax):
             raise BenchError("the sanitised claim needs one batch of votes with Gaussian noise: use GNMax.")
@@ -346,7 +347,7 @@ class Ledger:
 
         Empty where something else ran too: the figure would leave it out. Private itself: not for release.
         """
-        from bench.privacy.votes import release_rows
+        from bench.privacy.data_dependent import release_rows
 
         if len(self._votes) != len(self._events):
             return []

@@ -24,8 +24,8 @@ from bench.privacy.accountants import proven
 from bench.privacy.audit_checks import check_audit_delta, check_confidence
 from bench.privacy.audit_noise import HalfNoise
 from bench.privacy.audit_pairs import Pair, Part, once, parts_of
+from bench.privacy.base_event import Event
 from bench.privacy.bounds import refuted_epsilon, refuted_epsilons
-from bench.privacy.event import Event
 from bench.privacy.events import DPSGD, Bypass
 
 if TYPE_CHECKING:

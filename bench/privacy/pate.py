@@ -7,7 +7,7 @@ max (Papernot et al., ICLR 2017, arXiv:1610.05755). *GNMax* adds Gaussian noise 
 One changed record moves one vote: one count falls by 1 and another rises by 1.
 
 Bounds that look at the votes are *data-dependent*: they are themselves private and must not be published as they are.
-Smooth sensitivity and its sanitised release are in :mod:`bench.privacy.pate_smooth`.
+Smooth sensitivity and its sanitised release are in :mod:`bench.privacy.smooth_sensitivity`.
 
 Shapes: votes are ``(queries, classes)``; everything per query has the queries on its first axis. Everything that may
 be very small is kept as a natural logarithm, so that unanimous and tied rows cost no accuracy and raise no warning.

@@ -15,7 +15,7 @@ from bench.privacy import pate
 from bench.privacy.accountants import Accounted
 from bench.privacy.conversions import check_delta, classic_epsilon, improved_epsilon
 from bench.privacy.events import ConfidentGNMax, Event, GNMax, LNMax
-from bench.privacy.pate_smooth import Sanitised
+from bench.privacy.smooth_sensitivity import Sanitised
 
 Floats = NDArray[np.float64]
 
