@@ -26,7 +26,7 @@ from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.types import Facts
-    from bench.estimates import Estimate
+    from bench.metrics.bootstrap import Estimate
     from bench.storage.cache import Arrays
     from bench.training.context import Context
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.estimates import Estimate, clustered, difference
-from bench.similarity import PAIRED, dpsd_inception_score, kid, pairwise
+from bench.metrics.bootstrap import Estimate, clustered, difference
+from bench.metrics.images import PAIRED, dpsd_inception_score, kid, pairwise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,7 +105,7 @@ class InversionScores:
     kid: float | None
     """Mean over the targets, to the members, in the first evaluator's features over their root mean square there."""
     inception: float
-    """DPSD's [IS]; see :func:`bench.similarity.dpsd_inception_score` for why nothing is ranked by it."""
+    """DPSD's [IS]; see :func:`bench.metrics.images.dpsd_inception_score` for why nothing is ranked by it."""
     false_positives: float
     """Of the committee, see there."""
     judged_on: str

@@ -1,7 +1,8 @@
 """One attack on one student, with its controls: what the attack returns is judged, drawn and written as a record.
 
-Attacks compute no statistics. What they make is judged by :mod:`attacks.evaluators` and :mod:`bench.roc`; controls come
-from :mod:`bench.controls`, so that every number stands beside what it would be without privacy, and without any record.
+Attacks compute no statistics. What they make is judged by :mod:`attacks.evaluators` and :mod:`bench.metrics.roc`;
+controls come from :mod:`bench.controls`, so that every number stands beside what it would be without privacy, and
+without any record.
 """
 
 from __future__ import annotations

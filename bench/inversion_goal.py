@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attacks.inversion_scores import InversionScores, Observed, Scored
     from bench.attack import InversionAttack
     from bench.attack_data import AttackData
-    from bench.estimates import Estimate
+    from bench.metrics.bootstrap import Estimate
     from bench.plan import Cell
     from bench.record import Record
     from bench.storage.cache import Arrays
@@ -269,7 +269,7 @@ def _estimated(estimate: Estimate) -> Estimated:
 
 def _gate(targets: Mapping[str, Scores], facts: Facts, committee: Committee) -> str:
     from attacks.evaluators import gate
-    from bench.estimates import Estimate
+    from bench.metrics.bootstrap import Estimate
 
     found = [targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)]
     nonprivate, prior = (

@@ -103,7 +103,7 @@ def _column(
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
     import torch
 
-    from bench.similarity import pairwise
+    from bench.metrics.images import pairwise
     from reports.pictures import Column
 
     images: list[torch.Tensor] = []

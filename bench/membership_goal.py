@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from bench.attack import MembershipAttack
     from bench.core.types import Signals
+    from bench.metrics.roc import MembershipMetrics
     from bench.plan import Cell
     from bench.record import Record
-    from bench.roc import MembershipMetrics
     from bench.siblings import Sibling
     from bench.training.context import Context
     from bench.workplace import Workplace
@@ -39,7 +39,7 @@ def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
-    from bench.roc import roc
+    from bench.metrics.roc import roc
     from reports.pictures import roc_figure
 
     material = place.source.material(cell.dataset)
@@ -123,7 +123,7 @@ def _metrics(
     scores: NDArray[np.float64], truth: NDArray[np.bool_], canary: NDArray[np.int64], *, seed: int
 ) -> dict[str, Estimated]:
     """Return the metrics with intervals over canaries: of its two alternatives one is in, and targets share them."""
-    from bench.roc import membership_metrics
+    from bench.metrics.roc import membership_metrics
 
     found: MembershipMetrics = membership_metrics(scores, truth, canary, RATES, seed=seed)
     count = len(np.unique(canary))

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, t
 
 from bench.core.errors import BenchError
-from bench.estimates import clustered, difference
+from bench.metrics.bootstrap import clustered, difference
 
 # --- one seed ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Facts, Reconstructions
 from bench.data.datasets import load
 from bench.data.splits import materialise, split
-from bench.estimates import Estimate
+from bench.metrics.bootstrap import Estimate
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings

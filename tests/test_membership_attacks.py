@@ -15,8 +15,8 @@ from bench.attack import MembershipAttack
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Signals
+from bench.metrics.roc import auc, tpr_at
 from bench.registry import ATTACKS
-from bench.roc import auc, tpr_at
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]
 FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))

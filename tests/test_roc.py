@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from bench import roc as r
 from bench.core.errors import BenchError
+from bench.metrics import roc as r
 
 
 def gaussian_scores(n: int, mu: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

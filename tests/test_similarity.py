@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.core.errors import BenchError
-from bench.similarity import (
+from bench.metrics.images import (
     PAIRED,
     dpsd_inception_score,
     inception_score,
@@ -61,7 +61,7 @@ def test_ssim_of_one_window_by_hand() -> None:
 
 def test_the_window_grows_with_the_image() -> None:
     small, large = noise(2, 1, 31, 31), noise(2, 1, 32, 32)
-    from bench.similarity import _bands
+    from bench.metrics.images import _bands
 
     assert [b.shape for b in _bands(small)] == [(25, 31), (25, 31)]
     assert [b.shape for b in _bands(large)] == [(22, 32), (22, 32)]
@@ -94,7 +94,7 @@ def test_all_pairs_are_what_each_pair_is(measure: str) -> None:
 
 @pytest.mark.parametrize("measure", ["ssim", "psnr"])
 def test_the_nearest_is_of_the_same_class(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.similarity._CHUNK", 3 * 28 * 28)
+    monkeypatch.setattr("bench.metrics.images._CHUNK", 3 * 28 * 28)
     pool = noise(40, 1, 28, 28)
     labels = torch.arange(40) % 4
     asked = (pool[:12] + 0.02 * noise(12, 1, 28, 28, seed=2)).clamp(0, 1)

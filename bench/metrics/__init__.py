@@ -1,0 +1,1 @@
+"""ROC curves, bootstrap intervals, similarity of images."""
