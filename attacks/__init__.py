@@ -1,1 +1,1 @@
-"""One file per attack; each registers itself with :func:`bench.registry.register_attack`."""
+"""One file per attack; each registers itself with :func:`bench.interface.registry.register_attack`."""

@@ -14,7 +14,7 @@ from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
     from bench.core.types import PublicData
-    from bench.target import Target
+    from bench.interface.target_model import Target
 
 Loss = Literal["cross-entropy", "margin"]
 

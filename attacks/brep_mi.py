@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks.gmi import QUICK_GAN, TINY_GAN
-from bench.attack import InversionAttack
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.registry import register_attack
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import register_attack
 from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.target import Target
+    from bench.interface.target_model import Target
     from bench.training.gan import GanGenerator
 
 
@@ -67,7 +67,7 @@ class BrepMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "images_per_class": 5, "draws": 5000, "points": 20, "patience": 10, "steps": 60,
                       "unit_moves": True},

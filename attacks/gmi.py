@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.attack import InversionAttack
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.registry import register_attack
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import register_attack
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attacks._gan import Critic
-    from bench.target import Target
+    from bench.interface.target_model import Target
     from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
@@ -68,7 +68,7 @@ class GMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         return {
             "quick": {**QUICK_GAN, "steps": 150, "rate": 0.02, "restarts": 2, "shift": 2},
             "tiny": {**TINY_GAN, "steps": 10, "restarts": 2, "images_per_class": 2},

@@ -26,11 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.attack import InversionAttack
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.registry import register_attack
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import register_attack
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attacks._decoder import Decoder
-    from bench.target import Target
+    from bench.interface.target_model import Target
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class InversionNetwork(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         return {
             "quick": {"epochs": 20.0, "width": 16, "rate": 2e-3},
             "tiny": {"epochs": 3.0, "width": 4, "rate": 5e-3, "images_per_class": 2},

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.attack import MembershipAttack
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Signals
-from bench.registry import register_attack
+from bench.interface.attack import MembershipAttack
+from bench.interface.registry import register_attack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ class LabelGap(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:

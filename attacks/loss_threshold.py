@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks._signals import log_probability
-from bench.attack import MembershipAttack
 from bench.core.types import Access, Facts, Signals
-from bench.registry import register_attack
+from bench.interface.attack import MembershipAttack
+from bench.interface.registry import register_attack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ class LossThreshold(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:

@@ -23,18 +23,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.attack import InversionAttack
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.registry import register_attack
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import register_attack
 from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.target import Target
+    from bench.interface.target_model import Target
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class MIFace(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         quick: dict[str, Any] = {
             "loss": "margin", "prior": "relative", "keep": "last", "patience": 0, "confidence": 1.0,
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,

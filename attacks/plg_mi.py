@@ -17,17 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.attack import InversionAttack
 from bench.core.config import setting
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.registry import register_attack
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import register_attack
 from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.target import Target
+    from bench.interface.target_model import Target
     from bench.training.gan import GanGenerator
 
 
@@ -62,7 +62,7 @@ class PlgMI(InversionAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`."""
+        """See :meth:`bench.interface.attack.Attack.presets`."""
         quick: dict[str, Any] = {
             "images_per_class": 10, "top": 200, "gan_steps": 600, "gan_width": 16, "gan_rate": 5e-4,
             "gan_critic_steps": 2, "steps": 60, "flips": facts.shape[0] == 3,

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attacks._signals import counts, log_probability, need_references
-from bench.attack import MembershipAttack
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Signals
-from bench.registry import register_attack
+from bench.interface.attack import MembershipAttack
+from bench.interface.registry import register_attack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ class RMIA(MembershipAttack):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.attack.Attack.presets`: the number of references is not set here."""
+        """See :meth:`bench.interface.attack.Attack.presets`: the number of references is not set here."""
         return {"quick": {}, "tiny": {}}
 
     def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:

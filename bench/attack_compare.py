@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.attack import InversionAttack
 from bench.attack_record import Role
 from bench.core.types import Knowledge
-from bench.registry import ATTACKS
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import ATTACKS
 
 if TYPE_CHECKING:
     from bench.core.types import Reconstructions

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.attack_record import AttackRecord
 from bench.core.config import as_dict, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.seeds import Streams
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack
+from bench.interface.registry import ATTACKS
 from bench.plan import Cell, cell_of
 from bench.provenance import Clock
 from bench.record import Record, Status
-from bench.registry import ATTACKS
 from bench.run import cache_base, failure_of
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context

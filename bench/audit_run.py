@@ -21,11 +21,11 @@ from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.data_source import DataSource
+from bench.interface.registry import METHODS
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.provenance import Clock
 from bench.record import Record, Status
-from bench.registry import METHODS
 from bench.run import cache_base, failure_of, noise_of
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.storage.cache import Cache, digest_of

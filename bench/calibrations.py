@@ -19,7 +19,7 @@ from typing import Any
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
 

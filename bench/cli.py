@@ -83,8 +83,8 @@ def show(
     json_: Json = False,
 ) -> None:
     """Show a method (settings and the places that state them) or a record (three epsilons, ledger, provenance)."""
+    from bench.interface.registry import METHODS
     from bench.listing import find_record, method_page, record_page
-    from bench.registry import METHODS
     from bench.store import RunDir
     from reports.attacks import tables
 
@@ -113,8 +113,8 @@ def check(
 ) -> None:
     """Run the non-interference test: does anything private go round the ledger?"""
     from bench.device import prepare_device
+    from bench.interface.registry import METHODS
     from bench.privacy.noninterference import check_method
-    from bench.registry import METHODS
 
     prepare_device("cpu", 1)
     results = [check_method(METHODS.get(name), overrides=set_ or ()) for name in methods or METHODS.names()]

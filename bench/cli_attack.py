@@ -155,8 +155,8 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
     Raises :class:`BenchError` where there is none, :class:`UnknownNameError` for a key or method that fits none.
     """
+    from bench.interface.registry import METHODS
     from bench.record import Status
-    from bench.registry import METHODS
 
     read = run_dir.read_records()
     for line in read.damaged:

@@ -344,7 +344,7 @@ def plan(
 
 def _plan_row(cell: Cell, state: State) -> dict[str, Any]:
     from bench.core.config import as_dict
-    from bench.registry import METHODS
+    from bench.interface.registry import METHODS
 
     method = METHODS.get(cell.method)
     claimed = "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from attacks.evaluators import Committee
     from attacks.inversion_scores import InversionScores, Observed, Scored
-    from bench.attack import InversionAttack
     from bench.attack_data import AttackData
+    from bench.interface.attack import InversionAttack
     from bench.metrics.bootstrap import Estimate
     from bench.plan import Cell
     from bench.record import Record
@@ -184,7 +184,7 @@ def reconstruct(
     import torch
 
     from bench.controls import content_digest
-    from bench.target import Target
+    from bench.interface.target_model import Target
 
     depends = {
         "attack": [attack.name, attack.version], "config": as_dict(config), "seed": context.streams.seed,

@@ -24,8 +24,8 @@ from bench.cell_spec import CellSpec
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.rows import Change
+from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, Refusal, keyed
-from bench.registry import METHODS
 from bench.schedule import Unit
 from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine

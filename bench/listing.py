@@ -6,14 +6,14 @@ import inspect
 import sys
 from pathlib import Path
 
-from bench.attack import Attack, MembershipAttack
 from bench.audited import with_audits
 from bench.core.config import field_table
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
-from bench.interface import Method
+from bench.interface.attack import Attack, MembershipAttack
+from bench.interface.method import Method
+from bench.interface.registry import ATTACKS, METHODS
 from bench.record import Plausibility, Privacy, Record, Status
-from bench.registry import ATTACKS, METHODS
 from bench.store import RunDir
 
 Rows = list[tuple[str, ...]]

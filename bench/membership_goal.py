@@ -19,8 +19,8 @@ from bench.storage.cache import Cache
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.attack import MembershipAttack
     from bench.core.types import Signals
+    from bench.interface.attack import MembershipAttack
     from bench.metrics.roc import MembershipMetrics
     from bench.plan import Cell
     from bench.record import Record

@@ -30,9 +30,9 @@ from bench.core.config import (
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts
-from bench.interface import Method
+from bench.interface.method import Method
+from bench.interface.registry import METHODS, plugin_file
 from bench.record import Record, Status
-from bench.registry import METHODS, plugin_file
 from bench.storage.cache import canonical_json
 from bench.store import RunDir
 

@@ -8,13 +8,13 @@ import math
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.interface.registry import METHODS
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.base_event import Event
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import _Unused
 from bench.record import Privacy, Record
-from bench.registry import METHODS
 
 TOLERANCE = 1e-4
 """Relative: figures of one program differ by less between machines and versions of what it computes with."""

@@ -17,9 +17,9 @@ from bench.commands import command_for
 from bench.core.config import config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
+from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record
-from bench.registry import METHODS
 
 _ERRORS = (BenchError, ValueError, TypeError)
 """What untrusted settings raise: names nobody knows, numbers that are none."""

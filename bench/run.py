@@ -17,7 +17,8 @@ from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.data.splits import Materialised
 from bench.data_source import DataSource
-from bench.interface import Method
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
 from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.ledger import Ledger
@@ -37,7 +38,6 @@ from bench.record import (
     Student,
     Utility,
 )
-from bench.registry import METHODS
 from bench.release import save_released, save_sheet
 from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing

@@ -27,10 +27,10 @@ from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Family, PrivacyUnit, Released
+from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
-from bench.registry import METHODS, plugin_file
 from bench.run import noise_of
 from bench.storage.cache import Arrays, Cache
 from bench.store import RunDir

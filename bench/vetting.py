@@ -22,8 +22,8 @@ from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
 from bench.cell_spec import CellSpec
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
+from bench.interface.registry import ATTACKS, METHODS
 from bench.record import Provenance, Record, Status
-from bench.registry import ATTACKS, METHODS
 from bench.reproduce import Reproduction, check_method, dataset_of, planned_again
 
 LONGEST = 5000

@@ -1,4 +1,4 @@
-"""One file per method; each registers itself with :func:`bench.registry.register_method`.
+"""One file per method; each registers itself with :func:`bench.interface.registry.register_method`.
 
 Modules here import torch and its like inside functions: listing and planning stay fast.
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, Released
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.storage.cache import digest_of
 from bench.training.context import Context
 from bench.training.student import make_student

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.core.types import Facts, PrivateData, PublicData, Released
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.storage.cache import digest_of
 from bench.training.context import Context
 from bench.training.student import make_student

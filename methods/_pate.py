@@ -17,7 +17,7 @@ import numpy as np
 from bench.core.config import as_dict, setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.storage.cache import digest_of
 from bench.training.context import Context
 from bench.training.student import make_student

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData
+from bench.interface.registry import register_method
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
-from bench.registry import register_method
 from bench.training.context import Context
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from methods.dgd import DGD, DGDPrintedConfig
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import numpy as np
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.core.config import setting
 from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of

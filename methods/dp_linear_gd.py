@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface import Method
-from bench.registry import register_method
+from bench.interface.method import Method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface import Method
-from bench.registry import register_method
+from bench.interface.method import Method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 
 if TYPE_CHECKING:

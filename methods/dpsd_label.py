@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._alternation import AlternationConfig, positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher

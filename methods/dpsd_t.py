@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bench.core.types import PrivateData
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig

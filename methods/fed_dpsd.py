@@ -29,7 +29,7 @@ import numpy as np
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Facts, PrivacyUnit, PrivateData
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.storage.cache import digest_of
 from bench.training.context import Context
 from methods._alternation import positive

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.core.config import setting
 from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface import Method
-from bench.registry import register_method
+from bench.interface.method import Method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from methods._transfer import (
     PAPER,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, Claim, Facts
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from bench.core.config import setting
 from bench.core.types import Claim, Facts
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods._transfer import PAPER
 from methods.pate import PATE, Printed

@@ -34,7 +34,7 @@ from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from bench.data.text import is_text
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from bench.training.context import Context
 from bench.training.student import make_student
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
@@ -220,7 +220,7 @@ class TrPATEBayes(PATEBayes):
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """See :meth:`bench.interface.Method.public_words`: what the source shares with the records belongs in a row."""
+        """See :meth:`bench.interface.Method.public_words`: what the source shares with the records is said."""
         from bench.data.datasets import DATASETS
 
         spec = DATASETS.get(facts.dataset)

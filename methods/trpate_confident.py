@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from bench.core.config import setting
 from bench.core.types import Facts
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods.pate_confident import ConfidentEvents, PATEConfident, Printed
 

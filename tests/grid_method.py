@@ -21,9 +21,9 @@ import numpy as np
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface import Method
+from bench.interface.method import Method
+from bench.interface.registry import register_method
 from bench.privacy.ledger import Ledger
-from bench.registry import register_method
 from bench.training.context import Context
 from bench.training.processes import worker_pool
 

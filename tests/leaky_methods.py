@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.privacy.ledger import Ledger
 from bench.training.context import Context
 

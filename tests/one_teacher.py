@@ -15,11 +15,11 @@ from bench.core.config import Grid, Preset, setting
 from bench.core.progress import Progress
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.data_source import DataSource
-from bench.interface import Method
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
 from bench.plan import Cell, expand
 from bench.privacy.ledger import Ledger
 from bench.record import Record
-from bench.registry import METHODS
 from bench.run import run_cell
 from bench.store import RunDir
 from bench.training.context import Context

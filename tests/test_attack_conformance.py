@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from bench.attack import Attack, InversionAttack, MembershipAttack
 from bench.core.config import Preset, build_config, source_of
 from bench.core.types import Access, Facts
-from bench.registry import ATTACKS
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack
+from bench.interface.registry import ATTACKS
 
 FACTS = [
     Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True),

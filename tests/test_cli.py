@@ -208,7 +208,7 @@ def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
         "import sys\n"
         f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
         "from leaky_methods import ClassCountLeak\n"
-        "from bench.registry import register_method\n"
+        "from bench.interface.registry import register_method\n"
         "register_method('leak')(ClassCountLeak)\n"
     )
     done = bench("check", str(tmp_path / "leak.py"))

@@ -17,10 +17,10 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
+from bench.interface.registry import ATTACKS
+from bench.interface.target_model import Target
 from bench.models.build import build
-from bench.registry import ATTACKS
 from bench.storage.cache import Cache
-from bench.target import Target
 from bench.training.context import Context
 from bench.training.loop import FitSettings, accuracy, fit
 
@@ -207,7 +207,7 @@ def test_truncated_answers_keep_the_largest() -> None:
 def test_access_is_enough_and_needed(name: str, shapes: World, trained: torch.nn.Module) -> None:
     kind = ATTACKS.get(name)
     assert kind.access == {"brep-mi": Access.LABELS, "inversion-network": Access.CONFIDENCES}.get(name, Access.WEIGHTS)
-    if kind.access == Access.LABELS:  # a target with this access refuses all else: see bench.target
+    if kind.access == Access.LABELS:  # a target with this access refuses all else: see bench.interface.target_model
         attack(name, shapes, trained, access=Access.LABELS)
         return
     with pytest.raises(BenchError, match="cannot use"):

@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from attacks._signals import log_odds
-from bench.attack import MembershipAttack
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.types import Access, Facts, Signals
+from bench.interface.attack import MembershipAttack
+from bench.interface.registry import ATTACKS
 from bench.metrics.roc import auc, tpr_at
-from bench.registry import ATTACKS
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]
 FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))

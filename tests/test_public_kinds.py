@@ -9,9 +9,9 @@ from records_for_tests import record
 from site_tools import Page, reported
 
 from bench.core.types import Facts, PublicKind
+from bench.interface.registry import METHODS
 from bench.record import Record
 from bench.record_upgrades import public_kinds_of_words
-from bench.registry import METHODS
 from bench.store import RunDir
 from reports.leaderboard import build_board
 from reports.site import Source, write_site

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import registry
 from bench.core.errors import BenchError, UnknownNameError
-from bench.registry import METHODS, Registry
+from bench.interface import registry
+from bench.interface.registry import METHODS, Registry
 
 PLUGIN = """
-from bench.registry import register_method
+from bench.interface.registry import register_method
 from methods.nonprivate import NonPrivate
 
 @register_method("{name}")

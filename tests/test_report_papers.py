@@ -74,7 +74,7 @@ def cells(paper: Paper, spec: Spec) -> Iterator[Cell]:
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_cells_name_real_methods_data_sets_and_settings(paper: Paper, spec: Spec) -> None:
     from bench.data.datasets import all_datasets
-    from bench.registry import METHODS
+    from bench.interface.registry import METHODS
 
     datasets = all_datasets()
     for cell in dict.fromkeys(cells(paper, spec)):
@@ -144,7 +144,7 @@ def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> 
 
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_measures_attacks_and_printed_numbers_exist(paper: Paper, spec: Spec) -> None:
-    from bench.registry import ATTACKS
+    from bench.interface.registry import ATTACKS
 
     for entry in entries(paper, spec):
         if isinstance(entry, Ours):
@@ -159,7 +159,7 @@ def test_measures_attacks_and_printed_numbers_exist(paper: Paper, spec: Spec) ->
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_usual_settings_are_those_of_the_presets(name: str) -> None:
-    from bench.registry import METHODS
+    from bench.interface.registry import METHODS
 
     for method_name, usual in load_paper(name).plain.items():
         method = METHODS.get(method_name)

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.core.types import PrivacyUnit
+from bench.interface.registry import METHODS
 from bench.privacy import claims
 from bench.privacy.accountants import account
 from bench.privacy.events import LNMax
 from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
-from bench.registry import METHODS
 from reports.contradictions import conflicts, drop_errors, drop_parts
 from reports.reported import (
     BASELINE,

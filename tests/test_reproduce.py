@@ -19,9 +19,9 @@ from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_ove
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Facts
 from bench.data.datasets import all_datasets
+from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, expand
 from bench.record import Record, parse_record
-from bench.registry import METHODS
 from bench.reproduce import command_of, planned_again, public_dataset
 from bench.store import RunDir
 
@@ -110,7 +110,7 @@ def test_no_path_of_the_machine_is_in_a_command() -> None:
 def test_a_method_in_a_file_is_named_without_its_folder(tmp_path: Path) -> None:
     file = tmp_path / "once.py"
     file.write_text(
-        "from bench.registry import register_method\nfrom methods.pate import PATE\n\n\n"
+        "from bench.interface.registry import register_method\nfrom methods.pate import PATE\n\n\n"
         "@register_method('reproduced-once')\nclass Once(PATE):\n    pass\n"
     )
     try:

@@ -13,10 +13,10 @@ from bench.core.progress import Progress
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.data_source import DataSource
 from bench.device import prepare_device
+from bench.interface.registry import METHODS
 from bench.plan import expand
 from bench.privacy.noninterference import Verdict, check_method, private_pair
 from bench.privacy.sensitivity import Given, neighbours, violation
-from bench.registry import METHODS
 from bench.run import run_cell
 from bench.store import RunDir
 

@@ -270,7 +270,7 @@ def test_docstrings_become_paragraphs() -> None:
 
 
 def test_methods_are_read_and_not_run(tmp_path: Path) -> None:
-    from bench.registry import METHODS
+    from bench.interface.registry import METHODS
 
     found = method_sources()
     assert set(found) == set(METHODS.names())

@@ -19,7 +19,7 @@ from bench.core.config import parse_overrides
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
-from bench.interface import Method
+from bench.interface.method import Method
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.storage.cache import Cache, canonical_json

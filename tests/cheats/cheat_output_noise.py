@@ -12,12 +12,12 @@ import torch
 
 from bench.core.config import setting
 from bench.core.types import Claim, Released
-from bench.interface import Method
+from bench.interface.method import Method
+from bench.interface.registry import register_method
 from bench.models.build import build
 from bench.models.registration import model_options
 from bench.privacy.calibrate import smallest_noise
 from bench.privacy.events import Gaussian
-from bench.registry import register_method
 from bench.training.loop import FitSettings, fit
 
 

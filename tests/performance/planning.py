@@ -16,9 +16,9 @@ from records_for_tests import record  # noqa: E402
 
 from bench.core.config import Grid  # noqa: E402
 from bench.core.types import Basis, Facts  # noqa: E402
+from bench.interface.registry import METHODS  # noqa: E402
 from bench.plan import Cell, Dataset, expand, states  # noqa: E402
 from bench.record import Student  # noqa: E402
-from bench.registry import METHODS  # noqa: E402
 from bench.store import RunDir  # noqa: E402
 
 QUICK = ("pate", "pate-gnmax", "dgd", "dpsd", "dpsd-sound")

@@ -17,9 +17,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from bench.attack import Attack
 from bench.core.errors import BenchError, UnknownNameError
-from bench.interface import Method
+from bench.interface.attack import Attack
+from bench.interface.method import Method
 
 T = TypeVar("T")
 PLUGIN = "bench_plugin_"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.target import Target
+    from bench.interface.target_model import Target
 
 
 class Attack(abc.ABC):

@@ -1,0 +1,1 @@
+"""What a plug-in imports: methods, attacks, registries."""
