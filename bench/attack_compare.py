@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bench.attack_record import Role
 from bench.core.types import Knowledge
 from bench.interface.attack import InversionAttack
 from bench.interface.registry import ATTACKS
+from bench.results.attack_record import Role
 
 if TYPE_CHECKING:
     from bench.core.types import Reconstructions
-    from bench.record import Record
+    from bench.results.record import Record
     from bench.workplace import Workplace
 
 MOST = 8

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import AttackRecord
 from bench.core.config import as_dict, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
@@ -17,8 +16,9 @@ from bench.core.seeds import Streams
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack
 from bench.interface.registry import ATTACKS
 from bench.plan import Cell, cell_of
-from bench.provenance import Clock
-from bench.record import Record, Status
+from bench.results.attack_record import AttackRecord
+from bench.results.provenance import Clock
+from bench.results.record import Record, Status
 from bench.run import cache_base, failure_of
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context

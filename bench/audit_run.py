@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import AuditRecord, Channel, MechanismAudited
-from bench.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
@@ -24,8 +22,10 @@ from bench.data_source import DataSource
 from bench.interface.registry import METHODS
 from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
-from bench.provenance import Clock
-from bench.record import Record, Status
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
+from bench.results.provenance import Clock
+from bench.results.record import Record, Status
 from bench.run import cache_base, failure_of, noise_of
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.storage.cache import Cache, digest_of
@@ -34,7 +34,7 @@ from bench.training.context import Context
 if TYPE_CHECKING:
     from bench.core.progress import Progress
     from bench.data.splits import Materialised
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
 
 PRIVATE_FIGURES = "measured on private records: keep these figures to yourself, or account for them"
 AUDIT_VERSION = 2

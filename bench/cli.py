@@ -85,7 +85,7 @@ def show(
     """Show a method (settings and the places that state them) or a record (three epsilons, ledger, provenance)."""
     from bench.interface.registry import METHODS
     from bench.listing import find_record, method_page, record_page
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
     from reports.attacks import tables
 
     if what in METHODS or what.endswith(".py"):

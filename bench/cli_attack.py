@@ -18,11 +18,11 @@ from bench.core.progress import print_table
 from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
-    from bench.attack_record import AttackRecord, AuditRecord
     from bench.core.progress import Progress
     from bench.data_source import DataSource
-    from bench.record import Record
-    from bench.store import RunDir
+    from bench.results.attack_record import AttackRecord, AuditRecord
+    from bench.results.record import Record
+    from bench.results.run_dir import RunDir
 
 Keys = Annotated[
     list[str] | None, typer.Argument(help="Keys of records, or their beginnings; none: every student of the directory.")
@@ -122,8 +122,8 @@ def _each_student(
     from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.device import prepare_device
+    from bench.results.run_dir import RunDir
     from bench.storage.interrupts import Stopped, stopping_signals
-    from bench.store import RunDir
     from bench.training.processes import available_cores
 
     run_dir = RunDir(out)
@@ -156,7 +156,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     Raises :class:`BenchError` where there is none, :class:`UnknownNameError` for a key or method that fits none.
     """
     from bench.interface.registry import METHODS
-    from bench.record import Status
+    from bench.results.record import Status
 
     read = run_dir.read_records()
     for line in read.damaged:
@@ -188,7 +188,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print audits as a table, and a line for each mechanism that is violated."""
-    from bench.text import epsilon_text
+    from bench.results.text import epsilon_text
 
     rows: list[tuple[str, ...]] = []
     for a in results:
@@ -316,7 +316,7 @@ def attack(
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     """Print attacks as one table for each goal, the pictures' places, and why a cell has no power."""
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
     from reports.attacks import powerless, tables
 
     for title, columns, rows in tables(RunDir(out).read_records().found, results):

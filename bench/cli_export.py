@@ -26,11 +26,11 @@ def export(
     out: Out = Path("students"),
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
-    from bench.audited import with_audits
     from bench.device import prepare_device
     from bench.export import export_student
     from bench.listing import find_record
-    from bench.store import RunDir
+    from bench.results.audited import with_audits
+    from bench.results.run_dir import RunDir
 
     if bool(keys) == board:
         raise BenchError("name the keys of records (`python -m bench ls RUNS` lists them), or give --board alone.")

@@ -18,15 +18,15 @@ from bench.core.progress import print_json, print_table
 from bench.core.types import Basis
 
 if TYPE_CHECKING:
-    from bench.attack_record import AuditRecord
     from bench.cluster import Cluster
     from bench.core.progress import Progress
     from bench.data_source import DataSource
     from bench.launches import Launch
     from bench.plan import Cell, State
-    from bench.record import Record
+    from bench.results.attack_record import AuditRecord
+    from bench.results.record import Record
+    from bench.results.run_dir import RunDir
     from bench.schedule import Unit
-    from bench.store import RunDir
     from bench.worker import Outcome
     from reports.leaderboard import Board
 
@@ -130,8 +130,8 @@ def run(
     from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.plan import expand, to_run
+    from bench.results.run_dir import RunDir
     from bench.schedule import units_of
-    from bench.store import RunDir
     from bench.worker import Outcome
 
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
@@ -326,7 +326,7 @@ def plan(
     from bench.core.progress import open_progress
     from bench.data_source import DataSource
     from bench.plan import expand, states
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
 
     with open_progress(quiet=json_) as progress:
         cells = expand(grid, DataSource(progress).describe, Calibrations(RunDir(out).cache_path))
@@ -413,7 +413,7 @@ def _whole(text: str) -> int:
 
 def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None) -> None:
     """Print the board of `records`, with what `audits` found, as tables or as JSON; `board`: where it is built."""
-    from bench.audited import with_audits
+    from bench.results.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
     if json_:

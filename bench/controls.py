@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import Role
 from bench.core.seeds import Streams
 from bench.core.types import Facts, Released
+from bench.results.attack_record import Role
 from bench.training.context import Context
 
 if TYPE_CHECKING:

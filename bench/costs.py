@@ -17,7 +17,7 @@ from statistics import median
 from bench.core.errors import BenchError
 from bench.interface.registry import METHODS
 from bench.plan import Cell
-from bench.record import Record, Status, parse_record
+from bench.results.record import Record, Status, parse_record
 
 COMMITTED = Path(__file__).resolve().parent.parent / "leaderboards" / "records"
 """The project's own records, where the program runs from its repository."""

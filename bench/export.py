@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
-from bench.record import Record
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-from bench.store import RunDir
 from bench.student_card import CardFacts, card
 
 if TYPE_CHECKING:

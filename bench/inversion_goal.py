@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
 from bench.controls import make_control, weights_digest
 from bench.core.config import as_dict
@@ -17,6 +16,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.data.index_hash import ranks
 from bench.release import load_student
+from bench.results.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bench.interface.attack import InversionAttack
     from bench.metrics.bootstrap import Estimate
     from bench.plan import Cell
-    from bench.record import Record
+    from bench.results.record import Record
     from bench.storage.cache import Arrays
     from bench.training.context import Context
     from bench.workplace import Workplace

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.attack_record import Role
+from bench.results.attack_record import Role
 
 if TYPE_CHECKING:
     import torch

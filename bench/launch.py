@@ -19,10 +19,10 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.data_source import DataSource
 from bench.launches import Launch
-from bench.record import Record
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.schedule import Unit
 from bench.storage.interrupts import Stopped, stopping_signals
-from bench.store import RunDir
 from bench.worker import POLL_SECONDS, Outcome, settled, work_through
 
 Done = Callable[[Record], None]

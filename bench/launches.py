@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cell_spec import CellSpec
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, Refusal, keyed
+from bench.results.cell_spec import CellSpec
+from bench.results.run_dir import RunDir
 from bench.schedule import Unit
 from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine
-from bench.store import RunDir
 
 VERSION = 2
 """Raised whenever the file is laid out in another way, a new field included: another version's launch is refused."""

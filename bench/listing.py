@@ -6,15 +6,15 @@ import inspect
 import sys
 from pathlib import Path
 
-from bench.audited import with_audits
 from bench.core.config import field_table
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.interface.attack import Attack, MembershipAttack
 from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS
-from bench.record import Plausibility, Privacy, Record, Status
-from bench.store import RunDir
+from bench.results.audited import with_audits
+from bench.results.record import Plausibility, Privacy, Record, Status
+from bench.results.run_dir import RunDir
 
 Rows = list[tuple[str, ...]]
 Table = tuple[str, tuple[str, ...], Rows]
@@ -81,7 +81,7 @@ def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
 
 
 def _record_row(record: Record) -> tuple[str, ...]:
-    from bench.text import epsilon_text
+    from bench.results.text import epsilon_text
 
     if record.privacy is None or record.utility is None:
         return (record.key, record.status.value, "", "", record.failure.reason if record.failure else "")
@@ -121,7 +121,7 @@ def find_record(path: Path, key: str) -> Record:
 
 def record_page(record: Record) -> list[Table]:
     """Return the tables that show a record."""
-    from bench.text import epsilon_text
+    from bench.results.text import epsilon_text
 
     about: Rows = [
         ("status", record.status.value),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.attack_record import Estimated, Role, Scores
 from bench.audit_run import PRIVATE_FIGURES
 from bench.core.types import Family
 from bench.membership_run import Candidates, baseline_cell, draw_membership, signals_of
+from bench.results.attack_record import Estimated, Role, Scores
 from bench.run import cache_base
 from bench.siblings import train_siblings
 from bench.storage.cache import Cache
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.interface.attack import MembershipAttack
     from bench.metrics.roc import MembershipMetrics
     from bench.plan import Cell
-    from bench.record import Record
+    from bench.results.record import Record
     from bench.siblings import Sibling
     from bench.training.context import Context
     from bench.workplace import Workplace

@@ -14,8 +14,6 @@ from enum import StrEnum
 from typing import Any
 
 from bench.calibrations import Calibrations
-from bench.cell_spec import CellSpec, Specified
-from bench.commands import public_overrides
 from bench.core.config import (
     Grid,
     PrecisionKind,
@@ -32,9 +30,11 @@ from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts
 from bench.interface.method import Method
 from bench.interface.registry import METHODS, plugin_file
-from bench.record import Record, Status
+from bench.results.cell_spec import CellSpec, Specified
+from bench.results.command import public_overrides
+from bench.results.record import Record, Status
+from bench.results.run_dir import RunDir
 from bench.storage.cache import canonical_json
-from bench.store import RunDir
 
 KEY_VERSION = 1
 """Of what keys are made of. It is none of the schemas: a record keeps its key when its form changes."""

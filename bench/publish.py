@@ -17,15 +17,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.calibrations import Calibrations
-from bench.cell_spec import CellSpec
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
-from bench.record import Record, Status, parse_record
+from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
+from bench.results.cell_spec import CellSpec
+from bench.results.record import Record, Status, parse_record
+from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-from bench.store import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 
 _FOLDERS = ("records", "audits", "attacks", "released")

@@ -14,7 +14,7 @@ from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.base_event import Event
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import _Unused
-from bench.record import Privacy, Record
+from bench.results.record import Privacy, Record
 
 TOLERANCE = 1e-4
 """Relative: figures of one program differ by less between machines and versions of what it computes with."""

@@ -19,8 +19,8 @@ from bench.storage.files import write_atomic
 if TYPE_CHECKING:
     import torch
 
-    from bench.record import Record
-    from bench.store import RunDir
+    from bench.results.record import Record
+    from bench.results.run_dir import RunDir
 
 FORMAT = "private-student-bench/1"
 

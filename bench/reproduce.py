@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.calibrations import Calibrations
-from bench.cell_spec import CellSpec
-from bench.commands import command_for
 from bench.core.config import config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, expand
-from bench.record import Record
+from bench.results.cell_spec import CellSpec
+from bench.results.command import command_for
+from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)
 """What untrusted settings raise: names nobody knows, numbers that are none."""

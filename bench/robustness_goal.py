@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from bench.attack_record import Estimated, Role, Scores
+from bench.results.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
     from bench.plan import Cell
-    from bench.record import Record
+    from bench.results.record import Record
     from bench.training.context import Context
     from bench.workplace import Workplace
 

@@ -24,8 +24,9 @@ from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
 from bench.privacy.utility_bound import probability_bound
-from bench.provenance import Clock
-from bench.record import (
+from bench.release import save_released, save_sheet
+from bench.results.provenance import Clock
+from bench.results.record import (
     Accountant,
     Claimed,
     Failure,
@@ -38,11 +39,10 @@ from bench.record import (
     Student,
     Utility,
 )
-from bench.release import save_released, save_sheet
+from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.storage.locks import holding
-from bench.store import RunDir
 from bench.training.context import Context
 
 

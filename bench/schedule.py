@@ -20,7 +20,7 @@ class Unit:
     """What one process runs without a pause: a cell, or one shard of what a cell shares with others.
 
     `after` are the keys of units that should be finished first. `before` is the signature of the cell's record when the
-    launch began (see :meth:`bench.store.RunDir.signature`): that record does not count.
+    launch began (see :meth:`bench.results.run_dir.RunDir.signature`): that record does not count.
     """
 
     key: str

@@ -31,9 +31,9 @@ from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
+from bench.results.run_dir import RunDir
 from bench.run import noise_of
 from bench.storage.cache import Arrays, Cache
-from bench.store import RunDir
 from bench.training.context import Context
 
 if TYPE_CHECKING:

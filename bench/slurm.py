@@ -24,11 +24,11 @@ from bench.core.progress import Progress
 from bench.interface.registry import METHODS
 from bench.launch import Done, Watch, doing
 from bench.launches import Launch, Outline, outlines
+from bench.results.run_dir import RunDir
 from bench.run import record_failure
 from bench.schedule import Pack, waves_of
 from bench.slurm_site import command, undisturbed
 from bench.storage.interrupts import Stopped, stopping_signals
-from bench.store import RunDir
 from bench.worker import Outcome, settled
 
 POLL_SECONDS = 2.0

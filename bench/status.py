@@ -20,10 +20,10 @@ from typing import Any
 from bench.core.errors import BenchError
 from bench.costs import words
 from bench.launches import CANCELLED, Outline, outlines
-from bench.record import Record, Status
+from bench.results.record import Record, Status
+from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.locks import Owner, alive
-from bench.store import RunDir
 
 WAIT_SECONDS = 60.0
 """How long `cancel` waits for processes to end in order; then they are killed."""

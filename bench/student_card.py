@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.utility_bound import remark
-from bench.record import Accountant, Privacy, Record
-from bench.text import epsilon_text, md
+from bench.results.record import Accountant, Privacy, Record
+from bench.results.text import epsilon_text, md
 
 _UNITS = {
     PrivacyUnit.RECORD: "one record, an image together with its label",

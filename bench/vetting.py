@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import reaccount
-from bench.attack_record import AttackRecord, AuditRecord
-from bench.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.calibrations import Calibrations
-from bench.cell_spec import CellSpec
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
 from bench.interface.registry import ATTACKS, METHODS
-from bench.record import Provenance, Record, Status
 from bench.reproduce import Reproduction, check_method, dataset_of, planned_again
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
+from bench.results.cell_spec import CellSpec
+from bench.results.record import Provenance, Record, Status
 
 LONGEST = 5000
 """Characters of one text; those of this project have some hundreds."""

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
 from bench.core.progress import LineProgress, Progress, Stage
-from bench.record import Record
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.schedule import Unit
 from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
-from bench.store import RunDir
 from bench.training.processes import available_cores
 
 if TYPE_CHECKING:

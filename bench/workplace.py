@@ -14,7 +14,7 @@ from bench.data_source import DataSource
 if TYPE_CHECKING:
     from bench.attack_data import AttackData
     from bench.core.progress import Progress
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
 
 
 @dataclass(frozen=True, slots=True)

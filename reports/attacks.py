@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bench.attack_record import AttackRecord, Estimated, Role, Scores
-from bench.record import Record, Status
-from bench.text import md
+from bench.results.attack_record import AttackRecord, Estimated, Role, Scores
+from bench.results.record import Record, Status
+from bench.results.text import md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.results.text import epsilon_text, md
 from bench.storage.files import write_atomic
-from bench.text import epsilon_text, md
 from reports.evidence import Evidence, Found
 from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows
 from reports.paper_tables import csv_text, entry_text, latex_table, markdown_table, texts_of

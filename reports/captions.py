@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bench.text import md
+from bench.results.text import md
 from reports.papers import Material
 from reports.reported import Reported
 

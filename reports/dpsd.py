@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.record import Record
-from bench.text import epsilon_text
+from bench.results.record import Record
+from bench.results.text import epsilon_text
 from reports.captions import note_lines, systems, verdict_lines
 from reports.dpsd_ablations import NAMES, TERMS, why_not
 from reports.dpsd_figures import FIGURES

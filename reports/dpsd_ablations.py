@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from bench.text import epsilon_text
+from bench.results.text import epsilon_text
 from reports.evidence import Cell, Setting, cell
 from reports.papers import Material, Ours, Panel, Point, Series, Theirs, number_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.core.types import Basis
-from bench.text import epsilon_text
+from bench.results.text import epsilon_text
 from reports.dpsd_ablations import (
     NAMES,
     TWO,

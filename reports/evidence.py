@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.attack_record import AttackRecord, AuditRecord
 from bench.core.errors import BenchError
 from bench.core.types import Basis
-from bench.record import Record, Status
-from bench.store import RunDir
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.record import Record, Status
+from bench.results.run_dir import RunDir
 from reports.leaderboard import BoardRow, build_board
 
 Setting = str | int | float | bool

@@ -15,13 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bench.attack_record import AuditRecord
-from bench.audited import audited_of, no_power
 from bench.core.types import PrivacyUnit
 from bench.privacy.utility_bound import remark
-from bench.record import Record, Status
+from bench.results.attack_record import AuditRecord
+from bench.results.audited import audited_of, no_power
+from bench.results.record import Record, Status
+from bench.results.text import epsilon_text, md
 from bench.storage.cache import digest_of
-from bench.text import epsilon_text, md
 from reports.order import ORDER, Asked, dataset_order
 
 COLUMNS = (

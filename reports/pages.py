@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.attack_record import AttackRecord, AuditRecord
 from bench.core.errors import BenchError
-from bench.record import Record
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-from bench.store import RunDir
 from reports import summary
 from reports.attacks import attacks_page
 from reports.leaderboard import Board, build_board, to_csv, to_markdown

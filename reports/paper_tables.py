@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from bench.text import epsilon_text, md
+from bench.results.text import epsilon_text, md
 from reports.papers import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
 
 NOT_RUN = "not run"

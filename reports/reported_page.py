@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from bench.text import md
+from bench.results.text import md
 from reports.contradictions import Conflict, DropError, conflicts, drop_errors
 from reports.reported import PAPERS, PERCENT, Reported, Verdict
 

@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.attack_record import AttackRecord, AuditRecord, R
-from bench.audited import with_audits
-from bench.record import Record
+from bench.results.attack_record import AttackRecord, AuditRecord, R
+from bench.results.audited import with_audits
+from bench.results.record import Record
+from bench.results.text import epsilon_text
 from bench.storage.files import writing
-from bench.text import epsilon_text
 from reports import site_pages
 from reports.leaderboard import Board, row_key
 from reports.method_docs import MethodSource, method_sources

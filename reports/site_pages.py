@@ -11,11 +11,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from bench.attack_record import AttackRecord, AuditRecord, Channel
-from bench.commands import command_for
 from bench.privacy.utility_bound import rounded_up
-from bench.record import Accountant, Record
-from bench.text import epsilon_text
+from bench.results.attack_record import AttackRecord, AuditRecord, Channel
+from bench.results.command import command_for
+from bench.results.record import Accountant, Record
+from bench.results.text import epsilon_text
 from reports.attacks import percent
 from reports.method_docs import MethodSource
 from reports.reported import Reported

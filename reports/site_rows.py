@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from bench.attack_record import AttackRecord
 from bench.core.types import Basis, PrivacyUnit
-from bench.record import Record, Status
-from bench.text import epsilon_text
+from bench.results.attack_record import AttackRecord
+from bench.results.record import Record, Status
+from bench.results.text import epsilon_text
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of
 from reports.order import NOT_STATED, Asked, dataset_order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.core.errors import BenchError
-from bench.text import md
+from bench.results.text import md
 from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from bench.record import Record, Status
-from bench.text import epsilon_text, md
+from bench.results.record import Record, Status
+from bench.results.text import epsilon_text, md
 from reports.leaderboard import row_key
 from reports.reported import Reported, read_reported
 

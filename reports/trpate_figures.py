@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bench.text import epsilon_text
+from bench.results.text import epsilon_text
 from reports.evidence import Cell, Setting
 from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
 from reports.reported import Reported

@@ -19,9 +19,9 @@ from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.plan import Cell, expand
 from bench.privacy.ledger import Ledger
-from bench.record import Record
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.run import run_cell
-from bench.store import RunDir
 from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
 from bench.training.student import make_student

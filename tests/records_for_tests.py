@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bench.cell_spec import CellSpec
 from bench.core.types import Adjacency, Basis, PrivacyUnit
-from bench.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
+from bench.results.cell_spec import CellSpec
+from bench.results.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
 
 
 def provenance(**changes: Any) -> Provenance:

@@ -15,7 +15,7 @@ from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.interface.registry import METHODS
 from bench.plan import Cell as Planned
 from bench.plan import Dataset, expand
-from bench.record import Record
+from bench.results.record import Record
 from reports.evidence import Cell, Evidence, answers
 from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from reports.reported import read_reported

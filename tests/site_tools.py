@@ -9,10 +9,10 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 from records_for_tests import failed, provenance, record
 
-from bench.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
 from bench.core.rows import Change
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
-from bench.record import Record, Status
+from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
+from bench.results.record import Record, Status
 from reports.leaderboard import build_board
 from reports.reported import Reported, Verdict
 from reports.site import Source

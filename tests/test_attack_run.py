@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.attack_record import AttackRecord, Role, parse_row
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
 from bench.data_source import DataSource
 from bench.models.build import build
 from bench.release import load_student, save_released
-from bench.store import RunDir
+from bench.results.attack_record import AttackRecord, Role, parse_row
+from bench.results.run_dir import RunDir
 from bench.workplace import AttackOptions, Workplace
 
 

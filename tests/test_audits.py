@@ -12,16 +12,16 @@ import torch
 from one_teacher import OneTeacher, one_cell
 from records_for_tests import asked, provenance, record
 
-from bench.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
-from bench.audited import audited_of, with_audits
 from bench.canaries import CanaryPlan, draw_canaries
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
 from bench.models.build import build
-from bench.record import Status
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.results.audited import audited_of, with_audits
+from bench.results.record import Status
 from bench.run import run_cell
 from bench.siblings import Sibling
 from bench.storage.cache import Cache

@@ -447,7 +447,7 @@ def test_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: p
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bench.store.os.fsync", full)
+    monkeypatch.setattr("bench.results.run_dir.os.fsync", full)
     made, said = short(tmp_path)
     assert everything(made) == expected
     assert len(said) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.record import parse_record
+from bench.results.record import parse_record
 
 ROOT = Path(__file__).parent.parent
 
@@ -194,7 +194,7 @@ def test_votes_of_another_ensemble_are_refused(tmp_path: Path) -> None:
 
 
 def test_run_in_use_is_refused(tmp_path: Path) -> None:
-    from bench.store import RunDir
+    from bench.results.run_dir import RunDir
 
     with RunDir(tmp_path / "runs").create().locked():
         assert "in use by an attack" in refused("run", "-m", "pate", "-d", "digits", "-o", str(tmp_path / "runs"))

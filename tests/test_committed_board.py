@@ -10,8 +10,8 @@ import pytest
 from site_tools import dead_links
 
 from bench.calibrations import Calibrations
-from bench.record import Record
-from bench.store import RunDir
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 from reports.pages import gather, write_pages
 from reports.site import PLOTLY, PLOTLY_IS_HERE

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from bench import controls
-from bench.attack_record import Role
 from bench.controls import make_control, recipe
 from bench.core.progress import Progress, Stage
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
 from bench.models.build import build
+from bench.results.attack_record import Role
 from bench.storage.cache import Cache
 from bench.training import checkpoint
 from bench.training.context import Context

@@ -17,7 +17,7 @@ from bench.core.rows import Change
 from bench.core.types import Facts
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.plan import Cell, Dataset, expand
-from bench.record import Record
+from bench.results.record import Record
 
 FACTS = {
     "mnist": Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28)),

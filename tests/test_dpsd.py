@@ -254,8 +254,8 @@ def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
     from bench.core.config import Grid
     from bench.data_source import DataSource
     from bench.plan import expand
+    from bench.results.run_dir import RunDir
     from bench.run import run_cell
-    from bench.store import RunDir
 
     source = DataSource(Progress())
     grid = Grid(
@@ -309,8 +309,8 @@ def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Pa
     from bench.data_source import DataSource
     from bench.listing import record_page
     from bench.plan import expand
+    from bench.results.run_dir import RunDir
     from bench.run import run_cell
-    from bench.store import RunDir
     from reports.leaderboard import build_board
 
     source = DataSource(Progress())

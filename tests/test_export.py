@@ -25,9 +25,9 @@ from bench.export import export_student
 from bench.models.build import build
 from bench.models.registration import model_options
 from bench.privacy.utility_bound import remark
-from bench.record import Plausibility, Record, Student
 from bench.release import load_released, save_released
-from bench.store import RunDir
+from bench.results.record import Plausibility, Record, Student
+from bench.results.run_dir import RunDir
 from bench.student_card import CardFacts, card, plain
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
+from bench.results.run_dir import RunDir
 from bench.status import overview
-from bench.store import RunDir
 
 EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
 SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]

@@ -17,7 +17,7 @@ from bench.cli_epsilon import app
 from bench.core.errors import BenchError
 from bench.listing import record_page
 from bench.privacy.utility_bound import bounds, codes, probability_bound, remark, rounded_up
-from bench.record import Plausibility, Record, parse_record
+from bench.results.record import Plausibility, Record, parse_record
 from reports.leaderboard import build_board, to_csv
 
 Permutation = tuple[int, ...]

@@ -10,7 +10,7 @@ import pytest
 from records_for_tests import failed, provenance, record
 
 from bench.core.types import Basis, PrivacyUnit
-from bench.text import epsilon_text
+from bench.results.text import epsilon_text
 from reports.leaderboard import COLUMNS, build_board, cells_of, to_csv, to_markdown
 
 

@@ -17,8 +17,8 @@ from records_for_tests import failed, record
 from bench.core.config import Grid
 from bench.core.types import Facts
 from bench.plan import Cell, Dataset, State, expand, keyed, states
-from bench.record import Glance, Record, Status, Student, glance, parse_record
-from bench.store import RunDir
+from bench.results.record import Glance, Record, Status, Student, glance, parse_record
+from bench.results.run_dir import RunDir
 
 ROOT = Path(__file__).parent.parent
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

@@ -10,9 +10,9 @@ from site_tools import Page, reported
 
 from bench.core.types import Facts, PublicKind
 from bench.interface.registry import METHODS
-from bench.record import Record
-from bench.record_upgrades import public_kinds_of_words
-from bench.store import RunDir
+from bench.results.record import Record
+from bench.results.record_upgrades import public_kinds_of_words
+from bench.results.run_dir import RunDir
 from reports.leaderboard import build_board
 from reports.site import Source, write_site
 

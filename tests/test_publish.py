@@ -17,12 +17,12 @@ from records_for_tests import failed
 from typer.testing import CliRunner
 
 import bench.publish
-import bench.record
+import bench.results.record
 from bench.cli import app
-from bench.commands import command_for
 from bench.core.errors import BenchError
 from bench.publish import Fate, examine, opened, rebuild, write
-from bench.record import parse_record
+from bench.results.command import command_for
+from bench.results.record import parse_record
 
 BOARD = Path(__file__).parent.parent / "leaderboards"
 PATE = "mnist-pate-eps10-quick-s0-68885667e3d8"
@@ -433,7 +433,7 @@ def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, mon
     (tmp_path / "old" / "records").mkdir(parents=True)
     shutil.copy(older, tmp_path / "old" / "records" / f"{key}.json")
     assert "schema version 0" in refusals(tmp_path / "old", into)[0]
-    monkeypatch.setitem(bench.record.UPGRADES, 0, upgrade)
+    monkeypatch.setitem(bench.results.record.UPGRADES, 0, upgrade)
     found = examine([tmp_path / "old"], into)
     assert [item.why for item in found.refused] == []
     write(found, into)

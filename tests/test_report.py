@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from records_for_tests import failed, provenance, record
 
-from bench.attack_record import AttackRecord, Estimated, Scores
 from bench.core.errors import BenchError
 from bench.core.types import Basis, PublicKind
-from bench.record import Record, Sheet, Status
-from bench.store import RunDir
+from bench.results.attack_record import AttackRecord, Estimated, Scores
+from bench.results.record import Record, Sheet, Status
+from bench.results.run_dir import RunDir
 from reports.evidence import Cell, Evidence, Usual, cell, proven_cell, read_evidence
 from reports.papers import Attacked, Material, Ours, Picture, Theirs
 from reports.reported import Reported, Verdict

@@ -11,7 +11,7 @@ from report_commands import check_records, check_settings, material_of, record_o
 
 from bench.core.rows import Change
 from bench.core.types import Basis, PrivacyUnit
-from bench.record import Accountant, Record
+from bench.results.record import Accountant, Record
 from reports.dpsd import PAPER, TABLE_1
 from reports.dpsd_ablations import why_not
 from reports.dpsd_figures import EPSILONS

@@ -14,8 +14,8 @@ from records_for_tests import failed, record
 
 from bench.core.errors import BenchError
 from bench.core.types import PublicKind
-from bench.record import Record
-from bench.store import RunDir
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from reports import build, papers
 from reports.evidence import Cell, Evidence, cell
 from reports.paper_figures import POINT_COLUMNS, point_rows

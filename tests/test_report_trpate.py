@@ -10,7 +10,7 @@ from report_commands import check_records, check_settings, material_of, planned,
 
 from bench.core.rows import Change
 from bench.privacy.claims import advanced_largest_count
-from bench.record import Queries, Record
+from bench.results.record import Queries, Record
 from reports.evidence import Cell
 from reports.paper_figures import POINT_COLUMNS, point_rows
 from reports.paper_tables import texts_of

@@ -12,18 +12,18 @@ from records_for_tests import asked
 from report_commands import grid_of
 from typer.testing import CliRunner
 
-from bench.cell_spec import CellSpec
 from bench.cli import app
-from bench.commands import command_for, public_overrides
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Facts
 from bench.data.datasets import all_datasets
 from bench.interface.registry import METHODS
 from bench.plan import Cell, Dataset, expand
-from bench.record import Record, parse_record
 from bench.reproduce import command_of, planned_again, public_dataset
-from bench.store import RunDir
+from bench.results.cell_spec import CellSpec
+from bench.results.command import command_for, public_overrides
+from bench.results.record import Record, parse_record
+from bench.results.run_dir import RunDir
 
 RECORDS = Path(__file__).parent.parent / "leaderboards" / "records"
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)

@@ -17,8 +17,8 @@ from bench.interface.registry import METHODS
 from bench.plan import expand
 from bench.privacy.noninterference import Verdict, check_method, private_pair
 from bench.privacy.sensitivity import Given, neighbours, violation
+from bench.results.run_dir import RunDir
 from bench.run import run_cell
-from bench.store import RunDir
 
 CHEATS = Path(__file__).parent / "cheats"
 

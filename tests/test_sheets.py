@@ -19,11 +19,11 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
 from bench.listing import record_page
-from bench.record import parse_record
 from bench.release import save_sheet
+from bench.results.record import parse_record
+from bench.results.run_dir import RunDir
 from bench.run import run_cell
 from bench.sheets import GAP, sheet
-from bench.store import RunDir
 
 
 def pixels(data: bytes) -> np.ndarray:

@@ -17,9 +17,9 @@ from site_tools import NASTY, Page, attack, audit, dead_links, records, reported
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.record import Sheet
-from bench.store import RunDir
-from bench.text import epsilon_text
+from bench.results.record import Sheet
+from bench.results.run_dir import RunDir
+from bench.results.text import epsilon_text
 from reports import site_pages
 from reports.leaderboard import build_board, to_markdown
 from reports.method_docs import method_sources

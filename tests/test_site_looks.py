@@ -11,7 +11,7 @@ import pytest
 from records_for_tests import record
 from site_tools import Page, reported
 
-from bench.store import RunDir
+from bench.results.run_dir import RunDir
 from reports.leaderboard import build_board
 from reports.site import Source, write_site
 from reports.site_picture import COLOURS, ONLY_REPORTED, looks

@@ -24,12 +24,12 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.launches import Launch, Options, begin, load, outlines
 from bench.plan import Cell, Dataset, expand
+from bench.results.run_dir import RunDir
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.slurm import in_hand
 from bench.slurm_site import Partition, check, partitions
 from bench.storage import locks
 from bench.storage.interrupts import Stopped, stopping_signals
-from bench.store import RunDir
 from bench.training.processes import worker_pool
 from bench.worker import work_through
 

@@ -17,9 +17,9 @@ from records_for_tests import failed, record
 
 from bench.core.errors import BenchError
 from bench.core.rows import Change
-from bench.record import SCHEMA_VERSION, parse_record
+from bench.results.record import SCHEMA_VERSION, parse_record
+from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
-from bench.store import RunDir
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FIRST = json.loads((FIXTURES / "record-schema-1.json").read_text())

@@ -9,7 +9,7 @@ from records_for_tests import failed, record
 
 from bench.core.types import Basis
 from bench.privacy.claims import pate_closed_form
-from bench.record import Queries, Record
+from bench.results.record import Queries, Record
 from reports.trpate import TABLES, trpate_page
 
 

@@ -18,8 +18,8 @@ from bench.core.config import Grid  # noqa: E402
 from bench.core.types import Basis, Facts  # noqa: E402
 from bench.interface.registry import METHODS  # noqa: E402
 from bench.plan import Cell, Dataset, expand, states  # noqa: E402
-from bench.record import Student  # noqa: E402
-from bench.store import RunDir  # noqa: E402
+from bench.results.record import Student  # noqa: E402
+from bench.results.run_dir import RunDir  # noqa: E402
 
 QUICK = ("pate", "pate-gnmax", "dgd", "dpsd", "dpsd-sound")
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0)

@@ -26,9 +26,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.core.errors import BenchError
-from bench.record import SCHEMA_VERSION, Record, Status, glance, parse_record
+from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
+from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 from bench.storage.files import explain_os_error, write_atomic, writing
 from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 

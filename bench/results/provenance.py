@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from bench.record import Provenance
+from bench.results.record import Provenance
 
 PACKAGES = ("private-student-bench", "torch", "torchvision", "timm", "opacus", "dp-accounting", "numpy", "scipy")
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from bench.core.rows import Row, SchemaError
 from bench.core.types import Adjacency, AuditKind, PrivacyUnit
-from bench.record import Failure, Provenance, Status
+from bench.results.record import Failure, Provenance, Status
 
 
 class Estimated(Row):

@@ -1,6 +1,7 @@
 """Records of earlier schemas turned into those of the next, one function for each step.
 
-They work on what JSON gives. What does not fit is left as it is: :func:`bench.record.parse_record` says what is wrong.
+They work on what JSON gives. What does not fit is left as it is: :func:`bench.results.record.parse_record` says what is
+wrong.
 """
 
 from __future__ import annotations

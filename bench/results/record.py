@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from bench.cell_spec import CellSpec, Specified
 from bench.core.rows import Change, Row, SchemaError
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
-from bench.record_upgrades import UPGRADES
+from bench.results.cell_spec import CellSpec, Specified
+from bench.results.record_upgrades import UPGRADES
 
 SCHEMA_VERSION = 2
-"""Raised when a field changes its meaning or goes; :mod:`bench.record_upgrades` turns older records into this one."""
+"""Raised when a field changes its meaning or goes; older records are turned into this one."""
 
 
 class Status(StrEnum):

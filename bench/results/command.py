@@ -14,7 +14,7 @@ from bench.core.config import NoiseKind, PrecisionKind, Preset, default_delta
 from bench.core.types import Basis
 
 if TYPE_CHECKING:
-    from bench.cell_spec import CellSpec
+    from bench.results.cell_spec import CellSpec
 
 START = "python -m bench run"
 PATH = "PATH"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.attack_record import AuditRecord, Channel
 from bench.core.types import PrivacyUnit
-from bench.record import Audited, Record, Status
+from bench.results.attack_record import AuditRecord, Channel
+from bench.results.record import Audited, Record, Status
 
 CHANNELS = 2
 """An audit looks at the student and at released images, and pays for both before it is known whether there are any."""

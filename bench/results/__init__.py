@@ -1,0 +1,1 @@
+"""Typed records and the run directory that holds them."""
