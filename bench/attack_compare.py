@@ -51,11 +51,11 @@ def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace
     from bench.controls import make_control
     from bench.core.seeds import Streams
     from bench.data.datasets import get_dataset
+    from bench.experiments.plan import cell_of
+    from bench.experiments.release import load_student
+    from bench.experiments.run import cache_base
     from bench.inversion_goal import committee_of, observed_of, reconstruct
     from bench.inversion_picture import draw_comparison
-    from bench.plan import cell_of
-    from bench.release import load_student
-    from bench.run import cache_base
     from bench.storage.cache import Cache
     from bench.training.context import Context
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from bench.data.splits import Materialised
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
 
     Labelled = tuple[torch.Tensor, torch.Tensor]
 

@@ -13,13 +13,13 @@ from bench.core.config import as_dict, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.seeds import Streams
+from bench.experiments.plan import Cell, cell_of
+from bench.experiments.run import cache_base, failure_of
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack
 from bench.interface.registry import ATTACKS
-from bench.plan import Cell, cell_of
 from bench.results.attack_record import AttackRecord
 from bench.results.provenance import Clock
 from bench.results.record import Record, Status
-from bench.run import cache_base, failure_of
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 from bench.workplace import AttackOptions, Workplace

@@ -18,15 +18,15 @@ from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, spe
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
-from bench.data_source import DataSource
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, cell_of
+from bench.experiments.run import cache_base, failure_of, noise_of
 from bench.interface.registry import METHODS
-from bench.plan import Cell, cell_of
 from bench.privacy.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record, Status
-from bench.run import cache_base, failure_of, noise_of
 from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context

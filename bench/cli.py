@@ -112,7 +112,7 @@ def check(
     json_: Json = False,
 ) -> None:
     """Run the non-interference test: does anything private go round the ledger?"""
-    from bench.device import prepare_device
+    from bench.experiments.device import prepare_device
     from bench.interface.registry import METHODS
     from bench.privacy.noninterference import check_method
 

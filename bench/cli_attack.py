@@ -19,7 +19,7 @@ from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
     from bench.results.attack_record import AttackRecord, AuditRecord
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
@@ -120,8 +120,8 @@ def _each_student(
 ) -> int | None:
     """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
     from bench.core.progress import open_progress
-    from bench.data_source import DataSource
-    from bench.device import prepare_device
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.device import prepare_device
     from bench.results.run_dir import RunDir
     from bench.storage.interrupts import Stopped, stopping_signals
     from bench.training.processes import available_cores
@@ -266,7 +266,7 @@ def attack(
     """
     from bench.attack_run import attack_key, attack_names, attack_student, configurable, configured
     from bench.core.config import check_overrides
-    from bench.plan import cell_of
+    from bench.experiments.plan import cell_of
     from bench.workplace import AttackOptions, Workplace
 
     names = attack_names(attacks)

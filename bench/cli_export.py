@@ -26,7 +26,7 @@ def export(
     out: Out = Path("students"),
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
-    from bench.device import prepare_device
+    from bench.experiments.device import prepare_device
     from bench.export import export_student
     from bench.listing import find_record
     from bench.results.audited import with_audits

@@ -20,9 +20,9 @@ from bench.core.types import Basis
 if TYPE_CHECKING:
     from bench.cluster import Cluster
     from bench.core.progress import Progress
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.plan import Cell, State
     from bench.launches import Launch
-    from bench.plan import Cell, State
     from bench.results.attack_record import AuditRecord
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
@@ -125,11 +125,11 @@ def run(
 
     Several of these commands may work on one directory at once: each cell is run by one of them.
     """
-    from bench.calibrations import Calibrations
     from bench.cluster import directives, read_cluster
     from bench.core.progress import open_progress
-    from bench.data_source import DataSource
-    from bench.plan import expand, to_run
+    from bench.experiments.calibration_cache import Calibrations
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.plan import expand, to_run
     from bench.results.run_dir import RunDir
     from bench.schedule import units_of
     from bench.worker import Outcome
@@ -241,7 +241,7 @@ class _Execution:
         return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
-        from bench.device import prepare_device
+        from bench.experiments.device import prepare_device
         from bench.launch import run_inline
         from bench.training.processes import available_cores
 
@@ -322,10 +322,10 @@ def plan(
 ) -> None:
     """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
-    from bench.calibrations import Calibrations
     from bench.core.progress import open_progress
-    from bench.data_source import DataSource
-    from bench.plan import expand, states
+    from bench.experiments.calibration_cache import Calibrations
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.plan import expand, states
     from bench.results.run_dir import RunDir
 
     with open_progress(quiet=json_) as progress:

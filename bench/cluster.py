@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.plan import Cell
+from bench.experiments.plan import Cell
 
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})
 """Directives that nobody else may give."""

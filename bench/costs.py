@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.core.errors import BenchError
+from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
-from bench.plan import Cell
 from bench.results.record import Record, Status, parse_record
 
 COMMITTED = Path(__file__).resolve().parent.parent / "leaderboards" / "records"

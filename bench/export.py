@@ -37,7 +37,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     Raises :class:`BenchError` where the record has no student, its file is absent or another one, the weights of its
     frozen backbone are not here, or timm loads something else than what was released.
     """
-    from bench.release import load_released
+    from bench.experiments.release import load_released
 
     if record.student is None or record.privacy is None or record.utility is None:
         raise BenchError(f"{record.key} has no student: its cell failed.")

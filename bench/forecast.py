@@ -9,7 +9,7 @@ from typing import Any
 from bench.cluster import Cluster, resources_of
 from bench.core.config import Preset, Reuse
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
-from bench.plan import Cell, states
+from bench.experiments.plan import Cell, states
 from bench.results.run_dir import RunDir
 from bench.schedule import Pack, Unit, packs_of, shared_names, waves_of
 from bench.training.processes import available_cores

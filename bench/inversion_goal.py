@@ -15,7 +15,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.data.index_hash import ranks
-from bench.release import load_student
+from bench.experiments.release import load_student
 from bench.results.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from attacks.evaluators import Committee
     from attacks.inversion_scores import InversionScores, Observed, Scored
     from bench.attack_data import AttackData
+    from bench.experiments.plan import Cell
     from bench.interface.attack import InversionAttack
     from bench.metrics.bootstrap import Estimate
-    from bench.plan import Cell
     from bench.results.record import Record
     from bench.storage.cache import Arrays
     from bench.training.context import Context

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.data_source import DataSource
+from bench.experiments.data_source import DataSource
 from bench.launches import Launch
 from bench.results.record import Record
 from bench.results.run_dir import RunDir

@@ -23,8 +23,8 @@ from typing import Any
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
 from bench.core.rows import Change
+from bench.experiments.plan import Cell, Dataset, Refusal, keyed
 from bench.interface.registry import METHODS
-from bench.plan import Cell, Dataset, Refusal, keyed
 from bench.results.cell_spec import CellSpec
 from bench.results.run_dir import RunDir
 from bench.schedule import Unit

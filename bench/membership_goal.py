@@ -10,9 +10,9 @@ import numpy as np
 
 from bench.audit_run import PRIVATE_FIGURES
 from bench.core.types import Family
+from bench.experiments.run import cache_base
 from bench.membership_run import Candidates, baseline_cell, draw_membership, signals_of
 from bench.results.attack_record import Estimated, Role, Scores
-from bench.run import cache_base
 from bench.siblings import train_siblings
 from bench.storage.cache import Cache
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.types import Signals
+    from bench.experiments.plan import Cell
     from bench.interface.attack import MembershipAttack
     from bench.metrics.roc import MembershipMetrics
-    from bench.plan import Cell
     from bench.results.record import Record
     from bench.siblings import Sibling
     from bench.training.context import Context

@@ -17,8 +17,8 @@ import numpy as np
 from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.core.config import as_dict, build_config
 from bench.core.types import Adjacency, Basis, Signals
+from bench.experiments.plan import Cell, Refusal, keyed
 from bench.interface.registry import METHODS
-from bench.plan import Cell, Refusal, keyed
 from bench.siblings import Sibling, logits_of, queries_of
 
 if TYPE_CHECKING:

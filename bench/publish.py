@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from bench.calibrations import Calibrations
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
+from bench.experiments.calibration_cache import Calibrations
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
 from bench.results.record import Record, Status, parse_record

@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
-from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.base_event import Event
 from bench.privacy.ledger import Ledger

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.calibrations import Calibrations
 from bench.core.config import config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
+from bench.experiments.calibration_cache import Calibrations
+from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.registry import METHODS
-from bench.plan import Cell, Dataset, expand
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
 from bench.results.record import Record

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bench.results.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
-    from bench.plan import Cell
+    from bench.experiments.plan import Cell
     from bench.results.record import Record
     from bench.training.context import Context
     from bench.workplace import Workplace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
     """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
     from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
-    from bench.release import load_student
+    from bench.experiments.release import load_student
     from reports.robustness import curves_of, robustness_figure
 
     material = place.source.material(cell.dataset)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.core.errors import BenchError
+from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
-from bench.plan import Cell
 
 
 @dataclass(frozen=True, slots=True)

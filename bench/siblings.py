@@ -27,12 +27,12 @@ from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Family, PrivacyUnit, Released
+from bench.experiments.run import noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.results.run_dir import RunDir
-from bench.run import noise_of
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.data.splits import Materialised
-    from bench.plan import Cell
+    from bench.experiments.plan import Cell
     from bench.privacy.dp_sgd import DPSGDRun
 
 

@@ -21,11 +21,11 @@ from typing import Any
 from bench.cluster import Cluster, Resources
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
+from bench.experiments.run import record_failure
 from bench.interface.registry import METHODS
 from bench.launch import Done, Watch, doing
 from bench.launches import Launch, Outline, outlines
 from bench.results.run_dir import RunDir
-from bench.run import record_failure
 from bench.schedule import Pack, waves_of
 from bench.slurm_site import command, undisturbed
 from bench.storage.interrupts import Stopped, stopping_signals

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import reaccount
-from bench.calibrations import Calibrations
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
+from bench.experiments.calibration_cache import Calibrations
 from bench.interface.registry import ATTACKS, METHODS
 from bench.reproduce import Reproduction, check_method, dataset_of, planned_again
 from bench.results.attack_record import AttackRecord, AuditRecord
@@ -282,7 +282,7 @@ def _known(record: Record) -> list[str]:
 
 def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     """Return what is wrong with a record beside the cell that planning gives for it."""
-    from bench.run import _public_data
+    from bench.experiments.run import _public_data
 
     cell = reproduced.cell
     if cell is None:

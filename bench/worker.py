@@ -31,7 +31,7 @@ from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
 from bench.training.processes import available_cores
 
 if TYPE_CHECKING:
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
     from bench.launches import Launch
 
 ATTACK_SECONDS = 3600.0
@@ -194,7 +194,7 @@ def _told(launch: Launch, unit: Unit) -> dict[str, object]:
 def _run(
     launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, device: str, held: Held
 ) -> Record | None:
-    from bench.run import make_shard, record_failure, run_cell
+    from bench.experiments.run import make_shard, record_failure, run_cell
 
     options = launch.options
     if held.attempt > options.retries + 1:
@@ -239,8 +239,8 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
 
     Raises :class:`Stopped` on SIGINT and SIGTERM, :class:`BenchError` where the launch cannot be read any more.
     """
-    from bench.data_source import DataSource
-    from bench.device import prepare_device
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.device import prepare_device
     from bench.launches import load
 
     progress = LineProgress()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.core.config import Preset
-from bench.data_source import DataSource
+from bench.experiments.data_source import DataSource
 
 if TYPE_CHECKING:
     from bench.attack_data import AttackData

@@ -14,14 +14,14 @@ import torch
 from bench.core.config import Grid, Preset, setting
 from bench.core.progress import Progress
 from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.data_source import DataSource
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, expand
+from bench.experiments.run import run_cell
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.plan import Cell, expand
 from bench.privacy.ledger import Ledger
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.run import run_cell
 from bench.training.context import Context
 from bench.training.loop import FitSettings, fit
 from bench.training.student import make_student

@@ -12,9 +12,9 @@ from bench.core.errors import BenchError
 from bench.core.types import Basis, Facts
 from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
+from bench.experiments.plan import Cell as Planned
+from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
-from bench.plan import Cell as Planned
-from bench.plan import Dataset, expand
 from bench.results.record import Record
 from reports.evidence import Cell, Evidence, answers
 from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of

@@ -18,11 +18,11 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
+from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import audited_of, with_audits
 from bench.results.record import Status
-from bench.run import run_cell
 from bench.siblings import Sibling
 from bench.storage.cache import Cache
 from bench.training.context import Context

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bench import calibrations
-from bench.calibrations import Calibrations
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, Facts
+from bench.experiments import calibration_cache as calibrations
+from bench.experiments.calibration_cache import Calibrations
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(1.0, 1e-5, Basis.PROVEN)

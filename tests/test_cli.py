@@ -112,7 +112,7 @@ def test_record_keeps_three_epsilons_and_the_ledger(runs: Path) -> None:
 
 
 def test_released_student_is_rebuilt(runs: Path) -> None:
-    from bench.release import load_released
+    from bench.experiments.release import load_released
 
     (path,) = (runs / "released").glob("*pate-eps10*")
     released = load_released(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from site_tools import dead_links
 
-from bench.calibrations import Calibrations
+from bench.experiments.calibration_cache import Calibrations
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record

@@ -16,7 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Facts
 from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
-from bench.plan import Cell, Dataset, expand
+from bench.experiments.plan import Cell, Dataset, expand
 from bench.results.record import Record
 
 FACTS = {

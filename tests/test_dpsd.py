@@ -252,10 +252,10 @@ def test_loss_that_is_no_number_stops_the_run() -> None:
 
 def test_diverging_cell_is_a_failed_record(tmp_path: Path) -> None:
     from bench.core.config import Grid
-    from bench.data_source import DataSource
-    from bench.plan import expand
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.plan import expand
+    from bench.experiments.run import run_cell
     from bench.results.run_dir import RunDir
-    from bench.run import run_cell
 
     source = DataSource(Progress())
     grid = Grid(
@@ -306,11 +306,11 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
     from bench.core.config import Grid
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
+    from bench.experiments.plan import expand
+    from bench.experiments.run import run_cell
     from bench.listing import record_page
-    from bench.plan import expand
     from bench.results.run_dir import RunDir
-    from bench.run import run_cell
     from reports.leaderboard import build_board
 
     source = DataSource(Progress())

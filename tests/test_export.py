@@ -21,11 +21,11 @@ from bench.cli import app
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Released
+from bench.experiments.release import load_released, save_released
 from bench.export import export_student
 from bench.models.build import build
 from bench.models.registration import model_options
 from bench.privacy.utility_bound import remark
-from bench.release import load_released, save_released
 from bench.results.record import Plausibility, Record, Student
 from bench.results.run_dir import RunDir
 from bench.student_card import CardFacts, card, plain

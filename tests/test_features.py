@@ -14,6 +14,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
+from bench.experiments.release import load_released, save_released
 from bench.models.build import build
 from bench.models.frozen_backbone import (
     BackboneSpec,
@@ -25,7 +26,6 @@ from bench.models.frozen_backbone import (
     random_backbone,
     state_digest,
 )
-from bench.release import load_released, save_released
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import CHUNK, features_of, image_digests, student_logits, trained_part

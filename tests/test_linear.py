@@ -18,8 +18,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
+from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
-from bench.plan import Dataset, expand
 from bench.privacy.accountants import proven
 from bench.privacy.dp_sgd import DPSGDRun, train
 from bench.privacy.events import DPSGD, Gaussian

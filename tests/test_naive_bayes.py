@@ -16,11 +16,11 @@ from bench import naive_bayes as nb
 from bench.core.errors import BenchError
 from bench.core.types import Facts, Released
 from bench.data.splits import partition
+from bench.experiments.release import load_released, save_released
 from bench.models.build import build, features_and_logits
 from bench.models.gaussian_nb import NEVER, GaussianHead, set_gaussians
 from bench.models.registration import model_options
 from bench.models.text_nets import set_words
-from bench.release import load_released, save_released
 from bench.training.loop import FitSettings, accuracy, fit, predict
 from bench.training.student import make_student
 

@@ -15,8 +15,8 @@ from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, defa
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts
+from bench.experiments.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.interface.registry import METHODS
-from bench.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.results.run_dir import RunDir
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

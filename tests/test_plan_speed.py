@@ -16,7 +16,7 @@ from records_for_tests import failed, record
 
 from bench.core.config import Grid
 from bench.core.types import Facts
-from bench.plan import Cell, Dataset, State, expand, keyed, states
+from bench.experiments.plan import Cell, Dataset, State, expand, keyed, states
 from bench.results.record import Glance, Record, Status, Student, glance, parse_record
 from bench.results.run_dir import RunDir
 

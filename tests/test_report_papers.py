@@ -109,7 +109,7 @@ def test_what_a_command_makes_answers_its_cell(paper: Paper, spec: Spec) -> None
 def _planned(cell: Cell) -> Any:
     """Return the first of the cells that `bench plan` would show for the command of `cell`."""
     from bench.data.datasets import get_dataset
-    from bench.plan import Dataset, expand
+    from bench.experiments.plan import Dataset, expand
 
     found = get_dataset(cell.dataset)
     records = found.train_records or 60_000

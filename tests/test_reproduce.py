@@ -17,8 +17,8 @@ from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_ove
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Facts
 from bench.data.datasets import all_datasets
+from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.registry import METHODS
-from bench.plan import Cell, Dataset, expand
 from bench.reproduce import command_of, planned_again, public_dataset
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for, public_overrides

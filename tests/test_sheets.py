@@ -14,16 +14,16 @@ from one_teacher import one_cell, run
 from PIL import Image
 from records_for_tests import record
 
-import bench.run
+import bench.experiments.run
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
+from bench.experiments.image_grid import GAP, sheet
+from bench.experiments.release import save_sheet
+from bench.experiments.run import run_cell
 from bench.listing import record_page
-from bench.release import save_sheet
 from bench.results.record import parse_record
 from bench.results.run_dir import RunDir
-from bench.run import run_cell
-from bench.sheets import GAP, sheet
 
 
 def pixels(data: bytes) -> np.ndarray:
@@ -148,7 +148,7 @@ def test_kill_before_any_file_leaves_no_record_that_names_it(
         assert first.sheet is not None
         (tmp_path / first.sheet.file).unlink()
         with monkeypatch.context() as patch:
-            patch.setattr(RunDir if moment == "write_record" else bench.run, moment, kill)
+            patch.setattr(RunDir if moment == "write_record" else bench.experiments.run, moment, kill)
             with pytest.raises(KeyboardInterrupt):
                 run_cell(cell, run_dir, source, Progress())
         assert run_dir.read_record(cell.key) is None

@@ -263,9 +263,9 @@ def test_command_is_the_recorded_one_or_says_what_it_lacks() -> None:
 
 
 def test_docstrings_become_paragraphs() -> None:
-    found = site_pages.paragraphs("A ``code``\nline.\n\n<b> & :mod:`bench.run`\n\n- a list\n- of two")
+    found = site_pages.paragraphs("A ``code``\nline.\n\n<b> & :mod:`bench.experiments.run`\n\n- a list\n- of two")
     assert found[0] == (False, "A <code>code</code> line.")
-    assert found[1] == (False, "&lt;b&gt; &amp; <code>bench.run</code>")
+    assert found[1] == (False, "&lt;b&gt; &amp; <code>bench.experiments.run</code>")
     assert found[2][0]
 
 

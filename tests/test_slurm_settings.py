@@ -22,8 +22,8 @@ from bench.cluster import Cluster, Resources, directives, minutes, read_cluster,
 from bench.core.config import Grid
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
+from bench.experiments.plan import Cell, Dataset, expand
 from bench.launches import Launch, Options, begin, load, outlines
-from bench.plan import Cell, Dataset, expand
 from bench.results.run_dir import RunDir
 from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.slurm import in_hand

@@ -19,7 +19,7 @@ from bench.data import array_store as store
 from bench.data import checksums as pins
 from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
-from bench.release import save_sheet
+from bench.experiments.release import save_sheet
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
 

@@ -1,7 +1,7 @@
 """Records: one typed row per cell, attack or audit, as it is written, read and published.
 
-A record's key is the hash of what was asked for (see :func:`bench.plan.cell_key`). Everything outside ``provenance`` is
-a function of that key and the program: two runs of one cell differ there alone.
+A record's key is the hash of what was asked for (see :func:`bench.experiments.plan.cell_key`). Everything outside
+``provenance`` is a function of that key and the program: two runs of one cell differ there alone.
 """
 
 # Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.

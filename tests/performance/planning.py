@@ -16,8 +16,8 @@ from records_for_tests import record  # noqa: E402
 
 from bench.core.config import Grid  # noqa: E402
 from bench.core.types import Basis, Facts  # noqa: E402
+from bench.experiments.plan import Cell, Dataset, expand, states  # noqa: E402
 from bench.interface.registry import METHODS  # noqa: E402
-from bench.plan import Cell, Dataset, expand, states  # noqa: E402
 from bench.results.record import Student  # noqa: E402
 from bench.results.run_dir import RunDir  # noqa: E402
 
@@ -80,7 +80,7 @@ def main() -> None:
             expand(Grid((method,), ("mnist",), (1.0, 10.0), tuple(range(10)), basis=basis), _describe)
             _print(f"plan of {method}, 2 epsilons, 10 seeds, basis {basis.value}", start)
     from bench.core.progress import open_progress
-    from bench.data_source import DataSource
+    from bench.experiments.data_source import DataSource
 
     with open_progress(quiet=True) as progress, tempfile.TemporaryDirectory() as folder:
         source = DataSource(progress)

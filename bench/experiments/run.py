@@ -16,15 +16,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.data.splits import Materialised
-from bench.data_source import DataSource
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell
+from bench.experiments.release import save_released, save_sheet
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
-from bench.plan import Cell
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SecureNoise, SeededNoise
 from bench.privacy.utility_bound import probability_bound
-from bench.release import save_released, save_sheet
 from bench.results.provenance import Clock
 from bench.results.record import (
     Accountant,

@@ -89,7 +89,7 @@ def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> st
 @functools.cache
 def _program(source: str) -> str:
     """Return the digest of all that a calibration may go through: this program, the methods, files beside a plug-in."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parent.parent
     files = {*here.rglob("*.py"), *(here.parent / "methods").glob("*.py"), *Path(source).parent.glob("*.py")}
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())
     for path in sorted(files):

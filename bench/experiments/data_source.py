@@ -10,7 +10,7 @@ from bench.data.datasets import load
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress
 from bench.data.splits import Materialised, Split, facts, materialise, split
-from bench.plan import Dataset
+from bench.experiments.plan import Dataset
 
 
 class DataSource:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from bench.calibrations import Calibrations
 from bench.core.config import (
     Grid,
     PrecisionKind,
@@ -28,6 +27,7 @@ from bench.core.config import (
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts
+from bench.experiments.calibration_cache import Calibrations
 from bench.interface.method import Method
 from bench.interface.registry import METHODS, plugin_file
 from bench.results.cell_spec import CellSpec, Specified

@@ -54,7 +54,7 @@ def save_sheet(released: Released, path: Path) -> str | None:
 
     Returns None, and writes nothing, where there are none or they are of a shape that no picture shows.
     """
-    from bench.sheets import sheet
+    from bench.experiments.image_grid import sheet
 
     images, labels = released.extras.get("synthetic_images"), released.extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:

@@ -1,0 +1,1 @@
+"""From a grid to a plan, from one cell to its record."""
