@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from bench.core.config import setting
 from bench.core.errors import BenchError
 from bench.models.build import features_and_logits
-from bench.random_images import random_images
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
 from bench.training.transforms import as_float
+from methods._random_images import random_images
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from bench.models.autoencoders import VAE
     from bench.privacy.ledger import Ledger
-    from bench.tangent_normal import Triples
     from bench.training.loop import FitSettings
+    from methods._tangent_normal import Triples
 
 SHOWN = 100
 """Synthetic images that are released, for people to look at."""
@@ -69,7 +69,7 @@ class DGDConfig:
     vae_lr: float = setting(0.001, "DGD, section IV; decays linearly to 0")
     latent: int = setting(32, "DGD, section IV: c")
     vae_units: int = setting(64, "ours: the paper names no layers")
-    radius: float = setting(1.0, "ours, in deviations of the code's prior; see bench/tangent_normal.py")
+    radius: float = setting(1.0, "ours, in deviations of the code's prior; see methods/_tangent_normal.py")
     perturbation: Literal["directed", "printed"] = setting("directed", "DGD, Eq. 4; printed: Laplace of 2 c / eps1")
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
 
@@ -220,7 +220,7 @@ class DGDFamily(Method):
 
         from bench.core.seeds import seeded
         from bench.models.autoencoders import VAE
-        from bench.tangent_normal import Triples, make_triples, train_vae
+        from methods._tangent_normal import Triples, make_triples, train_vae
 
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
         depends = {
@@ -259,7 +259,7 @@ class DGDFamily(Method):
         context: Context,
     ) -> tuple[torch.nn.Module, dict[str, Any]]:
         """Return a student trained by Eq. 5 and 6, and its timm options. Sees nothing private."""
-        from bench.tangent_normal import StudentSettings, train_tangent_normal
+        from methods._tangent_normal import StudentSettings, train_tangent_normal
 
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))
         quick = config.teacher_recipe == "augmented"

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.head_settings import HeadSettings
     from bench.models.frozen_backbone import FrozenBackbone
+    from methods._head_settings import HeadSettings
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class HeadTeachersConfig(TransferConfig):
 
     def heads(self) -> HeadSettings:
         """Return how each head is trained."""
-        from bench.head_settings import HeadSettings
+        from methods._head_settings import HeadSettings
 
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
@@ -114,9 +114,9 @@ class HeadTeachers(PATEFamily):
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, an artefact that every epsilon shares."""
         from bench.data.splits import partition
-        from bench.heads import VERSION, head_labels
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of
+        from methods._head_training import VERSION, head_labels
 
         facts = private.facts
         backbone = self._backbone(config, public, facts, context)
@@ -146,9 +146,9 @@ class HeadTeachers(PATEFamily):
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
         """See :meth:`methods._pate.PATEFamily.student`: one more head, trained on the answers (section III.B)."""
-        from bench.heads import train_heads
         from bench.models.frozen_backbone import DenseHead, FrozenTransfer
         from bench.training.features import features_of
+        from methods._head_training import train_heads
 
         backbone = self._backbone(config, public, facts, context)
         features = features_of(public.images, backbone, context, "public")[asked]

@@ -306,7 +306,7 @@ def _source_records(
     """
     import torch
 
-    from bench.naive_bayes import source_part
+    from methods._naive_bayes import source_part
 
     _, _, name = config.weights.partition(":")
     if not name:

@@ -11,7 +11,7 @@ vote per query, and Lap(2 / eps0) noise on every count makes a query eps0-DP.
 What is claimed is the paper's composition of the label queries. What is proven is infinite: the generator is driven by
 a baseline classifier that all private records trained without noise, and what it generates reaches the student. The
 paper's eps1 for perturbed codes protects synthetic images, not records. Tangent and normal directions, which the paper
-does not define, are those of :mod:`bench.tangent_normal`; the printed signs of Eq. 2 and Eq. 6, which contradict the
+does not define, are those of :mod:`methods._tangent_normal`; the printed signs of Eq. 2 and Eq. 6, which contradict the
 text, are behind ``reading=printed``.
 
 Variants of the paper's ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, and Fig. 7, PATE's comparison);
@@ -68,7 +68,9 @@ class DGDPrintedConfig(DGDConfig):
     generator_batch: int = setting(128, "DGD, section IV")
     generator_lr: float = setting(0.2, "DGD, section IV; a tenth every 80 rounds")
     generator_decay: int = setting(9600, "DGD, section IV: 80 rounds of 120 batches")
-    random_share: float = setting(0.0, "ours: images of random processes among the synthetic; bench/random_images.py")
+    random_share: float = setting(
+        0.0, "ours: images of random processes among the synthetic; methods/_random_images.py"
+    )
     generator_noise: int = setting(100, "DAFL's published code, MNIST")
     generator_units: int = setting(128, "DAFL's published code")
     alpha: float = setting(5.0, "DGD, section III-B")
@@ -214,7 +216,7 @@ class DGD(DGDFamily):
         made = torch.from_numpy(context.cache.get("synthetic-images", depends, make)["images"])
         if not config.random_share:
             return made
-        from bench.random_images import random_images
+        from methods._random_images import random_images
 
         textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
         # Which places are random is public; the queries and what is shown are drawn from all alike.

@@ -2,7 +2,7 @@
 
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
 Distillation", IEEE TIP 2023. What makes DGD's epsilon infinite is its generator, driven by a classifier of all private
-records. Here the images are of random processes (:mod:`bench.random_images`), so the generative stream depends on
+records. Here the images are of random processes (:mod:`methods._random_images`), so the generative stream depends on
 nothing private, and the noisy votes are all that does. Of the votes the whole noisy histogram is released, which costs
 what its largest entry alone would, and the student learns from its softmax. Measured beside two other repairs in
 docs/reproduction.md.
@@ -98,7 +98,7 @@ class DGDSound(DGDFamily):
 
     def images(self, config: DGDSoundConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
         """See :meth:`methods._dgd.DGDFamily.images`."""
-        from bench.random_images import random_images
+        from methods._random_images import random_images
 
         return random_images(config.synthetic, private.facts.shape, context.streams.torch("images"))
 

@@ -190,9 +190,9 @@ class DPSDSound(Method):
 
         from bench.core.seeds import seeded
         from bench.models.generators import DataFreeGenerator
-        from bench.random_images import random_images
         from bench.training.loop import predict
         from methods._pate import teacher_pool, train_ensemble
+        from methods._random_images import random_images
 
         facts, draws = private.facts, context.streams.torch("queries")
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))

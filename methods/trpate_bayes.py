@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.models.frozen_backbone import FrozenBackbone
-    from bench.naive_bayes import GaussianPrior
     from bench.training.features import Part
+    from methods._naive_bayes import GaussianPrior
 
 TABLE = "TrPATE, table 5"
 
@@ -134,7 +134,7 @@ class PATEBayes(PATE):
     def gaussian_student(
         self, config: Any, public: PublicData, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """Return a student whose classifier is a :class:`bench.models.gaussian_nb.GaussianHead`, its name and options."""
+        """Return a student whose classifier is a ``GaussianHead``, its name and options."""
         name = student_name(facts)
         net, options = make_student(name, facts, context.streams.torch("student/start"))
         return net, name, options
@@ -143,7 +143,7 @@ class PATEBayes(PATE):
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
         """Return the prior of the Gaussians over `width` features."""
-        from bench.naive_bayes import flat_prior
+        from methods._naive_bayes import flat_prior
 
         return flat_prior(facts.classes, width)
 
@@ -157,8 +157,8 @@ class PATEBayes(PATE):
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`."""
-        from bench import naive_bayes
         from bench.data.splits import partition
+        from methods import _naive_bayes as naive_bayes
 
         facts, labels = private.facts, private.labels.numpy()
         # The same parts as those of other PATEs with this seed and so many teachers.
@@ -187,9 +187,9 @@ class PATEBayes(PATE):
         """See :meth:`methods._pate.PATEFamily.student`: one more teacher, whose records are the answered queries."""
         import torch
 
-        from bench import naive_bayes
         from bench.models.gaussian_nb import GaussianHead, set_gaussians
         from bench.models.text_nets import set_words
+        from methods import _naive_bayes as naive_bayes
 
         images, given = public.images[asked], labels.numpy()
         if is_text(facts.shape):
@@ -284,7 +284,7 @@ class TrPATEBayes(PATEBayes):
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source: a flat prior and the source's counts, which cells share."""
-        from bench.naive_bayes import group_counts, source_part
+        from methods._naive_bayes import group_counts, source_part
 
         flat, source = super().word_prior(config, public, facts, context), public.labelled
         if source is None:
@@ -308,7 +308,7 @@ class TrPATEBayes(PATEBayes):
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
         """Return the source's Gaussians, or the unlabelled pool's, the same for all classes, where there is none."""
-        from bench.naive_bayes import pool_prior, source_part, source_prior
+        from methods._naive_bayes import pool_prior, source_part, source_prior
 
         source = public.labelled
         if source is None:

@@ -37,7 +37,6 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.storage.cache import Cache
-from bench.tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 from bench.training import checkpoint as module
 from bench.training.checkpoint import Checkpoint, MismatchError, flatten, restore
 from bench.training.context import Context
@@ -47,6 +46,7 @@ from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
 from bench.training.loop import FitSettings, fit
 from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
+from methods._tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 
 CLASSES = 3
 

@@ -24,11 +24,11 @@ from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.storage.cache import Cache
-from bench.tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, generate, generator_terms, train_generator
 from bench.training.divergence import NotFiniteError, check_finite
 from bench.training.loop import FitSettings, fit
+from methods._tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
 from methods.dgd import DGD, DGDPrintedConfig
 from methods.dgd_plus import DGDPlus
 from methods.dgd_sound import DGDSound, DGDSoundConfig
@@ -259,7 +259,7 @@ def test_the_printed_reading_reaches_the_student_too(monkeypatch: pytest.MonkeyP
         seen.append(settings)
         return student.eval()
 
-    monkeypatch.setattr("bench.tangent_normal.train_tangent_normal", spy)
+    monkeypatch.setattr("methods._tangent_normal.train_tangent_normal", spy)
     private, _ = private_pair()
     for reading in ("dafl", "printed"):
         config = tiny(DGD, reading=reading, regularise=1.0)

@@ -21,12 +21,12 @@ from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noninterference import CHECK_FACTS, check_method, private_pair, public_set
-from bench.random_images import random_images
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
+from methods._random_images import random_images
 from methods.dpsd import DPSD, DPSDConfig
 from methods.dpsd_label import DPSDLabel, DPSDLabelConfig
 from methods.dpsd_sound import DPSDSound, DPSDSoundConfig, ask

@@ -13,9 +13,9 @@ from torch import nn
 
 from bench.core.errors import BenchError
 from bench.data.splits import partition
-from bench.heads import Heads, HeadSettings, head_labels, train_heads
 from bench.models.frozen_backbone import DenseHead
 from bench.training.processes import available_cores, one_thread
+from methods._head_training import Heads, HeadSettings, head_labels, train_heads
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 
@@ -114,7 +114,7 @@ def test_labels_do_not_depend_on_how_many_heads_there_are_beside() -> None:
 
 
 def test_heads_are_the_same_for_every_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.heads.TOGETHER", 20)
+    monkeypatch.setattr("methods._head_training.TOGETHER", 20)
     features, labels = records(120, 60)
     parts = partition(120, 12, "heads")
     with one_thread():

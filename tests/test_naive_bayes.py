@@ -12,7 +12,6 @@ from hypothesis.extra import numpy as hnp
 from sentences import WORDS, counted, sentences
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
-from bench import naive_bayes as nb
 from bench.core.errors import BenchError
 from bench.core.types import Facts, Released
 from bench.data.splits import partition
@@ -23,6 +22,7 @@ from bench.models.registration import model_options
 from bench.models.text_nets import set_words
 from bench.training.loop import FitSettings, accuracy, fit, predict
 from bench.training.student import make_student
+from methods import _naive_bayes as nb
 
 numbers = hnp.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(2), st.just(1), st.integers(1, 5)),
                      elements=st.integers(0, 9))  # fmt: skip

@@ -17,7 +17,6 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
-from bench.heads import head_labels
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -29,6 +28,7 @@ from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, pr
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of
+from methods._head_training import head_labels
 from methods.trpate import TrPATE, TrPATEConfig
 
 CIFAR = Facts("cifar10", 40_000, 10_000, 10_000, 10, (3, 32, 32), public_benchmark=True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from sentences import counted, sentences
 
-from bench import naive_bayes as nb
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -25,6 +24,7 @@ from bench.privacy.noninterference import check_method
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy
+from methods import _naive_bayes as nb
 from methods.trpate_bayes import PATEBayes, PATEBayesConfig, TrPATEBayes, TrPATEBayesConfig
 
 WORDS = Facts("made up", 400, 100, 200, 2, (2, 1, 12), public_benchmark=True)

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.head_settings import HeadSettings
 from bench.models.frozen_backbone import DenseHead
 from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
+from methods._head_settings import HeadSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""How heads are trained, apart from :mod:`bench.heads`: planning makes these settings, and does without torch."""
+"""How heads are trained, without torch: planning makes these settings."""
 
 from __future__ import annotations
 
