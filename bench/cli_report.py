@@ -12,8 +12,8 @@ from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
-    from reports.build import Artefact
-    from reports.papers import Paper, Spec
+    from reports.papers.build import Artefact
+    from reports.papers.spec import Paper, Spec
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
 """Records of the board, and those of settings that only the papers' figures ask for."""
@@ -41,9 +41,9 @@ def report(
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for what is missing."""
     from bench.core.progress import open_progress
     from bench.storage.files import write_atomic
-    from reports.build import commands_of, index_text, make_artefact
-    from reports.evidence import read_evidence
-    from reports.reported import read_reported
+    from reports.papers.build import commands_of, index_text, make_artefact
+    from reports.papers.evidence import read_evidence
+    from reports.reported.numbers import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_)
     evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
@@ -103,7 +103,7 @@ def _share(artefact: Artefact) -> str:
 
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
     """Return the specs that are asked for, with their papers."""
-    from reports.papers import PAPERS, choose, load_paper
+    from reports.papers.spec import PAPERS, choose, load_paper
 
     if not (figures or tables or all_):
         raise BenchError("name what to draw: --figure N, --table N or --all.")

@@ -24,8 +24,8 @@ def reported(
     import dataclasses
 
     from bench.storage.files import write_atomic
-    from reports.reported import FOLDER, read_reported
-    from reports.reported_page import to_markdown
+    from reports.reported.numbers import FOLDER, read_reported
+    from reports.reported.page import to_markdown
 
     rows = read_reported(FOLDER if folder is None else folder)
     if json_:

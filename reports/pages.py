@@ -14,10 +14,10 @@ from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
 from reports.leaderboard import Board, build_board, to_csv, to_markdown
-from reports.reported import FOLDER, read_reported
-from reports.reported_page import to_markdown as reported_page
-from reports.site import Source, write_site
-from reports.trpate import trpate_page
+from reports.papers.trpate_page import trpate_page
+from reports.reported.numbers import FOLDER, read_reported
+from reports.reported.page import to_markdown as reported_page
+from reports.site.build import Source, write_site
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
 from bench.results.record import Record
-from reports.evidence import Cell, Evidence, answers
-from reports.papers import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
-from reports.reported import read_reported
+from reports.papers.evidence import Cell, Evidence, answers
+from reports.papers.spec import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
+from reports.reported.numbers import read_reported
 
 
 def cells_of(paper: Paper) -> Iterator[tuple[Spec, Cell]]:

@@ -14,8 +14,8 @@ from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
 from bench.results.record import Record, Status
 from reports.leaderboard import build_board
-from reports.reported import Reported, Verdict
-from reports.site import Source
+from reports.reported.numbers import Reported, Verdict
+from reports.site.build import Source
 
 NASTY = "<script>alert(1)</script></script><!-- \"'>&amp; {{ 7*7 }}\n=HYPERLINK(1)|x"
 UNSEEN = frozenset({"meta", "link", "col", "img", "input", "br"})

@@ -14,7 +14,7 @@ from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 from reports.pages import gather, write_pages
-from reports.site import PLOTLY, PLOTLY_IS_HERE
+from reports.site.build import PLOTLY, PLOTLY_IS_HERE
 
 ROOT = Path(__file__).parent.parent
 NOT_COMMITTED = {Path(PLOTLY).name, Path(PLOTLY_IS_HERE).name, "run.json"}

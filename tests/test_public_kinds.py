@@ -14,7 +14,7 @@ from bench.results.record import Record
 from bench.results.record_upgrades import public_kinds_of_words
 from bench.results.run_dir import RunDir
 from reports.leaderboard import build_board
-from reports.site import Source, write_site
+from reports.site.build import Source, write_site
 
 ROOT = Path(__file__).parent.parent
 

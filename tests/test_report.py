@@ -15,9 +15,9 @@ from bench.core.types import Basis, PublicKind
 from bench.results.attack_record import AttackRecord, Estimated, Scores
 from bench.results.record import Record, Sheet, Status
 from bench.results.run_dir import RunDir
-from reports.evidence import Cell, Evidence, Usual, cell, proven_cell, read_evidence
-from reports.papers import Attacked, Material, Ours, Picture, Theirs
-from reports.reported import Reported, Verdict
+from reports.papers.evidence import Cell, Evidence, Usual, cell, proven_cell, read_evidence
+from reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
+from reports.reported.numbers import Reported, Verdict
 
 PLAIN = {"dgd": {"images": "data-free", "synthetic": Usual(60_000, 6000), "gamma": Usual(0.05, 0.02, calibrated=True)}}
 

@@ -12,13 +12,13 @@ from report_commands import check_records, check_settings, material_of, record_o
 from bench.core.rows import Change
 from bench.core.types import Basis, PrivacyUnit
 from bench.results.record import Accountant, Record
-from reports.dpsd import PAPER, TABLE_1
-from reports.dpsd_ablations import why_not
-from reports.dpsd_figures import EPSILONS
-from reports.evidence import Cell, cell, proven_cell
-from reports.paper_figures import POINT_COLUMNS, point_rows
-from reports.paper_tables import texts_of
-from reports.papers import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
+from reports.papers.dpsd_ablations import why_not
+from reports.papers.dpsd_figures import EPSILONS
+from reports.papers.dpsd_tables import PAPER, TABLE_1
+from reports.papers.evidence import Cell, cell, proven_cell
+from reports.papers.figures import POINT_COLUMNS, point_rows
+from reports.papers.spec import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
+from reports.papers.tables import texts_of
 
 QUICK = [Change.of("beta", None, 0.0001), Change.of("iterations", 200, 300)]
 CONFIG: dict[str, Any] = {

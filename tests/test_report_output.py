@@ -16,11 +16,11 @@ from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from reports import build, papers
-from reports.evidence import Cell, Evidence, cell
-from reports.paper_figures import POINT_COLUMNS, point_rows
-from reports.paper_tables import csv_text, latex, latex_table, markdown_table
-from reports.papers import (
+from reports.papers import build
+from reports.papers import spec as papers
+from reports.papers.evidence import Cell, Evidence, cell
+from reports.papers.figures import POINT_COLUMNS, point_rows
+from reports.papers.spec import (
     FigureSpec,
     Material,
     Ours,
@@ -34,7 +34,8 @@ from reports.papers import (
     TableSpec,
     Theirs,
 )
-from reports.reported import Reported, Verdict
+from reports.papers.tables import csv_text, latex, latex_table, markdown_table
+from reports.reported.numbers import Reported, Verdict
 
 EVIL = '=cmd|"x" & <b>$5_%{}~^#\\ @a\nb`'
 
@@ -216,7 +217,7 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     """Whatever the order of hashes and the folder."""
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, 'tests'); import test_report_output as t; "
-        "from reports.build import index_text; out = Path(sys.argv[1]); a = [t.made(out), t.made(out, t.FIGURE)]; "
+        "from reports.papers.build import index_text; out = Path(sys.argv[1]); a = [t.made(out), t.made(out, t.FIGURE)]; "
         "(out / 'index.md').write_text(index_text(a, ['w']))"
     )
     bytes_ = []

@@ -16,9 +16,9 @@ from records_for_tests import record
 
 from bench.core.config import Grid, Preset, as_dict, parse_overrides
 from bench.core.types import Basis, Facts
-from reports.build import commands_of
-from reports.evidence import MEASURES, OF_ROW, Cell, Evidence, Usual
-from reports.papers import (
+from reports.papers.build import commands_of
+from reports.papers.evidence import MEASURES, OF_ROW, Cell, Evidence, Usual
+from reports.papers.spec import (
     PAPERS,
     Attacked,
     Entry,
@@ -34,7 +34,7 @@ from reports.papers import (
     entries_of,
     load_paper,
 )
-from reports.reported import read_reported
+from reports.reported.numbers import read_reported
 
 MNIST = Facts("mnist", 60_000, 9000, 1000, classes=10, shape=(1, 28, 28))
 SPECS = [
@@ -208,9 +208,9 @@ def test_nothing_slow_is_imported() -> None:
     """Reports are functions of records: no torch, and nothing that brings it."""
     code = (
         "import sys\n"
-        "from reports.papers import PAPERS, Material, entries_of, load_paper\n"
-        "from reports.evidence import read_evidence\n"
-        "from reports.reported import read_reported\n"
+        "from reports.papers.spec import PAPERS, Material, entries_of, load_paper\n"
+        "from reports.papers.evidence import read_evidence\n"
+        "from reports.reported.numbers import read_reported\n"
         "from pathlib import Path\n"
         "evidence, reported = read_evidence([Path('leaderboards')]), read_reported()\n"
         "for name in PAPERS:\n"

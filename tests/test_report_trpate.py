@@ -11,12 +11,12 @@ from report_commands import check_records, check_settings, material_of, planned,
 from bench.core.rows import Change
 from bench.privacy.claims import advanced_largest_count
 from bench.results.record import Queries, Record
-from reports.evidence import Cell
-from reports.paper_figures import POINT_COLUMNS, point_rows
-from reports.paper_tables import texts_of
-from reports.papers import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
-from reports.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
-from reports.trpate_report import PAPER, QUERIES, QUERIES_2
+from reports.papers.evidence import Cell
+from reports.papers.figures import POINT_COLUMNS, point_rows
+from reports.papers.spec import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
+from reports.papers.tables import texts_of
+from reports.papers.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, transferred
+from reports.papers.trpate_tables import PAPER, QUERIES, QUERIES_2
 
 
 def run(wanted: Cell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:

@@ -22,16 +22,9 @@ from bench.privacy import claims
 from bench.privacy.accountants import account
 from bench.privacy.events import LNMax
 from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
-from reports.contradictions import conflicts, drop_errors, drop_parts
-from reports.reported import (
-    BASELINE,
-    FOLDER,
-    NUMBERS,
-    Reported,
-    Verdict,
-    read_reported,
-)
-from reports.reported_page import to_markdown
+from reports.reported.contradictions import conflicts, drop_errors, drop_parts
+from reports.reported.numbers import BASELINE, FOLDER, NUMBERS, Reported, Verdict, read_reported
+from reports.reported.page import to_markdown
 
 ROOT = Path(__file__).parent.parent
 PAPERS = ROOT.parent / "shared" / "papers"
@@ -346,7 +339,7 @@ def test_the_command_prints_and_writes_the_page(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import reports.reported, reports.reported_page, sys; reports.reported.read_reported(); "
+    code = "import reports.reported.numbers, reports.reported.page, sys; reports.reported.numbers.read_reported(); "
     subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True, cwd=ROOT)
 
 

@@ -20,14 +20,14 @@ from bench.cli import app
 from bench.results.record import Sheet
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
-from reports import site_pages
 from reports.leaderboard import build_board, to_markdown
-from reports.method_docs import method_sources
-from reports.reported import Verdict
-from reports.site import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
-from reports.site_glance import glance
-from reports.site_picture import axis_of, row_picture, row_place
-from reports.site_rows import Material, Ranking, attack_figure, page_name, rankings
+from reports.reported.numbers import Verdict
+from reports.site import record_pages as site_pages
+from reports.site.best_rows import glance
+from reports.site.build import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
+from reports.site.method_docs import method_sources
+from reports.site.rows import Material, Ranking, attack_figure, page_name, rankings
+from reports.site.svg import axis_of, row_picture, row_place
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +299,7 @@ def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) ->
 
 def test_the_site_needs_no_torch_and_no_method() -> None:
     code = (
-        "import sys, reports.site, reports.reported; "
+        "import sys, reports.site.build, reports.reported.numbers; "
         "print([m for m in ('torch', 'timm', 'methods', 'attacks', 'plotly') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -17,8 +17,8 @@ from records_for_tests import record
 from site_tools import NASTY, source
 
 from reports.leaderboard import build_board
-from reports.reported import read_reported
-from reports.site import PLOTLY, PLOTLY_IS_HERE, Source, write_site
+from reports.reported.numbers import read_reported
+from reports.site.build import PLOTLY, PLOTLY_IS_HERE, Source, write_site
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")

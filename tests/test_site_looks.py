@@ -13,9 +13,9 @@ from site_tools import Page, reported
 
 from bench.results.run_dir import RunDir
 from reports.leaderboard import build_board
-from reports.site import Source, write_site
-from reports.site_picture import COLOURS, ONLY_REPORTED, looks
-from reports.site_rows import Material, rankings
+from reports.site.build import Source, write_site
+from reports.site.rows import Material, rankings
+from reports.site.svg import COLOURS, ONLY_REPORTED, looks
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,7 +10,7 @@ from records_for_tests import failed, record
 from bench.core.types import Basis
 from bench.privacy.claims import pate_closed_form
 from bench.results.record import Queries, Record
-from reports.trpate import TABLES, trpate_page
+from reports.papers.trpate_page import TABLES, trpate_page
 
 
 def of(method: str, queries: int, accuracy: float, *, seed: int = 0, **changes: Any) -> Record:

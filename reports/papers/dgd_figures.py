@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.evidence import Cell, cell
-from reports.papers import Attacked, FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
-from reports.vote_accounting import noise_panel, queries_panel
+from reports.papers.evidence import Cell, cell
+from reports.papers.spec import (
+    Attacked,
+    FigureSpec,
+    Material,
+    Ours,
+    Panel,
+    Picture,
+    PicturePanel,
+    Point,
+    Series,
+    Theirs,
+)
+from reports.papers.vote_accounting import noise_panel, queries_panel
 
 QUERIES = (27, 750, 1000, 3000)
 """Section IV-B, label query."""

@@ -4,8 +4,8 @@
       TableSpec      columns, and rows of entries
       FigureSpec     panels of series of points, or of pictures
 
-An entry is a text, a number, :class:`Theirs` (printed in the paper, from :mod:`reports.reported`), :class:`Ours` (from
-records) or :class:`Attacked` (from records of attacks).
+An entry is a text, a number, :class:`Theirs` (printed in the paper, from :mod:`reports.reported.numbers`),
+:class:`Ours` (from records) or :class:`Attacked` (from records of attacks).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.core.errors import BenchError, UnknownNameError
-from reports.evidence import Cell, Evidence, Found, Plain, Value
-from reports.reported import Reported
+from reports.papers.evidence import Cell, Evidence, Found, Plain, Value
+from reports.reported.numbers import Reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Theirs:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A number from the records of `cell`; `measure` is one of :mod:`reports.evidence`, `beside` what is printed."""
+    """A number from the records of `cell`; `measure` is one of ``evidence``, `beside` what is printed."""
 
     cell: Cell
     measure: str = "accuracy"
@@ -360,7 +360,8 @@ def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Ent
 
 
 PAPERS = {
-    "dgd": "reports.dgd", "dpsd": "reports.dpsd", "trpate": "reports.trpate_report", "pate": "reports.pate",
+    "dgd": "reports.papers.dgd_tables", "dpsd": "reports.papers.dpsd_tables",
+    "trpate": "reports.papers.trpate_tables", "pate": "reports.papers.pate",
 }  # fmt: skip
 """Paper to the module that has it as ``PAPER``, in the order of the index."""
 

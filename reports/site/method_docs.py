@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-METHODS = Path(__file__).resolve().parent.parent / "methods"
+METHODS = Path(__file__).resolve().parent.parent.parent / "methods"
 
 
 @dataclass(frozen=True, slots=True)

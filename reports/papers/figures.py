@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.evidence import Value
-from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
-from reports.style import (
+from reports.papers.evidence import Value
+from reports.papers.spec import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
+from reports.papers.style import (
     COLOURS,
     GREY,
     HATCHES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from reports.papers import Panel, Point, Series
+from reports.papers.spec import Panel, Point, Series
 
 DELTA = 1e-5
 

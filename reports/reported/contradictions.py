@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports.reported import BASELINE, PAPERS, Reported
+from reports.reported.numbers import BASELINE, PAPERS, Reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from bench.results.text import epsilon_text, md
-from reports.papers import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
+from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
 
 NOT_RUN = "not run"
 _EPSILONS = ("claimed", "proven", "audited")

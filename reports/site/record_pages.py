@@ -17,9 +17,9 @@ from bench.results.command import command_for
 from bench.results.record import Accountant, Record
 from bench.results.text import epsilon_text
 from reports.attacks import percent
-from reports.method_docs import MethodSource
-from reports.reported import Reported
-from reports.site_rows import PAPERS, RowView, record_href, verdict_words
+from reports.reported.numbers import Reported
+from reports.site.method_docs import MethodSource
+from reports.site.rows import PAPERS, RowView, record_href, verdict_words
 
 
 @dataclass(frozen=True, slots=True)

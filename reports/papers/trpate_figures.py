@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from bench.results.text import epsilon_text
-from reports.evidence import Cell, Setting
-from reports.papers import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
-from reports.reported import Reported
+from reports.papers.evidence import Cell, Setting
+from reports.papers.spec import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
+from reports.reported.numbers import Reported
 
 DELTA = 1e-5
 WHOLE = (0.0, 102.0)

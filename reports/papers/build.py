@@ -9,10 +9,9 @@ from pathlib import Path
 from bench.core.errors import BenchError
 from bench.results.text import epsilon_text, md
 from bench.storage.files import write_atomic
-from reports.evidence import Evidence, Found
-from reports.paper_figures import POINT_COLUMNS, draw_figure, point_rows
-from reports.paper_tables import csv_text, entry_text, latex_table, markdown_table, texts_of
-from reports.papers import (
+from reports.papers.evidence import Evidence, Found
+from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
+from reports.papers.spec import (
     Attacked,
     Entry,
     FigureSpec,
@@ -30,7 +29,8 @@ from reports.papers import (
     entries_of,
     number_text,
 )
-from reports.reported import Reported
+from reports.papers.tables import csv_text, entry_text, latex_table, markdown_table, texts_of
+from reports.reported.numbers import Reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from bench.results.text import epsilon_text
 from reports.attacks import headline
 from reports.leaderboard import Board, BoardRow, cells_of
 from reports.order import NOT_STATED, Asked, dataset_order
-from reports.reported import Reported, Verdict
-from reports.site_picture import ONLY_REPORTED, Axis, Look, Point, axis_of, looks, row_picture, scatter
+from reports.reported.numbers import Reported, Verdict
+from reports.site.svg import ONLY_REPORTED, Axis, Look, Point, axis_of, looks, row_picture, scatter
 
 PAPERS = {"dgd": "DGD", "dpsd": "DPSD", "trpate": "TrPATE", "pate": "PATE"}
 GOALS = ("inversion", "membership", "robustness")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports.site_rows import Ranking, RowView
+from reports.site.rows import Ranking, RowView
 
 BUDGETS = (1.0, 3.0, 10.0)
 """Proven epsilons that most papers and their readers ask for."""

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.results.text import md
-from reports.contradictions import Conflict, DropError, conflicts, drop_errors
-from reports.reported import PAPERS, PERCENT, Reported, Verdict
+from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
+from reports.reported.numbers import PAPERS, PERCENT, Reported, Verdict
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 """How the page calls the papers."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.evidence import Cell, Usual, cell
-from reports.papers import (
+from reports.papers.evidence import Cell, Usual, cell
+from reports.papers.spec import (
     Entry,
     FigureSpec,
     Material,
@@ -18,8 +18,8 @@ from reports.papers import (
     TableSpec,
     Theirs,
 )
-from reports.reported import Reported
-from reports.vote_accounting import queries_panel
+from reports.papers.vote_accounting import queries_panel
+from reports.reported.numbers import Reported
 
 NAMES = {"mnist": "MNIST", "svhn": "SVHN"}
 TEACHERS = (10, 100, 250)

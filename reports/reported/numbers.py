@@ -24,9 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
 from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
-from reports.positions import Positions
+from reports.reported.yaml_lines import Positions
 
-FOLDER = Path(__file__).parent.parent / "leaderboards" / "reported"
+FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
 
 PAPERS = {

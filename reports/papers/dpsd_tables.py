@@ -1,6 +1,6 @@
 """DPSD's tables beside records: "Privacy-Preserving Model Transcription with ... Synthetic Distillation" (Liu et al.).
 
-The figures are in :mod:`reports.dpsd_figures`.
+The figures are in :mod:`reports.papers.dpsd_figures`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from bench.results.record import Record
 from bench.results.text import epsilon_text
-from reports.captions import note_lines, systems, verdict_lines
-from reports.dpsd_ablations import NAMES, TERMS, why_not
-from reports.dpsd_figures import FIGURES
-from reports.evidence import Cell, Check, Plain, Setting, as_preset, cell, proven_cell
-from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
-from reports.reported import Reported
+from reports.papers.captions import note_lines, systems, verdict_lines
+from reports.papers.dpsd_ablations import NAMES, TERMS, why_not
+from reports.papers.dpsd_figures import FIGURES
+from reports.papers.evidence import Cell, Check, Plain, Setting, as_preset, cell, proven_cell
+from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
+from reports.reported.numbers import Reported
 
 IMAGES = ("mnist", "fmnist", "celeba-g", "celeba-h")
 Place = tuple[str, float | None]

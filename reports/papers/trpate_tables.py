@@ -1,26 +1,17 @@
 """TrPATE's tables and figures beside records: Wang et al., "Enhance PATE on Complex Tasks With Knowledge Transferred".
 
-What it found is in docs/transfer.md. :mod:`reports.trpate` makes the page that the board links to.
+What it found is in docs/transfer.md. :mod:`reports.papers.trpate_page` makes the page that the board links to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.captions import note_lines, verdict_lines
-from reports.evidence import Cell, Plain, as_preset
-from reports.papers import (
-    Entry,
-    Material,
-    Ours,
-    Paper,
-    TableRow,
-    TableSpec,
-    Theirs,
-    number_text,
-)
-from reports.reported import Reported
-from reports.trpate_figures import FIGURES, Settings, measured, plain_pate, said, transferred, why_lower
+from reports.papers.captions import note_lines, verdict_lines
+from reports.papers.evidence import Cell, Plain, as_preset
+from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
+from reports.papers.trpate_figures import FIGURES, Settings, measured, plain_pate, said, transferred, why_lower
+from reports.reported.numbers import Reported
 
 # --- Table 1: splits --------------------------------------------------------------------------------------------------
 

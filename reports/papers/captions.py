@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.results.text import md
-from reports.papers import Material
-from reports.reported import Reported
+from reports.papers.spec import Material
+from reports.reported.numbers import Reported
 
 
 def systems(numbers: Iterable[Reported]) -> list[tuple[str, list[Reported]]]:

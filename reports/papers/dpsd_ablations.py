@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bench.results.text import epsilon_text
-from reports.evidence import Cell, Setting, cell
-from reports.papers import Material, Ours, Panel, Point, Series, Theirs, number_text
+from reports.papers.evidence import Cell, Setting, cell
+from reports.papers.spec import Material, Ours, Panel, Point, Series, Theirs, number_text
 
 NAMES = {
     "mnist": "MNIST", "fmnist": "FMNIST", "celeba-g": "CelebA-G", "celeba-h": "CelebA-H", "cifar10": "CIFAR10",

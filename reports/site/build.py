@@ -1,7 +1,7 @@
 """The static site of the leaderboard: an index with every ranking, a page for each method and one for each record.
 
 It opens from disk and asks no network. The same records give the same bytes. Every text of a record is escaped by the
-templates; the names of pages come from :func:`reports.site_rows.page_name`.
+templates; the names of pages come from :func:`reports.site.rows.page_name`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bench.results.audited import with_audits
 from bench.results.record import Record
 from bench.results.text import epsilon_text
 from bench.storage.files import writing
-from reports import site_pages
 from reports.leaderboard import Board, row_key
-from reports.method_docs import MethodSource, method_sources
 from reports.order import ORDER, dataset_order
-from reports.reported import Reported
-from reports.site_glance import BUDGETS, glance
-from reports.site_picture import ONLY_REPORTED, mark, row_axis, row_picture
-from reports.site_rows import GOALS, Material, Ranking, RowView, method_href, page_name, rankings, record_href
+from reports.reported.numbers import Reported
+from reports.site import record_pages as site_pages
+from reports.site.best_rows import BUDGETS, glance
+from reports.site.method_docs import MethodSource, method_sources
+from reports.site.rows import GOALS, Material, Ranking, RowView, method_href, page_name, rankings, record_href
+from reports.site.svg import ONLY_REPORTED, mark, row_axis, row_picture
 
 HERE = Path(__file__).parent
 ASSETS = ("board.css", "board.js")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.core.types import Basis
 from bench.results.text import epsilon_text
-from reports.dpsd_ablations import (
+from reports.papers.dpsd_ablations import (
     NAMES,
     TWO,
     WHOLE,
@@ -18,8 +18,8 @@ from reports.dpsd_ablations import (
     shows_6,
     why_not,
 )
-from reports.evidence import Cell, cell, proven_cell
-from reports.papers import (
+from reports.papers.evidence import Cell, cell, proven_cell
+from reports.papers.spec import (
     Attacked,
     FigureSpec,
     Material,

@@ -12,7 +12,7 @@ from functools import cache
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text, md
 from reports.leaderboard import row_key
-from reports.reported import Reported, read_reported
+from reports.reported.numbers import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]
 """Queries to what the paper prints: epsilon, PATE's accuracy and TrPATE's, in %."""

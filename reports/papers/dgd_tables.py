@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.core.types import Basis
-from reports.dgd_figures import FIGURES
-from reports.evidence import Cell, Usual, cell, proven_cell
-from reports.papers import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs
-from reports.reported import Reported
+from reports.papers.dgd_figures import FIGURES
+from reports.papers.evidence import Cell, Usual, cell, proven_cell
+from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs
+from reports.reported.numbers import Reported
 
 BUDGETS = (10.0, 1.0)
 

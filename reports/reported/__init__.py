@@ -1,0 +1,1 @@
+"""The numbers that papers print, with a verdict on each epsilon."""
