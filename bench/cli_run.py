@@ -18,16 +18,16 @@ from bench.core.progress import print_json, print_table
 from bench.core.types import Basis
 
 if TYPE_CHECKING:
-    from bench.cluster import Cluster
     from bench.core.progress import Progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.plan import Cell, State
-    from bench.launches import Launch
+    from bench.launchers.manifest import Launch
+    from bench.launchers.schedule import Unit
+    from bench.launchers.settings import Cluster
+    from bench.launchers.worker import Outcome
     from bench.results.attack_record import AuditRecord
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
-    from bench.schedule import Unit
-    from bench.worker import Outcome
     from reports.leaderboard import Board
 
 
@@ -125,14 +125,14 @@ def run(
 
     Several of these commands may work on one directory at once: each cell is run by one of them.
     """
-    from bench.cluster import directives, read_cluster
     from bench.core.progress import open_progress
     from bench.experiments.calibration_cache import Calibrations
     from bench.experiments.data_source import DataSource
     from bench.experiments.plan import expand, to_run
+    from bench.launchers.schedule import units_of
+    from bench.launchers.settings import directives, read_cluster
+    from bench.launchers.worker import Outcome
     from bench.results.run_dir import RunDir
-    from bench.schedule import units_of
-    from bench.worker import Outcome
 
     grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
     flags = {
@@ -232,7 +232,7 @@ class _Execution:
         return {Launcher.INLINE: self._inline, Launcher.LOCAL: self._local, Launcher.SLURM: self._slurm}[kind](units)
 
     def _begin(self, units: Sequence[Unit], workers: int) -> Launch:
-        from bench.launches import Options, begin
+        from bench.launchers.manifest import Options, begin
 
         kept = self._settings.retries
         retries = kept if kept is not None else 10 if self._settings.launcher == Launcher.SLURM.value else 3
@@ -242,7 +242,7 @@ class _Execution:
 
     def _inline(self, units: Sequence[Unit]) -> Outcome:
         from bench.experiments.device import prepare_device
-        from bench.launch import run_inline
+        from bench.launchers.local import run_inline
         from bench.training.processes import available_cores
 
         device = prepare_device(self._device, self._threads)
@@ -250,7 +250,7 @@ class _Execution:
         return run_inline(launch, self._run_dir, self._source, self._progress, device=device, done=self._done)
 
     def _local(self, units: Sequence[Unit]) -> Outcome:
-        from bench.launch import run_local, visible_devices
+        from bench.launchers.local import run_local, visible_devices
         from bench.training.processes import available_cores
 
         devices = visible_devices(self._settings.gpus) if self._device in ("auto", "cuda") else []
@@ -259,10 +259,10 @@ class _Execution:
         return run_local(launch, self._run_dir, self._progress, jobs=jobs, devices=devices, done=self._done)
 
     def _slurm(self, units: Sequence[Unit]) -> Outcome:
-        from bench import slurm
-        from bench.forecast import jobs_of
-        from bench.slurm_site import check
-        from bench.worker import Outcome
+        from bench.launchers import slurm
+        from bench.launchers.dry_run import jobs_of
+        from bench.launchers.slurm_cli import check
+        from bench.launchers.worker import Outcome
 
         settings = self._settings
         packs = jobs_of(units, self._run_dir, settings)
@@ -293,7 +293,7 @@ def _say_end(progress: Any, record: Record) -> None:
 def _print_dry_run(
     cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse, *, json_: bool
 ) -> None:
-    from bench.forecast import forecast
+    from bench.launchers.dry_run import forecast
 
     seen = forecast(cells, units, run_dir, settings, reuse)
     if json_:
@@ -442,7 +442,7 @@ Runs = Annotated[Path, typer.Argument(help="Run directory.")]
 
 def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
     """Show what became of the launches on a run directory: done, running and where, failed, left; from any terminal."""
-    from bench.status import overview
+    from bench.launchers.status import overview
 
     seen = overview(runs)
     if json_:
@@ -456,7 +456,7 @@ def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
 
 def cancel(runs: Runs = Path("runs")) -> None:
     """End what runs on a run directory: launchers and workers of this machine, and jobs of Slurm. Records stay."""
-    from bench.status import cancel_all
+    from bench.launchers.status import cancel_all
 
     for line in cancel_all(runs):
         print(line)

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records_for_tests import failed, provenance, record
 
-from bench import costs
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Facts
-from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.experiments.plan import Cell, Dataset, expand
+from bench.launchers import runtime_estimate as costs
+from bench.launchers.runtime_estimate import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.results.record import Record
 
 FACTS = {

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
+from bench.launchers.status import overview
 from bench.results.run_dir import RunDir
-from bench.status import overview
 
 EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
 SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]
@@ -201,7 +201,7 @@ def workers(out: Path) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"bench.worker" in words and any(str(out).encode() in word for word in words):
+            if b"bench.launchers.worker" in words and any(str(out).encode() in word for word in words):
                 found.append(int(entry.name))
     return found
 

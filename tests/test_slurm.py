@@ -20,8 +20,8 @@ import pytest
 from launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 from slurm_node import SlurmNode, slurm_node, why_not
 
+from bench.launchers.status import overview
 from bench.results.run_dir import RunDir
-from bench.status import overview
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 TWENTY_FOUR = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3"]

@@ -17,21 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records_for_tests import record
 
-from bench import slurm, slurm_site, worker
-from bench.cluster import Cluster, Resources, directives, minutes, read_cluster, resources_of
 from bench.core.config import Grid
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.experiments.plan import Cell, Dataset, expand
-from bench.launches import Launch, Options, begin, load, outlines
+from bench.launchers import slurm, worker
+from bench.launchers import slurm_cli as slurm_site
+from bench.launchers.manifest import Launch, Options, begin, load, outlines
+from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
+from bench.launchers.settings import Cluster, Resources, directives, minutes, read_cluster, resources_of
+from bench.launchers.slurm import in_hand
+from bench.launchers.slurm_cli import Partition, check, partitions
+from bench.launchers.worker import work_through
 from bench.results.run_dir import RunDir
-from bench.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
-from bench.slurm import in_hand
-from bench.slurm_site import Partition, check, partitions
 from bench.storage import locks
 from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
-from bench.worker import work_through
 
 METHOD = str(Path(__file__).with_name("grid_method.py"))
 FACTS = Facts("digits", 1000, 400, 397, 10, (1, 8, 8))
@@ -422,7 +423,7 @@ def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.Monkey
     monkeypatch.setattr(slurm, "queue", lambda name: {"1": ("PENDING", "")} if name in queued else {})
     units = units_of(cells())
     names = iter(["20260101-000000-a", "20260101-000001-b", "20260101-000002-c"])
-    monkeypatch.setattr("bench.launches.time.strftime", lambda form: next(names) if "-%H" in form else "then")
+    monkeypatch.setattr("bench.launchers.manifest.time.strftime", lambda form: next(names) if "-%H" in form else "then")
     old, mine, young = (launched(run_dir, units) for _ in range(3))
     others = slurm._others(mine, run_dir)
     assert {other.id for other in others} == {old.id, young.id}
@@ -431,7 +432,7 @@ def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.Monkey
     assert in_hand(mine, run_dir, others) == {old.id: keys}
     queued.add(young.id)
     assert in_hand(mine, run_dir, others) == {old.id: keys, young.id: keys}
-    monkeypatch.setattr("bench.launches.alive", lambda pid, begun: False)
+    monkeypatch.setattr("bench.launchers.manifest.alive", lambda pid, begun: False)
     assert in_hand(mine, run_dir, others) == {young.id: keys}
     run_dir.write_record(record(key=keys[0]))
     assert in_hand(mine, run_dir, others) == {young.id: keys[1:]}

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bench.cluster import Resources, minutes
 from bench.core.errors import BenchError, UnknownNameError
+from bench.launchers.settings import Resources, minutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import Cluster, Resources
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.experiments.run import record_failure
 from bench.interface.registry import METHODS
-from bench.launch import Done, Watch, doing
-from bench.launches import Launch, Outline, outlines
+from bench.launchers.local import Done, Watch, doing
+from bench.launchers.manifest import Launch, Outline, outlines
+from bench.launchers.schedule import Pack, waves_of
+from bench.launchers.settings import Cluster, Resources
+from bench.launchers.slurm_cli import command, undisturbed
+from bench.launchers.worker import Outcome, settled
 from bench.results.run_dir import RunDir
-from bench.schedule import Pack, waves_of
-from bench.slurm_site import command, undisturbed
 from bench.storage.interrupts import Stopped, stopping_signals
-from bench.worker import Outcome, settled
 
 POLL_SECONDS = 2.0
 LONGEST_PAUSE = 30.0
@@ -49,7 +49,7 @@ class Job:
 
     def __call__(self) -> str:
         """Run the cells of this job that nobody has run."""
-        from bench.worker import run_units
+        from bench.launchers.worker import run_units
 
         try:
             # Slurm sends SIGTERM more than once; only the first may interrupt what is then closed.

@@ -19,7 +19,7 @@ from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
 
-COMMITTED = Path(__file__).resolve().parent.parent / "leaderboards" / "records"
+COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"
 """The project's own records, where the program runs from its repository."""
 
 

@@ -1,7 +1,8 @@
 """Many cells executed: one after the other in this process (`inline`), or side by side in others (`local`).
 
-:mod:`bench.slurm` is the third launcher. All three only decide where :func:`bench.worker.work_through` runs: what
-is done is read from the run directory, never from a process that may be dead.
+:mod:`bench.launchers.slurm` is the third launcher. All three only decide where
+:func:`bench.launchers.worker.work_through` runs: what is done is read from the run directory, never from a process that
+may be dead.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
-from bench.launches import Launch
+from bench.launchers.manifest import Launch
+from bench.launchers.schedule import Unit
+from bench.launchers.worker import POLL_SECONDS, Outcome, settled, work_through
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.schedule import Unit
 from bench.storage.interrupts import Stopped, stopping_signals
-from bench.worker import POLL_SECONDS, Outcome, settled, work_through
 
 Done = Callable[[Record], None]
 
@@ -93,7 +94,7 @@ class _Worker:
     def start(self, folder: Path) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.worker", str(folder)],
+                [sys.executable, "-m", "bench.launchers.worker", str(folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
                 process_group=0,  # Ctrl-C is for the launcher, which ends its workers in order
             )  # fmt: skip

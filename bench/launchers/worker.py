@@ -4,7 +4,7 @@ Whoever runs cells, in whatever process, takes a cell's claim first, so several 
 and no cell runs twice at once. What is done is read from the directory alone: a worker that dies loses the cell that it
 was at, and the next one goes on with it.
 
-``python -m bench.worker FOLDER`` is what ``--launcher local`` starts.
+``python -m bench.launchers.worker FOLDER`` is what ``--launcher local`` starts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
 from bench.core.progress import LineProgress, Progress, Stage
+from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.schedule import Unit
 from bench.storage.files import write_atomic
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 from bench.storage.locks import PATIENCE_SECONDS, Held, alive, look
@@ -32,7 +32,7 @@ from bench.training.processes import available_cores
 
 if TYPE_CHECKING:
     from bench.experiments.data_source import DataSource
-    from bench.launches import Launch
+    from bench.launchers.manifest import Launch
 
 ATTACK_SECONDS = 3600.0
 """How long a job waits for an attack or audit that has the directory for itself, before it gives up."""
@@ -241,7 +241,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
     """
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
-    from bench.launches import load
+    from bench.launchers.manifest import load
 
     progress = LineProgress()
     run_dir = RunDir(folder.parent.parent)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.costs import words
-from bench.launches import CANCELLED, Outline, outlines
+from bench.launchers.manifest import CANCELLED, Outline, outlines
+from bench.launchers.runtime_estimate import words
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
@@ -166,7 +166,7 @@ def _row(
 
 
 def _jobs(outline: Outline) -> tuple[dict[str, int], str]:
-    from bench import slurm
+    from bench.launchers import slurm
 
     if shutil.which("squeue") is None:
         return {}, "no Slurm on this machine (squeue is not found): the states of its jobs are not known here"
@@ -231,7 +231,7 @@ def _finished(outline: Outline, run_dir: RunDir) -> bool:
 
 
 def _cancel_jobs(outline: Outline) -> list[str]:
-    from bench import slurm
+    from bench.launchers import slurm
 
     if shutil.which("squeue") is None:
         return [f"{outline.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster"]

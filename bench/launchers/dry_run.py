@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.cluster import Cluster, resources_of
 from bench.core.config import Preset, Reuse
-from bench.costs import Costs, Estimate, Forecast, earlier_records, total, words
 from bench.experiments.plan import Cell, states
+from bench.launchers.runtime_estimate import Costs, Estimate, Forecast, earlier_records, total, words
+from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
+from bench.launchers.settings import Cluster, resources_of
 from bench.results.run_dir import RunDir
-from bench.schedule import Pack, Unit, packs_of, shared_names, waves_of
 from bench.training.processes import available_cores
 
 TINY_SECONDS = 10.0

@@ -25,9 +25,9 @@ from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.experiments.plan import Cell, Dataset, Refusal, keyed
 from bench.interface.registry import METHODS
+from bench.launchers.schedule import Unit
 from bench.results.cell_spec import CellSpec
 from bench.results.run_dir import RunDir
-from bench.schedule import Unit
 from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine
 

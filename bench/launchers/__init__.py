@@ -1,0 +1,1 @@
+"""Many cells: in this process, in local processes, on Slurm."""
