@@ -112,9 +112,9 @@ def check(
     json_: Json = False,
 ) -> None:
     """Run the non-interference test: does anything private go round the ledger?"""
+    from bench.evaluation.noninterference import check_method
     from bench.experiments.device import prepare_device
     from bench.interface.registry import METHODS
-    from bench.privacy.noninterference import check_method
 
     prepare_device("cpu", 1)
     results = [check_method(METHODS.get(name), overrides=set_ or ()) for name in methods or METHODS.names()]

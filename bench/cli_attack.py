@@ -72,7 +72,7 @@ def audit(
     Each pipeline is run again with canaries in its private set, and the coins that chose them are guessed from what it
     releases. Fails (status 1) where a bound is above what is proven.
     """
-    from bench.audit_run import AuditOptions, audit_key, audit_student
+    from bench.evaluation.audit import AuditOptions, audit_key, audit_student
 
     options = AuditOptions(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
@@ -264,10 +264,10 @@ def attack(
     Every figure stands beside what it is for the same net without privacy, for one that was trained on other records,
     and for one that was not trained. A cell whose attack does not break the net without privacy says `no power`.
     """
-    from bench.attack_run import attack_key, attack_names, attack_student, configurable, configured
     from bench.core.config import check_overrides
+    from bench.evaluation.attack import attack_key, attack_names, attack_student, configurable, configured
+    from bench.evaluation.workplace import AttackOptions, Workplace
     from bench.experiments.plan import cell_of
-    from bench.workplace import AttackOptions, Workplace
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings=siblings)
@@ -296,7 +296,7 @@ def attack(
                 stage.advance()
 
     def end(students: list[Record]) -> None:
-        from bench.attack_compare import compare
+        from bench.evaluation.comparison_figure import compare
 
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])

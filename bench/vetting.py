@@ -80,7 +80,7 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return what is wrong with a finished audit of the student of `record`."""
-    from bench.canaries import canary_unit, speaks_of
+    from bench.evaluation.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance), *_numbers(audit.model_dump())]
     if record.method not in METHODS:
@@ -112,7 +112,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
 
 def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return what is wrong with a finished attack on the student of `record`."""
-    from bench.attack_run import ROBUSTNESS, configurable
+    from bench.evaluation.attack import ROBUSTNESS, configurable
 
     problems = [*_look(attack), *_clean(attack.provenance), *_numbers(attack.model_dump())]
     if attack.dataset != record.dataset:

@@ -13,12 +13,12 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
+from bench.evaluation.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.release import load_student, save_released
 from bench.models.build import build
 from bench.results.attack_record import AttackRecord, Role, parse_row
 from bench.results.run_dir import RunDir
-from bench.workplace import AttackOptions, Workplace
 
 
 def bench(*words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:

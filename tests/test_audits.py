@@ -12,18 +12,18 @@ import torch
 from one_teacher import OneTeacher, one_cell
 from records_for_tests import asked, provenance, record
 
-from bench.audit_run import AuditOptions, audit_key, audit_student, count_guesses
-from bench.canaries import CanaryPlan, draw_canaries
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
+from bench.evaluation.audit import AuditOptions, audit_key, audit_student, count_guesses
+from bench.evaluation.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.canary_runs import Sibling
 from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import audited_of, with_audits
 from bench.results.record import Status
-from bench.siblings import Sibling
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from reports.leaderboard import build_board, cells_of

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Facts, Family, PrivacyUnit, PrivateData
+from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
 
 SHAPE = (1, 12, 12)
 

@@ -29,13 +29,13 @@ from attacks._decoder import Decoder, train_decoder
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Budget
+from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
-from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training import checkpoint as module
 from bench.training.checkpoint import Checkpoint, MismatchError, flatten, restore

@@ -15,12 +15,12 @@ from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
+from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
-from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings

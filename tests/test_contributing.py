@@ -10,10 +10,10 @@ import pytest
 
 from bench.core.config import Preset
 from bench.core.types import Basis, Budget, Facts
+from bench.evaluation.noninterference import Verdict, check_method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import seeded_ledger
-from bench.privacy.noninterference import Verdict, check_method
 
 ROOT = Path(__file__).parent.parent
 

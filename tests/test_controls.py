@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench import controls
-from bench.controls import make_control, recipe
 from bench.core.progress import Progress, Stage
 from bench.core.seeds import Streams
 from bench.core.types import Facts, PrivateData, PublicData, Released
 from bench.data.splits import Materialised
+from bench.evaluation import reference_models as controls
+from bench.evaluation.reference_models import make_control, recipe
 from bench.models.build import build
 from bench.results.attack_record import Role
 from bench.storage.cache import Cache

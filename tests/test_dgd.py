@@ -16,13 +16,13 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, PrivacyUnit
+from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.interface.method import Method
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, generate, generator_terms, train_generator

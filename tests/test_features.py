@@ -211,8 +211,8 @@ def test_identity_holds_what_features_depend_on() -> None:
 
 def test_controls_of_a_student_stand_on_its_backbone(backbone: FrozenBackbone) -> None:
     """An untrained or non-private control differs from the student in its head; the public backbone is the same."""
-    from bench.controls import fresh
     from bench.core.types import Facts
+    from bench.evaluation.reference_models import fresh
     from bench.training.loop import FitSettings, fit
 
     facts = Facts("digits", 60, 10, 10, 3, SHAPE)

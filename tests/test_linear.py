@@ -18,6 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
+from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
@@ -25,7 +26,6 @@ from bench.privacy.dp_sgd import DPSGDRun, train
 from bench.privacy.events import DPSGD, Gaussian
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import SeededNoise
-from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from methods import _linear

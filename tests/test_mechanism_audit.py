@@ -11,8 +11,9 @@ from audit_tools import half_noise
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.evaluation.mechanism_audit import Verdict, audit_events, audit_mechanism
+from bench.evaluation.worst_case_pairs import once
 from bench.privacy import mechanisms
-from bench.privacy.audit_pairs import once
 from bench.privacy.base_event import Event
 from bench.privacy.events import (
     DPSGD,
@@ -26,7 +27,6 @@ from bench.privacy.events import (
     TopKRandomizedResponse,
 )
 from bench.privacy.ledger import seeded_ledger
-from bench.privacy.mechanism_audit import Verdict, audit_events, audit_mechanism
 from bench.privacy.noise import SecureNoise, SeededNoise
 
 DRAWS = 200_000

@@ -14,9 +14,9 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivacyUnit, PrivateData
+from bench.evaluation.noninterference import private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.privacy.ledger import seeded_ledger
-from bench.privacy.noninterference import private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from methods._students import some_records

@@ -14,10 +14,10 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
+from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
-from bench.privacy.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from methods._pate import ensemble_votes

@@ -27,9 +27,9 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import seeded
 from bench.core.types import Facts
+from bench.evaluation.robustness_figure import curves_of, robustness_figure
 from bench.models.build import build
 from bench.training.loop import FitSettings, accuracy, fit
-from reports.robustness import curves_of, robustness_figure
 
 SIZES = (0.02, 0.05, 0.1)
 

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from one_teacher import Config, OneTeacher, one_cell
 
-from bench.canaries import CanaryPlan, draw_canaries
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
+from bench.evaluation.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.canary_runs import train_sibling
+from bench.evaluation.noninterference import check_method
 from bench.experiments.run import make_shard, run_cell
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
-from bench.privacy.noninterference import check_method
-from bench.siblings import train_sibling
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.student import make_student

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.audit_run import AuditOptions, audit_student
 from bench.core.config import Grid
 from bench.core.progress import Progress
 from bench.core.types import Adjacency, PrivacyUnit
+from bench.evaluation.audit import AuditOptions, audit_student
+from bench.evaluation.noninterference import Verdict, check_method, private_pair
+from bench.evaluation.sensitivity import Given, neighbours, violation
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
 from bench.experiments.plan import expand
 from bench.experiments.run import run_cell
 from bench.interface.registry import METHODS
-from bench.privacy.noninterference import Verdict, check_method, private_pair
-from bench.privacy.sensitivity import Given, neighbours, violation
 from bench.results.run_dir import RunDir
 
 CHEATS = Path(__file__).parent / "cheats"

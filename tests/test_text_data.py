@@ -12,13 +12,13 @@ from data_tools import quiet, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.canaries import CanaryPlan, draw_canaries, place
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit, Released
 from bench.data import array_store as store
 from bench.data import checksums as pins
 from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
+from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
 from bench.experiments.release import save_sheet
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
@@ -249,7 +249,7 @@ def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None
 
 
 def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:
-    from bench.inversion_goal import check_images
+    from bench.evaluation.inversion import check_images
 
     known = facts(loaded, split(loaded, rule="hash"))
     with pytest.raises(BenchError, match=r"mi-face reconstructs images, and movie-review holds sentences"):

@@ -17,6 +17,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
+from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -24,7 +25,6 @@ from bench.privacy.accountants import proven
 from bench.privacy.events import LNMax
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SecureNoise, SeededNoise
-from bench.privacy.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of

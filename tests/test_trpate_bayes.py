@@ -14,13 +14,13 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, LabelledSource, PrivateData, PublicData, Released
 from bench.data.text import VOCABULARY
+from bench.evaluation.noninterference import check_method
 from bench.experiments.release import load_released, save_released
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.claims import pate_closed_form
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
-from bench.privacy.noninterference import check_method
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import accuracy

@@ -76,7 +76,7 @@ class Access(StrEnum):
 
 
 class Family(StrEnum):
-    """A kind of canary; see :mod:`bench.canaries`."""
+    """A kind of canary; see :mod:`bench.evaluation.canaries`."""
 
     NATURAL = "natural"
     MISLABELLED = "mislabelled"

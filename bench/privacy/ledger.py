@@ -2,7 +2,7 @@
 
 Each call applies a mechanism and records one event. What private data goes round the mechanisms is declared with
 :meth:`Ledger.bypass`. A *severed* ledger answers every call from public randomness alone, whatever it is given: the
-non-interference test (:mod:`bench.privacy.noninterference`) runs a method twice on one and compares the releases.
+non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
 """
 
 from __future__ import annotations

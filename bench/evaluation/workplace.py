@@ -12,8 +12,8 @@ from bench.core.config import Preset
 from bench.experiments.data_source import DataSource
 
 if TYPE_CHECKING:
-    from bench.attack_data import AttackData
     from bench.core.progress import Progress
+    from bench.evaluation.data_roles import AttackData
     from bench.results.run_dir import RunDir
 
 
@@ -63,7 +63,7 @@ class Workplace:
 
     def data_of(self, name: str) -> AttackData:
         """Return the records of an evaluation on the data set `name`."""
-        from bench.attack_data import attack_data
+        from bench.evaluation.data_roles import attack_data
 
         if name not in self.data:
             self.data[name] = attack_data(name, self.source, self.options.auxiliary)

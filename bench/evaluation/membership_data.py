@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.canaries import Canaries, CanaryPlan, draw_canaries
 from bench.core.config import as_dict, build_config
 from bench.core.types import Adjacency, Basis, Signals
+from bench.evaluation.canaries import Canaries, CanaryPlan, draw_canaries
+from bench.evaluation.canary_runs import Sibling, logits_of, queries_of
 from bench.experiments.plan import Cell, Refusal, keyed
 from bench.interface.registry import METHODS
-from bench.siblings import Sibling, logits_of, queries_of
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ def signals_of(
 
 def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
     """Return the canaries of membership attacks on `cell` and the candidates that they give."""
-    from bench.canaries import canary_unit
+    from bench.evaluation.canaries import canary_unit
 
     method = METHODS.get(cell.method)
     plan = membership_plan(cell.facts.private_records, seed)

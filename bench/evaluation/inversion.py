@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from bench.audit_run import PRIVATE_FIGURES
-from bench.controls import make_control, weights_digest
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions, Released
 from bench.data.index_hash import ranks
+from bench.evaluation.audit import PRIVATE_FIGURES
+from bench.evaluation.reference_models import make_control, weights_digest
 from bench.experiments.release import load_student
 from bench.results.attack_record import Estimated, Role, Scores
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from attacks.evaluators import Committee
     from attacks.inversion_scores import InversionScores, Observed, Scored
-    from bench.attack_data import AttackData
+    from bench.evaluation.data_roles import AttackData
+    from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.interface.attack import InversionAttack
     from bench.metrics.bootstrap import Estimate
     from bench.results.record import Record
     from bench.storage.cache import Arrays
     from bench.training.context import Context
-    from bench.workplace import Workplace
 
 OBSERVED = 100
 """How many answers to members, and how many to non-members, an attacker observed."""
@@ -53,7 +53,7 @@ def inversion(
     """Return the parts of the record of `attack` on the student of `record`."""
     from attacks.inversion_scores import margin, score, summarise
     from bench.data.datasets import get_dataset
-    from bench.inversion_picture import draw
+    from bench.evaluation.inversion_figure import draw
     from bench.training.features import trained_part
     from bench.training.loop import accuracy
 
@@ -183,7 +183,7 @@ def reconstruct(
     import numpy as np
     import torch
 
-    from bench.controls import content_digest
+    from bench.evaluation.reference_models import content_digest
     from bench.interface.target_model import Target
 
     depends = {

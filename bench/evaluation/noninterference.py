@@ -3,7 +3,7 @@
 A method is run twice with a severed ledger, the same seeds and the same public data, on two private sets that share
 only their number of records, image shape and number of classes. The two releases must then be equal to the byte. Where
 they are not, private data went round the mechanisms: the method has declared that bypass, or it is rejected. One that
-passes is held to the sensitivities that it states: see :mod:`bench.privacy.sensitivity`.
+passes is held to the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench.core.config import parse_overrides
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
+from bench.evaluation.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.interface.method import Method
 from bench.privacy.noise import SeededNoise
-from bench.privacy.sensitivity import Given, ProbeLedger, neighbours, violation
 from bench.storage.cache import Cache, canonical_json
 from bench.training.context import Context
 

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.audit_run import PRIVATE_FIGURES
 from bench.core.types import Family
+from bench.evaluation.audit import PRIVATE_FIGURES
+from bench.evaluation.canary_runs import train_siblings
+from bench.evaluation.membership_data import Candidates, baseline_cell, draw_membership, signals_of
 from bench.experiments.run import cache_base
-from bench.membership_run import Candidates, baseline_cell, draw_membership, signals_of
 from bench.results.attack_record import Estimated, Role, Scores
-from bench.siblings import train_siblings
 from bench.storage.cache import Cache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.types import Signals
+    from bench.evaluation.canary_runs import Sibling
+    from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.interface.attack import MembershipAttack
     from bench.metrics.roc import MembershipMetrics
     from bench.results.record import Record
-    from bench.siblings import Sibling
     from bench.training.context import Context
-    from bench.workplace import Workplace
 
 RATES = (0.001, 0.01)
 """False-positive rates at which the true-positive rate is stated."""
@@ -39,8 +39,8 @@ def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
+    from bench.evaluation.figures import roc_figure
     from bench.metrics.roc import roc
-    from reports.pictures import roc_figure
 
     material = place.source.material(cell.dataset)
     canaries, candidates = draw_membership(cell, material, place.options.seed)

@@ -1,8 +1,8 @@
 """One student's pipeline audited: siblings with canaries, guesses at their coins, a lower bound on epsilon.
 
-The scores come from :mod:`bench.siblings`, the statistics from :mod:`attacks.audit`. What is guessed, and how often, is
-fixed by the options before any sibling exists. Several runs are one audit of the mechanism that consists of them all:
-their canaries, coins and noise are independent, so their counts add up.
+The scores come from :mod:`bench.evaluation.canary_runs`, the statistics from :mod:`attacks.audit`. What is guessed, and
+how often, is fixed by the options before any sibling exists. Several runs are one audit of the mechanism that consists
+of them all: their canaries, coins and noise are independent, so their counts add up.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
+from bench.evaluation.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
+from bench.evaluation.canary_runs import Sibling, coin_scores, image_scores, train_sibling
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base, failure_of, noise_of
@@ -27,7 +28,6 @@ from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
 from bench.results.record import Record, Status
-from bench.siblings import Sibling, coin_scores, image_scores, train_sibling
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
@@ -226,7 +226,7 @@ def _many_runs(
     import numpy as np
 
     from attacks.audit import many_runs
-    from bench.siblings import train_siblings
+    from bench.evaluation.canary_runs import train_siblings
 
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
     counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
@@ -290,8 +290,8 @@ def count_guesses(
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
     """Draw from every distinct mechanism of the record's ledger on the worst adjacent inputs that are known."""
+    from bench.evaluation.mechanism_audit import audit_events
     from bench.privacy.base_event import Event
-    from bench.privacy.mechanism_audit import audit_events
 
     if not options.draws or record.privacy is None:
         return []

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.canaries import Canaries, place
 from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Family, PrivacyUnit, Released
+from bench.evaluation.canaries import Canaries, place
 from bench.experiments.run import noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven

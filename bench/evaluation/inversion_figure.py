@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from attacks.inversion_scores import Labelled, Scored
     from bench.core.types import Reconstructions
-    from reports.pictures import Column
+    from bench.evaluation.figures import Column
 
 ROWS = 10
 """At most so many classes are shown."""
@@ -36,7 +36,7 @@ def draw(
 
     `records` are members and non-members, of which the nearest are shown; None shows none.
     """
-    from reports.pictures import comparison_sheet
+    from bench.evaluation.figures import comparison_sheet
 
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
     columns: list[Column] = []
@@ -72,7 +72,7 @@ def draw_comparison(
     """
     import torch
 
-    from reports.pictures import Column, comparison_sheet
+    from bench.evaluation.figures import Column, comparison_sheet
 
     classes = list(dict.fromkeys(students[0][1].labels.tolist()))[:ROWS]
     columns = [
@@ -90,7 +90,7 @@ def _column(
 ) -> Column:
     import torch
 
-    from reports.pictures import Column
+    from bench.evaluation.figures import Column
 
     rows = [int((made.labels == label).nonzero().flatten()[place % int((made.labels == label).sum())])
             for label in classes]  # fmt: skip
@@ -103,8 +103,8 @@ def _column(
 def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, classes: list[int]) -> Column:
     import torch
 
+    from bench.evaluation.figures import Column
     from bench.metrics.images import pairwise
-    from reports.pictures import Column
 
     images: list[torch.Tensor] = []
     captions: list[str] = []

@@ -13,8 +13,8 @@ from bench.results.attack_record import Role
 
 if TYPE_CHECKING:
     from bench.core.types import Reconstructions
+    from bench.evaluation.workplace import Workplace
     from bench.results.record import Record
-    from bench.workplace import Workplace
 
 MOST = 8
 """At most so many students stand on a sheet."""
@@ -47,15 +47,15 @@ def _rank(record: Record) -> tuple[float, str, int]:
 def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
     import torch
 
-    from bench.attack_run import configured
-    from bench.controls import make_control
     from bench.core.seeds import Streams
     from bench.data.datasets import get_dataset
+    from bench.evaluation.attack import configured
+    from bench.evaluation.inversion import committee_of, observed_of, reconstruct
+    from bench.evaluation.inversion_figure import draw_comparison
+    from bench.evaluation.reference_models import make_control
     from bench.experiments.plan import cell_of
     from bench.experiments.release import load_student
     from bench.experiments.run import cache_base
-    from bench.inversion_goal import committee_of, observed_of, reconstruct
-    from bench.inversion_picture import draw_comparison
     from bench.storage.cache import Cache
     from bench.training.context import Context
 

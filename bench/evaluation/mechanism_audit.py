@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.evaluation.audit_noise import HalfNoise
+from bench.evaluation.worst_case_pairs import Pair, Part, once, parts_of
 from bench.privacy.accountants import proven
 from bench.privacy.audit_checks import check_audit_delta, check_confidence
-from bench.privacy.audit_noise import HalfNoise
-from bench.privacy.audit_pairs import Pair, Part, once, parts_of
 from bench.privacy.base_event import Event
 from bench.privacy.bounds import refuted_epsilon, refuted_epsilons
 from bench.privacy.events import DPSGD, Bypass
@@ -166,7 +166,7 @@ def audit_mechanism(
         noise: The source that the mechanism draws from. An exact source must go with an exact event.
         draws: On each input, in each direction; a pilot takes a tenth more.
         delta: At which bound and figure are taken. None: 0 for a pure mechanism, and for Gaussian noise one that this
-            many draws can resolve, at most :data:`bench.privacy.audit_pairs.GAUSSIAN_DELTA`.
+            many draws can resolve, at most :data:`bench.evaluation.worst_case_pairs.GAUSSIAN_DELTA`.
         confidence: Of the verdict; 1 minus it bounds the chance of a false alarm.
         power: Whether to run it all again with half the noise, to know whether it would be seen.
 

@@ -1,8 +1,8 @@
 """One attack on one student, with its controls: what the attack returns is judged, drawn and written as a record.
 
 Attacks compute no statistics. What they make is judged by :mod:`attacks.evaluators` and :mod:`bench.metrics.roc`;
-controls come from :mod:`bench.controls`, so that every number stands beside what it would be without privacy, and
-without any record.
+controls come from :mod:`bench.evaluation.reference_models`, so that every number stands beside what it would be without
+privacy, and without any record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bench.core.config import as_dict, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
 from bench.core.seeds import Streams
+from bench.evaluation.workplace import AttackOptions, Workplace
 from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base, failure_of
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack
@@ -22,7 +23,6 @@ from bench.results.provenance import Clock
 from bench.results.record import Record, Status
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
-from bench.workplace import AttackOptions, Workplace
 
 if TYPE_CHECKING:
     pass
@@ -142,15 +142,15 @@ def _run(
 ) -> dict[str, Any]:
     attack: Attack | None = None if name == ROBUSTNESS else ATTACKS.get(name)()
     if attack is None:
-        from bench.robustness_goal import robustness
+        from bench.evaluation.robustness import robustness
 
         return robustness(record, cell, config, key, place, context)
     if isinstance(attack, InversionAttack):
-        from bench.inversion_goal import inversion
+        from bench.evaluation.inversion import inversion
 
         return inversion(record, cell, attack, config, key, place, context)
     if isinstance(attack, MembershipAttack):
-        from bench.membership_goal import membership
+        from bench.evaluation.membership import membership
 
         return membership(record, cell, attack, config, key, place, context)
     raise BenchError(f"{name} is neither an inversion nor a membership attack: derive it from one of these.")

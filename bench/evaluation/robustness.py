@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from bench.results.attack_record import Estimated, Role, Scores
 
 if TYPE_CHECKING:
+    from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.results.record import Record
     from bench.training.context import Context
-    from bench.workplace import Workplace
 
 
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
     """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
     from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
+    from bench.evaluation.robustness_figure import curves_of, robustness_figure
     from bench.experiments.release import load_student
-    from reports.robustness import curves_of, robustness_figure
 
     material = place.source.material(cell.dataset)
     facts = material.private.facts

@@ -1,0 +1,1 @@
+"""Attacks, audits, and the checks of non-interference and sensitivity."""
