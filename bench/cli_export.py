@@ -27,8 +27,8 @@ def export(
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
     from bench.experiments.device import prepare_device
-    from bench.export import export_student
     from bench.listing import find_record
+    from bench.publishing.export import export_student
     from bench.results.audited import with_audits
     from bench.results.run_dir import RunDir
 

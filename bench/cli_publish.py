@@ -12,7 +12,7 @@ import typer
 from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
-    from bench.publish import Publication
+    from bench.publishing.publish import Publication
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
@@ -33,7 +33,7 @@ def publish(
     Each is planned and accounted for again first; docs/submitting.md says what is refused, and why.
     """
     from bench.core.progress import open_progress
-    from bench.publish import examine, opened, rebuild, write
+    from bench.publishing.publish import examine, opened, rebuild, write
 
     with opened(into), open_progress(quiet=json_) as progress:
         # Not what the run has calibrated: a directory from anybody could hold what planning does not give.
@@ -54,7 +54,7 @@ def publish(
 
 
 def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
-    from bench.publish import Fate
+    from bench.publishing.publish import Fate
 
     if json_:
         items = [{"kind": i.kind, "file": i.name, "fate": i.fate.value, "why": i.why} for i in found.items]

@@ -200,7 +200,7 @@ def record_page(record: Record) -> list[Table]:
 
 
 def _command(record: Record) -> str:
-    from bench.reproduce import command_of
+    from bench.publishing.reproduce import command_of
 
     command, reason = command_of(record)
     return " ".join(filter(None, [command or "no command:", f"({reason})" if command and reason else reason]))

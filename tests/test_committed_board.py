@@ -10,9 +10,9 @@ import pytest
 from site_tools import dead_links
 
 from bench.experiments.calibration_cache import Calibrations
+from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 from reports.pages import gather, write_pages
 from reports.site.build import PLOTLY, PLOTLY_IS_HERE
 

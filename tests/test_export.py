@@ -22,13 +22,13 @@ from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Released
 from bench.experiments.release import load_released, save_released
-from bench.export import export_student
 from bench.models.build import build
 from bench.models.registration import model_options
 from bench.privacy.utility_bound import remark
+from bench.publishing.export import export_student
+from bench.publishing.model_card import CardFacts, card, plain
 from bench.results.record import Plausibility, Record, Student
 from bench.results.run_dir import RunDir
-from bench.student_card import CardFacts, card, plain
 
 
 def released(run_dir: RunDir, name: str, shape: tuple[int, int, int] = (1, 28, 28), **changes: Any) -> Record:
@@ -124,7 +124,7 @@ def test_a_changed_or_absent_release_is_not_exported(tmp_path: Path) -> None:
 def test_a_file_that_timm_would_read_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir(tmp_path / "runs")
     record = released(run_dir, "small_cnn")
-    from bench import export
+    from bench.publishing import export
 
     kept = export._weights
 

@@ -16,11 +16,11 @@ import pytest
 from records_for_tests import failed
 from typer.testing import CliRunner
 
-import bench.publish
+import bench.publishing.publish
 import bench.results.record
 from bench.cli import app
 from bench.core.errors import BenchError
-from bench.publish import Fate, examine, opened, rebuild, write
+from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.results.command import command_for
 from bench.results.record import parse_record
 
@@ -198,7 +198,7 @@ def test_an_edited_record_is_refused_and_nothing_written(
 
 def consistent(values: Values) -> None:
     """Make the proven figures those of the events, as whoever forges a record would."""
-    from bench.reaccount import account_events, all_accountants
+    from bench.publishing.recompute import account_events, all_accountants
 
     privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
     figure = account_events(events, privacy["unit"], values["cell"]["delta"])[0]
@@ -269,16 +269,16 @@ def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run:
 
 
 def test_own_user_and_machine_are_not_published(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.vetting._own_names.cache_clear()
-    monkeypatch.setattr("bench.vetting.getpass.getuser", lambda: "zaphod")
-    monkeypatch.setattr("bench.vetting.socket.gethostname", lambda: "magrathea.example")
+    bench.publishing.validate._own_names.cache_clear()
+    monkeypatch.setattr("bench.publishing.validate.getpass.getuser", lambda: "zaphod")
+    monkeypatch.setattr("bench.publishing.validate.socket.gethostname", lambda: "magrathea.example")
     values = values_of(PATE)
     values["notes"] = ["made by zaphod", "on magrathea"]
     put(run, values)
     try:
         lines = refusals(run, into)
     finally:
-        bench.vetting._own_names.cache_clear()
+        bench.publishing.validate._own_names.cache_clear()
     assert sum("notes holds" in line for line in lines) == 2
 
 
@@ -487,7 +487,7 @@ def test_a_command_stopped_before_the_pages_is_mended_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.publish, "rebuild", stopped)
+        patch.setattr(bench.publishing.publish, "rebuild", stopped)
         publish(run, "--into", into)
     now = all_of(into)
     assert {name: now[name] for name in pages} == pages

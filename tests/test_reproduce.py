@@ -19,7 +19,7 @@ from bench.core.types import Basis, Facts
 from bench.data.datasets import all_datasets
 from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.registry import METHODS
-from bench.reproduce import command_of, planned_again, public_dataset
+from bench.publishing.reproduce import command_of, planned_again, public_dataset
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for, public_overrides
 from bench.results.record import Record, parse_record

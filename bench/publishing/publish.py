@@ -21,12 +21,12 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
+from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
 from bench.results.record import Record, Status, parse_record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-from bench.vetting import audited_above_proven, vet_attack, vet_audit, vet_record
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -230,7 +230,7 @@ class _Work:
                     self.found.files[file] = data
                     lacks.append("its sheet")
         if there.cell.overrides is None:
-            from bench.reproduce import planned_again
+            from bench.publishing.reproduce import planned_again
 
             again = planned_again(record, self._calibrations).cell
             if again is not None:

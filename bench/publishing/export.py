@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
+from bench.publishing.model_card import CardFacts, card
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
-from bench.student_card import CardFacts, card
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +145,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     from bench.data.text import is_text
     from bench.models.frozen_backbone import FrozenTransfer
     from bench.models.registration import OWN_MODULES
-    from bench.reproduce import command_of
+    from bench.publishing.reproduce import command_of
 
     command, remark = command_of(record)
     student = released.student

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import reaccount
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.registry import ATTACKS, METHODS
-from bench.reproduce import Reproduction, check_method, dataset_of, planned_again
+from bench.publishing import recompute as reaccount
+from bench.publishing.reproduce import Reproduction, check_method, dataset_of, planned_again
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.results.cell_spec import CellSpec
