@@ -530,7 +530,7 @@ def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]],
 
 @pytest.mark.slow
 def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    program = "import bench.training.checkpoint as c; c.SECONDS = 0.0; from bench.cli import main; main()"
+    program = "import bench.training.checkpoint as c; c.SECONDS = 0.0; from bench.cli.main import main; main()"
     grid = ["--methods", "dp-sgd,dpsd", "--datasets", "digits", "--eps", "10", "--preset", "tiny", "--set", "epochs=3"]
     grid += ["--set", "iterations=20"]
 

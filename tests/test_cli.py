@@ -50,13 +50,13 @@ def test_help_is_fast_and_imports_nothing_slow() -> None:
     for command in ("run", "plan", "ls", "show", "check", "attack", "audit", "epsilon", "data", "leaderboard"):
         assert command in done.stdout
     assert min(times) < 1.0, times  # half a second is the aim; a loaded machine gets some air
-    code = "import sys, bench.cli; print([m for m in ('torch', 'numpy', 'scipy', 'pydantic') if m in sys.modules])"
+    code = "import sys, bench.cli.main; print([m for m in ('torch', 'numpy', 'scipy', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_planning_needs_no_torch() -> None:
     code = (
-        "import sys; from bench.cli import app; "
+        "import sys; from bench.cli.main import app; "
         "app(['plan', '-m', 'pate,dp-sgd', '-d', 'digits', '-e', '1', '--json'], standalone_mode=False); "
         "print('torch' in sys.modules, file=sys.stderr)"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench.cli_epsilon import app
+from bench.cli.epsilon import app
 from bench.core.errors import BenchError
 
 LNMAX = ["lnmax", "--gamma", "0.05"]

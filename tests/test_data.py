@@ -252,7 +252,7 @@ def test_streams_must_give_what_they_announce(tmp_path: Path) -> None:
 def cli(*arguments: str, root: Path) -> Any:
     from typer.testing import CliRunner
 
-    from bench.cli_data import app
+    from bench.cli.data import app
 
     return CliRunner().invoke(app, list(arguments), env={"BENCH_DATA": str(root)})
 
@@ -297,7 +297,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_importing_data_modules_imports_no_torch() -> None:
     code = (
-        "import sys, bench, bench.cli_data, bench.data.datasets, bench.data.splits; "
+        "import sys, bench, bench.cli.data, bench.data.datasets, bench.data.splits; "
         "bad = {'torch', 'torchvision', 'sklearn', 'PIL', 'scipy'} & set(sys.modules); sys.exit(str(bad) if bad else 0)"
     )
     done = run_python(code)

@@ -305,11 +305,11 @@ def test_labels_of_different_queries_do_not_compose_but_do_for_a_record() -> Non
 
 
 def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Path) -> None:
+    from bench.cli.listing import record_page
     from bench.core.config import Grid
     from bench.experiments.data_source import DataSource
     from bench.experiments.plan import expand
     from bench.experiments.run import run_cell
-    from bench.listing import record_page
     from bench.results.run_dir import RunDir
     from reports.leaderboard import build_board
 

@@ -17,7 +17,7 @@ from records_for_tests import record as made
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.main import app
 from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Released

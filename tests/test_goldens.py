@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench.cli_epsilon import app
+from bench.cli.epsilon import app
 from bench.privacy import accountants, claims, conversions, pate
 from bench.privacy import smooth_sensitivity as pate_smooth
 from bench.privacy.accountants import account, accountant, proven

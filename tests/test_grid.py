@@ -117,7 +117,7 @@ def test_two_launches_give_a_deadly_cell_up_and_run_the_rest(tmp_path: Path) -> 
 
 def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The states of cells are read after the signatures of their records, which a launch compares."""
-    from bench import cli_run
+    from bench.cli import run as cli_run
     from bench.experiments import plan
 
     order: list[str] = []

@@ -13,9 +13,9 @@ from one_teacher import OneTeacher, run
 from records_for_tests import record
 from typer.testing import CliRunner
 
-from bench.cli_epsilon import app
+from bench.cli.epsilon import app
+from bench.cli.listing import record_page
 from bench.core.errors import BenchError
-from bench.listing import record_page
 from bench.privacy.utility_bound import bounds, codes, probability_bound, remark, rounded_up
 from bench.results.record import Plausibility, Record, parse_record
 from reports.leaderboard import build_board, to_csv

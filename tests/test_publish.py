@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import bench.publishing.publish
 import bench.results.record
-from bench.cli import app
+from bench.cli.main import app
 from bench.core.errors import BenchError
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.results.command import command_for

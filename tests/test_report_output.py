@@ -297,7 +297,7 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    from bench.cli import app
+    from bench.cli.main import app
 
     with pytest.raises(BenchError) as caught:
         app(["report", *words, "-o", str(tmp_path / "out")], standalone_mode=False)

@@ -129,7 +129,7 @@ def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> 
     """`bench plan` takes the options that `bench run` takes here."""
     from typer.main import get_command
 
-    from bench.cli import app
+    from bench.cli.main import app
 
     given = material(paper)
     missing = [found for entry in entries(paper, spec) if (found := given.missing(entry)) is not None]
@@ -220,7 +220,7 @@ def test_nothing_slow_is_imported() -> None:
         "        parts = (spec.rows if hasattr(spec, 'rows') else spec.panels)(material)\n"
         "        [material.missing(entry) for entry in entries_of(parts)]\n"
         "        list(spec.shows(material))\n"
-        "from bench.cli import app\n"
+        "from bench.cli.main import app\n"
         "app(['report', '--paper', 'dgd', '--figure', '6', '--table', 'I', '-q', '-o', sys.argv[1]], "
         "standalone_mode=False)\n"
         "heavy = ('torch', 'timm', 'torchvision', 'opacus', 'methods', 'attacks')\n"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.main import app
 from bench.core.types import PrivacyUnit
 from bench.interface.registry import METHODS
 from bench.privacy import claims

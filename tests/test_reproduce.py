@@ -12,7 +12,7 @@ from records_for_tests import asked
 from report_commands import grid_of
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.main import app
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Facts

@@ -15,13 +15,13 @@ from PIL import Image
 from records_for_tests import record
 
 import bench.experiments.run
+from bench.cli.listing import record_page
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
 from bench.experiments.image_grid import GAP, sheet
 from bench.experiments.release import save_sheet
 from bench.experiments.run import run_cell
-from bench.listing import record_page
 from bench.results.record import parse_record
 from bench.results.run_dir import RunDir
 

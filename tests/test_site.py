@@ -16,7 +16,7 @@ from records_for_tests import record
 from site_tools import NASTY, Page, attack, audit, dead_links, records, reported, source
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.main import app
 from bench.results.record import Sheet
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text

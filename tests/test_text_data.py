@@ -271,7 +271,7 @@ def test_trpate_divides_as_table_1_does() -> None:
 
 
 def test_list_tells_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench.cli_data import list_
+    from bench.cli.data import list_
 
     list_(json_=True)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}

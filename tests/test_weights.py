@@ -504,7 +504,7 @@ def test_by_order_compares_every_shape(tmp_path):
 
 
 def test_command_line(package, root, tmp_path, net):
-    from bench.cli_weights import app
+    from bench.cli.weights import app
 
     runner = CliRunner()
     before = json.loads(runner.invoke(app, ["list", "--json"]).stdout)["weights"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli.epsilon_output import load_votes, report
 from bench.core.errors import BenchError
-from bench.epsilon_report import load_votes, report
 
 if TYPE_CHECKING:
     from bench.core.types import Claim

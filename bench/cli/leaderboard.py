@@ -28,7 +28,7 @@ def leaderboard(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
-    from bench.cli_run import print_board
+    from bench.cli.run import print_board
     from reports.pages import gather, write_pages
 
     folders = runs or [_committed()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli_data import progress_display
+from bench.cli.data import progress_display
 from bench.core.errors import BenchError
 from bench.core.progress import print_table
 

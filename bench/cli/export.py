@@ -26,8 +26,8 @@ def export(
     out: Out = Path("students"),
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
+    from bench.cli.listing import find_record
     from bench.experiments.device import prepare_device
-    from bench.listing import find_record
     from bench.publishing.export import export_student
     from bench.results.audited import with_audits
     from bench.results.run_dir import RunDir

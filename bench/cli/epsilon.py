@@ -1,7 +1,7 @@
 """``bench epsilon``: what a mechanism costs, by every accountant, with no data and no training.
 
 ``bench epsilon MECHANISM`` prints the accountants that apply; with ``--votes`` also those that look at votes, which are
-private. ``claimed`` and ``proven`` ask for a paper's setting instead: see :mod:`bench.cli_epsilon_papers`.
+private. ``claimed`` and ``proven`` ask for a paper's setting instead: see :mod:`bench.cli.epsilon_papers`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import cli_epsilon_papers
+from bench.cli import epsilon_papers as cli_epsilon_papers
+from bench.cli.epsilon_output import load_votes, report
 from bench.core.errors import BenchError
-from bench.epsilon_report import load_votes, report
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli_run import Json
+from bench.cli.run import Json
 from bench.core.progress import print_json
 
 

@@ -8,20 +8,38 @@ from typing import Annotated
 
 import typer
 
-from bench import (
-    __version__,
-    cli_attack,
-    cli_board,
-    cli_data,
-    cli_epsilon,
-    cli_export,
-    cli_publish,
-    cli_report,
-    cli_reported,
-    cli_run,
-    cli_weights,
+from bench import __version__
+from bench.cli import (
+    attack as cli_attack,
 )
-from bench.cli_run import Json, Out, Sets
+from bench.cli import (
+    data as cli_data,
+)
+from bench.cli import (
+    epsilon as cli_epsilon,
+)
+from bench.cli import (
+    export as cli_export,
+)
+from bench.cli import (
+    leaderboard as cli_board,
+)
+from bench.cli import (
+    paper_numbers as cli_reported,
+)
+from bench.cli import (
+    publish as cli_publish,
+)
+from bench.cli import (
+    report as cli_report,
+)
+from bench.cli import (
+    run as cli_run,
+)
+from bench.cli import (
+    weights as cli_weights,
+)
+from bench.cli.run import Json, Out, Sets
 from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
@@ -65,7 +83,7 @@ def list_(
     json_: Json = False,
 ) -> None:
     """List methods, data sets, attacks or models, or the records of a run directory."""
-    from bench.listing import listing
+    from bench.cli.listing import listing
 
     title, columns, rows, notes = listing(what)
     if json_:
@@ -83,8 +101,8 @@ def show(
     json_: Json = False,
 ) -> None:
     """Show a method (settings and the places that state them) or a record (three epsilons, ledger, provenance)."""
+    from bench.cli.listing import find_record, method_page, record_page
     from bench.interface.registry import METHODS
-    from bench.listing import find_record, method_page, record_page
     from bench.results.run_dir import RunDir
     from reports.attacks import tables
 
