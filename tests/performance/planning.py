@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from helpers.paths import ROOT
 
-from records_for_tests import record  # noqa: E402
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.core.config import Grid  # noqa: E402
 from bench.core.types import Basis, Facts  # noqa: E402
@@ -20,6 +19,7 @@ from bench.experiments.plan import Cell, Dataset, expand, states  # noqa: E402
 from bench.interface.registry import METHODS  # noqa: E402
 from bench.results.record import Student  # noqa: E402
 from bench.results.run_dir import RunDir  # noqa: E402
+from helpers.records import record  # noqa: E402
 
 QUICK = ("pate", "pate-gnmax", "dgd", "dpsd", "dpsd-sound")
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0)

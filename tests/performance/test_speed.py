@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from ensembles import Row, Setting, rows_of
 from torch import Tensor
 
 from bench.core.seeds import Streams
@@ -16,6 +15,7 @@ from bench.training.ensemble import train_teachers
 from bench.training.loop import FitSettings
 from bench.training.precision import Precision
 from bench.training.teacher import Arrays, TeacherTask
+from performance.ensembles import Row, Setting, rows_of
 
 
 def close(one: Row, other: Row) -> bool:

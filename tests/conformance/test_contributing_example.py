@@ -1,0 +1,35 @@
+"""The method that CONTRIBUTING prints is tried as printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.core.config import Preset
+from bench.core.types import Basis, Budget, Facts
+from bench.evaluation.noninterference import Verdict, check_method
+from bench.interface.registry import METHODS
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import seeded_ledger
+from helpers.paths import ROOT
+
+
+def test_the_printed_method_passes_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_members", dict(METHODS._members))
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "centroid.py").write_text(code)
+    method = METHODS.get(str(tmp_path / "centroid.py"))
+    check = check_method(method)
+    assert check.verdict is Verdict.PASSED, check.reason
+    facts = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
+    for basis in Basis:
+        config = method.calibrate(method.Config(), Budget(10.0, 1e-5, basis), facts)
+        book = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
+        book.noisy_max(np.tile([config.teachers, 0], (config.queries, 1)), teachers=config.teachers, gamma=config.gamma)
+        spent = method.claimed(config, facts, 1e-5) if basis is Basis.CLAIMED else proven(book.events, 1e-5)
+        assert 8 < spent.epsilon <= 10
+    assert Preset.QUICK.value in method.presets.__func__(method, None)

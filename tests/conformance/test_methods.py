@@ -1,0 +1,166 @@
+"""What every registered method must pass; a new method is tested here without a line of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.core.config import Preset, as_dict, build_config, source_of
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
+from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import SeededNoise
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.loop import FitSettings
+from bench.training.self_training import SelfTrainingSettings
+from helpers.leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
+
+FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+BUDGET = Budget(10.0, 1e-5)
+
+
+@pytest.fixture(params=METHODS.names())
+def method(request: pytest.FixtureRequest) -> type[Method]:
+    return METHODS.get(request.param)
+
+
+def test_methods_are_found() -> None:
+    assert {"pate", "pate-gnmax", "pate-confident", "dp-sgd", "nonprivate"} <= set(METHODS.names())
+    assert METHODS.broken == {}
+
+
+def test_method_does_not_interfere(method: type[Method]) -> None:
+    check = check_method(method)
+    assert check.ok, check.reason
+    assert (check.verdict is Verdict.BYPASS) == bool(method.bypass)
+
+
+PATHS = [
+    ("pate", f"student_training={training}", f"teacher_recipe={recipe}", f"student={student}")
+    for training in ("improved-gan", "self-training", "supervised")
+    for recipe, student in (("published", "salimans_mlp"), ("augmented", "small_cnn"))
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: "-".join(word.split("=")[1] for word in path[1:]))
+def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny preset takes one of them only; the family shares this code."""
+    few = FitSettings(steps=3, batch_size=8, shift=1)
+    short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
+    monkeypatch.setattr("methods._pate._self_training", lambda facts: short)
+    check = check_method(METHODS.get(path[0]), overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
+    assert check.ok, check.reason
+
+
+def test_method_that_forgets_the_ledger_is_rejected() -> None:
+    check = check_method(Forgetful)
+    assert not check.ok
+    assert "nothing through the ledger" in check.reason
+
+
+def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Method], tmp_path: Path) -> None:
+    """A record must not depend on whether its artefacts were made by the same run."""
+    config = method.calibrate(method.Config(**method.presets(CHECK_FACTS).get("tiny", {})), BUDGET, CHECK_FACTS)
+    releases, artefacts = [], {}
+    for _ in range(2):
+        streams, cache = Streams(0), Cache(tmp_path, {})
+        context = Context(torch.device("cpu"), streams, cache, Progress(), note=lambda text: None)
+        ledger = Ledger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")))
+        released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
+        releases.append([*released.student.state_dict().values(), *released.extras.values()])
+        artefacts = cache.counts()
+        charged = None if method.bypass else method.charges(config, CHECK_FACTS)
+        if charged is not None:
+            said, costs = proven(list(ledger.events), BUDGET.delta), proven(charged, BUDGET.delta)
+            assert costs.epsilon == pytest.approx(said.epsilon, rel=1e-6), "its charges are not what it spends"
+    assert all(made == 0 for made, _ in artefacts.values()), artefacts
+    assert all(torch.equal(first, second) for first, second in zip(*releases, strict=True))
+
+
+def test_method_says_what_it_is(method: type[Method]) -> None:
+    assert isinstance(method.unit, PrivacyUnit)
+    assert isinstance(method.adjacency, Adjacency)
+    assert method.citation
+    assert method.public_data
+    kinds = method.public_data_kinds
+    assert kinds
+    assert len(set(kinds)) == len(kinds)
+    assert all(isinstance(kind, PublicKind) for kind in kinds)
+    assert (PublicKind.NONE in kinds) == (kinds == (PublicKind.NONE,)) == (method.public_data == "none")
+    text = inspect.getdoc(sys.modules[method.__module__]) or ""
+    for word in ("Threat model" if method.private else "threat model", "rivate:", "ublic:", "eleased:"):
+        assert word in text or word.replace(":", "") in text, f"the docstring of {method.name} does not say {word!r}"
+
+
+def test_every_setting_names_the_place_that_states_it(method: type[Method]) -> None:
+    assert dataclasses.is_dataclass(method.Config)
+    assert method.Config.__dataclass_params__.frozen
+    for field in dataclasses.fields(method.Config):
+        assert source_of(method.Config, field.name), f"{method.name}.{field.name} names no source"
+
+
+@pytest.mark.parametrize("preset", list(Preset))
+@pytest.mark.parametrize("facts", [FACTS, CHECK_FACTS], ids=["mnist", "small"])
+def test_presets_exist_and_say_what_they_change(method: type[Method], preset: Preset, facts: Facts) -> None:
+    config, changed = build_config(method, preset, facts)
+    if preset is Preset.PAPER:
+        assert changed == []
+        assert config == method.Config()
+    names = {line.split(":")[0] for line in changed}
+    assert names == {n for n, v in as_dict(config).items() if v != as_dict(method.Config())[n]}
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_calibration_keeps_the_budget(method: type[Method], basis: Basis, epsilon: float) -> None:
+    if not method.private:
+        pytest.skip("a method without privacy has no budget")
+    if basis is Basis.PROVEN and method.bypass:
+        pytest.skip("a method with a bypass has no proven epsilon")
+    config, _ = build_config(method, Preset.QUICK, FACTS)
+    budget = Budget(epsilon, 1e-5, basis)
+    calibrated = method.calibrate(config, budget, FACTS)
+    assert calibrated == method.calibrate(config, budget, FACTS), "the key of a cell would not be stable"
+    if basis is Basis.CLAIMED:
+        claim = method.claimed(calibrated, FACTS, 1e-5)
+        assert claim.epsilon <= epsilon * (1 + 1e-6)
+        assert claim.source
+
+
+def test_honest_method_passes() -> None:
+    check = check_method(Honest)
+    assert (check.verdict, check.ok) == (Verdict.PASSED, True), check.reason
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
+def test_leak_is_found(leak: type[Method]) -> None:
+    check = check_method(leak)
+    assert check.verdict is Verdict.REJECTED
+    assert "differs" in check.reason
+
+
+def test_bypass_must_be_declared_in_both_places() -> None:
+    assert "class attribute" in check_method(UndeclaredBypass).reason
+    assert not check_method(UndeclaredBypass).ok
+    assert "never calls" in check_method(UncalledBypass).reason
+    assert not check_method(UncalledBypass).ok
+
+
+def test_the_two_private_sets_share_only_what_is_public() -> None:
+    first, second = private_pair()
+    assert first.images.shape == second.images.shape
+    assert set(first.labels.tolist()) == set(second.labels.tolist()) == set(range(10))
+    assert first.labels.bincount().tolist() != second.labels.bincount().tolist()
+    assert abs(float(first.images.float().mean()) - float(second.images.float().mean())) > 20
+    assert first.images.float().std() > 2 * second.images.float().std()

@@ -1,0 +1,267 @@
+"""Audits of whole pipelines: a lie is caught, an innocent is not, and what cannot be told is said."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
+from bench.evaluation.audit import AuditOptions, audit_key, audit_student, count_guesses
+from bench.evaluation.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.canary_runs import Sibling
+from bench.experiments.run import run_cell
+from bench.models.build import build
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.results.audited import audited_of, with_audits
+from bench.results.record import Status
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from helpers.one_teacher import OneTeacher, one_cell
+from helpers.records import asked, provenance, record
+from reports.leaderboard import build_board, cells_of
+
+FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))
+FAST = AuditOptions(canaries=140, guesses=100, draws=20_000)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the command line does: beside anything else that runs, two threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def private(seed: int = 0) -> PrivateData:
+    generator = np.random.default_rng(seed)
+    images = torch.from_numpy(generator.integers(0, 256, (2_000, 1, 12, 12)).astype(np.uint8))
+    return PrivateData(images, torch.from_numpy(np.arange(2_000) % 10), FACTS)
+
+
+def context() -> Context:
+    return Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+
+
+def sibling(seed: int, coins: np.ndarray, images: bool = False) -> Sibling:
+    """A student that nothing private went into."""
+    torch.manual_seed(seed)
+    extras = {"synthetic_images": torch.rand(30, 1, 12, 12)} if images else {}
+    net = build("small_cnn", 10, 1, 12, width=4).eval()
+    return Sibling(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
+
+
+@pytest.mark.parametrize(("adjacency", "images"), [(Adjacency.REPLACE, True), (Adjacency.ADD_REMOVE, False)])
+def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confidence(
+    adjacency: Adjacency, images: bool
+) -> None:
+    data, found, audits = private(), 0, 300
+    for seed in range(audits):
+        plan = CanaryPlan(outlier=100, natural=60, seed=seed)
+        canaries = draw_canaries(data, plan, PrivacyUnit.RECORD, adjacency)
+        options = AuditOptions(canaries=100, guesses=60, seed=seed)
+        channels = count_guesses([sibling(seed, canaries.coins(0, 0), images)], canaries, options, 1e-5, context())
+        assert len(channels) == 1 + images
+        found += any(channel.epsilon > 0 for channel in channels)
+    # One in forty for each of two channels by the bound, and three standard deviations for the luck of these 300.
+    level = 0.025 * (1 + images)
+    assert found <= level * audits + 3 * (level * (1 - level) * audits) ** 0.5
+
+
+def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=40", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(student, FAST, run_dir, source, Progress())
+        again = audit_student(student, FAST, run_dir, source, Progress())
+    assert audit.status is Status.DONE, audit.failure
+    assert student.privacy is not None
+    assert audit.allowed is not None
+    assert audit.epsilon is not None
+    assert audit.allowed == pytest.approx(student.privacy.proven.epsilon)
+    assert audit.epsilon > max(1.0, audit.allowed)
+    assert audit.violated
+    assert audit.verdict.startswith("VIOLATED")
+    assert audit.accuracy is not None
+    assert audit.accuracy > 0.8, "the audited student must be a student"
+    # The siblings were artefacts: the second audit trained nothing, and says the same.
+    assert again.provenance.artefacts_made == 0
+    assert again.channels == audit.channels
+    (board_row,) = build_board([student], [audit]).rows
+    assert board_row.audited == audit.epsilon
+    assert any("BUG: audited > proven" in remark for remark in board_row.remarks)
+    (filled,) = with_audits([student], [audit])
+    assert filled.privacy is not None
+    assert filled.privacy.audited is not None
+    assert filled.privacy.audited.epsilon == audit.epsilon
+
+
+def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
+    """A student that learnt nothing, beside images that are the private ones."""
+    data = private()
+    canaries = draw_canaries(data, CanaryPlan(outlier=100, natural=100), PrivacyUnit.RECORD, Adjacency.REPLACE)
+    coins = canaries.coins(0, 0)
+    innocent = sibling(0, coins)
+    side = torch.from_numpy(coins.astype(np.int64))
+    stolen = canaries.images[torch.arange(len(canaries)), side].float() / 255
+    innocent.released.extras["synthetic_images"] = stolen
+    channels = count_guesses([innocent], canaries, AuditOptions(canaries=100, guesses=60), 1e-5, context())
+    assert {c.name: c.correct for c in channels}["released images"] == 60
+    assert {c.name: c.epsilon for c in channels}["released images"] > 2
+    assert {c.name: c.epsilon for c in channels}["student"] == 0
+
+
+def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=20", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        options = AuditOptions(kind=AuditKind.MANY_RUN, runs=12, draws=0)
+        audit = audit_student(student, options, run_dir, source, Progress())
+    assert audit.status is Status.DONE, audit.failure
+    (channel,) = audit.channels
+    assert channel.errors is not None
+    assert channel.errors[1] + channel.errors[3] == 6, "half of the runs chose the threshold"
+    assert channel.correct >= 5
+    assert channel.cap < 1, "six runs cannot certify more"
+    assert audited_of([audit], PrivacyUnit.RECORD) is not None
+
+
+def counted(correct: int, student: str = "a", options: str = "audit-1", **changes: object) -> AuditRecord:
+    channel = Channel(
+        name="student", family="outlier", canaries=1000, guesses=100, correct=correct, epsilon=0.0, cap=3.46
+    )
+    given: dict[str, object] = {
+        "key": f"{student}--{options}", "student": student, "status": Status.DONE, "method": "pate",
+        "dataset": "mnist", "unit": PrivacyUnit.RECORD, "adjacency": Adjacency.REPLACE, "delta": 1e-5,
+        "confidence": 0.95, "plan": {}, "runs": 1, "channels": [channel], "epsilon": 0.0, "allowed": 4.0,
+        "provenance": provenance(),
+    }  # fmt: skip
+    return AuditRecord(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
+    from bench.privacy.bounds import one_run_epsilon
+
+    pooled = audited_of([counted(80, "a"), counted(84, "b")], PrivacyUnit.RECORD)
+    assert pooled is not None
+    assert pooled.epsilon == pytest.approx(one_run_epsilon(2000, 200, 164, 1e-5, 0.975))
+
+
+def test_several_audits_of_one_student_pay_for_their_number() -> None:
+    from bench.privacy.bounds import one_run_epsilon
+
+    best = audited_of([counted(84), counted(50, options="audit-2")], PrivacyUnit.RECORD)
+    assert best is not None
+    assert best.epsilon == pytest.approx(one_run_epsilon(1000, 100, 84, 1e-5, 0.9875))
+    assert best.epsilon < one_run_epsilon(1000, 100, 84, 1e-5, 0.975)
+
+
+def test_each_audit_of_many_runs_pays_for_itself() -> None:
+    from bench.privacy.bounds import many_run_epsilon
+
+    def many(student: str) -> AuditRecord:
+        channel = counted(98).channels[0].model_copy(update={"canaries": 1, "errors": (1, 50, 1, 50)})
+        return counted(98, student, "audit-many", channels=[channel])
+
+    def bound(tests: int) -> float:
+        return many_run_epsilon(1, 50, 1, 50, 1e-5, 1 - 0.05 / tests).epsilon
+
+    # Counts of several seeds do not add up here: each seed is one more chance to be lucky.
+    for count, figure in ((1, 1.98), (2, 1.86), (3, 1.79)):
+        found = audited_of([many(str(seed)) for seed in range(count)], PrivacyUnit.RECORD)
+        assert found is not None
+        assert found.epsilon == pytest.approx(bound(2 * count))
+        assert found.epsilon == pytest.approx(figure, abs=0.005)
+    both = audited_of([many("a"), many("b"), counted(50, "a"), counted(50, "b")], PrivacyUnit.RECORD)
+    assert both is not None
+    assert both.epsilon == pytest.approx(bound(6)), "seeds of a one-run audit are one audit"
+
+
+def test_an_audit_of_records_says_nothing_of_a_query_s_label() -> None:
+    assert audited_of([counted(90)], PrivacyUnit.QUERY_LABEL) is None
+    assert audited_of([counted(90)], PrivacyUnit.CLIENT) is None, "whose record a client holds depends on others"
+    student = record(unit=PrivacyUnit.QUERY_LABEL)
+    (row,) = build_board([student], [counted(90, student.key)]).rows
+    assert row.audited is None
+    assert any("audited at record level" in remark for remark in row.remarks)
+    assert not any("BUG" in remark or "refuted" in remark for remark in row.remarks)
+
+
+def test_no_power_is_said_where_no_noise_would_not_be_seen_either() -> None:
+    student = record()
+
+    def audit(seen: float, **changes: object) -> AuditRecord:
+        power = counted(50).channels[0].model_copy(update={"epsilon": seen})
+        return counted(50, student.key, power=[power], claimed=1.0, **changes)
+
+    blind = audit(0.9)
+    assert blind.verdict == "no power"
+    (row,) = build_board([student], [blind]).rows
+    assert row.audited == 0
+    assert "audit without power: 0.90 seen without any noise" in row.remarks
+    assert audit(1.1).verdict == "consistent"
+    assert audit(1.1, epsilon=1.05).verdict == "claim refuted"
+    assert audit(1.1, epsilon=4.1).verdict.startswith("VIOLATED")
+    assert audit(1.1, allowed=float("inf")).verdict == "nothing is proven"
+
+
+def test_a_broken_mechanism_fails_the_audit_whatever_the_student_shows() -> None:
+    broken = MechanismAudited(kind="gnmax", parameters={}, draws=10, epsilon=2.0, exact=1.0, verdict="violated")
+    student = record()
+    audit = counted(50, student.key, mechanisms=[broken])
+    assert audit.violated
+    (row,) = build_board([student], [audit]).rows
+    assert any("gnmax gives away more" in remark for remark in row.remarks)
+    assert "0.00" in cells_of(row)
+
+
+def test_what_cannot_be_told_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=1", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        out_of_reach = dataclasses.replace(FAST, refute=8.0)
+        audit = audit_student(student, out_of_reach, run_dir, source, Progress())
+        assert audit.failure is not None
+        assert "guess" in audit.failure.reason
+        crowded = audit_student(student, AuditOptions(canaries=2_000, draws=0), run_dir, source, Progress())
+        assert crowded.failure is not None
+        assert "too few private records" in crowded.failure.reason
+        other = asked(student, method_version=99)
+        stale = audit_student(other, FAST, run_dir, source, Progress())
+        assert stale.failure is not None
+        assert "version 99" in stale.failure.reason
+    with pytest.raises(BenchError, match="even and at most"):
+        AuditOptions(canaries=100, guesses=101).fitted(10_000)
+    with pytest.raises(BenchError, match="confidence"):
+        AuditOptions(confidence=1.5)
+    with pytest.raises(BenchError, match="8 runs or more"):
+        AuditOptions(kind=AuditKind.MANY_RUN, runs=3)
+
+
+def test_an_audit_that_cannot_begin_leaves_its_record(tmp_path: Path) -> None:
+    with one_cell(tmp_path, "epochs=1", "images=0") as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        odd = audit_student(student, AuditOptions(guesses=101), run_dir, source, Progress())
+    stranger = audit_student(student, FAST, run_dir, source, Progress())  # its method is known no longer
+    for audit, reason in ((odd, "even and at most"), (stranger, "unknown method")):
+        assert audit.status is Status.FAILED
+        assert audit.failure is not None
+        assert reason in audit.failure.reason
+        assert (audit.unit, audit.adjacency) == (PrivacyUnit.RECORD, OneTeacher.adjacency)
+    assert {audit.key for audit in run_dir.read_audits()[0]} == {odd.key, stranger.key}
+
+
+def test_every_option_that_changes_a_bound_is_in_the_key() -> None:
+    student = record()
+    keys = {audit_key(student, FAST)}
+    for change in (
+        {"canaries": 150}, {"guesses": 50}, {"runs": 2}, {"family": Family.MISLABELLED}, {"confidence": 0.9},
+        {"seed": 1},
+    ):  # fmt: skip
+        keys.add(audit_key(student, dataclasses.replace(FAST, **change)))  # type: ignore[arg-type]
+    assert len(keys) == 7

@@ -1,0 +1,190 @@
+"""Audits of mechanisms as a ledger records them: the honest ones pass, every faulty one is caught."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.evaluation.mechanism_audit import Verdict, audit_events, audit_mechanism
+from bench.evaluation.worst_case_pairs import once
+from bench.privacy import mechanisms
+from bench.privacy.base_event import Event
+from bench.privacy.events import (
+    DPSGD,
+    Bypass,
+    ConfidentGNMax,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    RandomizedResponse,
+    TopKRandomizedResponse,
+)
+from bench.privacy.ledger import seeded_ledger
+from bench.privacy.noise import SecureNoise, SeededNoise
+from helpers.audits import half_noise
+
+DRAWS = 200_000
+EVENTS = [
+    LNMax(0.5, 100),
+    LNMax(3.0, 7),
+    GNMax(2.0, 10),
+    GNMax(10.0, 10),
+    ConfidentGNMax(10.0, 1.5, 2.0, 1000, 300),
+    ConfidentGNMax(12.5, 4.0, 2.0, 10, 10),
+    Gaussian(1.5, 4),
+    Gaussian(8.0),
+    Laplace(1.25, 3),
+    Laplace(8.0),
+    RandomizedResponse(1.0, 10, answers=500),
+    RandomizedResponse(6.0, 2),
+    TopKRandomizedResponse(1.0, 3, 10),
+    TopKRandomizedResponse(3.0, 4, 4),
+]
+
+
+def seeded(seed: int = 1) -> SeededNoise:
+    return SeededNoise(np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=Event.describe)
+def test_the_honest_mechanism_holds_and_half_the_noise_is_caught(event: Event) -> None:
+    # Each seeded audit alone would call an honest mechanism violated in at most 1 of 20 draws of the seed.
+    found = audit_mechanism(event, seeded(), DRAWS)
+    assert found.verdict is Verdict.HOLDS
+    assert 0.4 < found.tightness <= 1
+    assert all(part.with_half_noise > part.exact for part in found.parts)
+    caught = audit_mechanism(event, half_noise(np.random.default_rng(2)), DRAWS, power=False)
+    assert [part.verdict for part in caught.parts] == [Verdict.VIOLATED] * len(caught.parts)
+    assert (
+        caught.bound
+        > caught.exact
+        == pytest.approx(next(p.exact for p in found.parts if p.part == caught.deciding.part))
+    )
+
+
+@pytest.mark.parametrize("event", [EVENTS[0], EVENTS[8], EVENTS[10], EVENTS[12]], ids=Event.describe)
+def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
+    found = audit_mechanism(event, seeded(), DRAWS, delta=0.01)
+    assert found.verdict is Verdict.HOLDS
+    assert found.parts[0].delta == 0.01
+    assert found.exact < once(event).pure_epsilon()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LNMax(1.0, 1, secure_granularity=1024),
+        GNMax(2.0, 1, exact=True),
+        ConfidentGNMax(10.0, 1.5, 2.0, 1, 1, exact=True),
+        Gaussian(1.0, exact=True),
+        Laplace(1.0, grid_steps=1024),
+        RandomizedResponse(2.0, 3),
+        TopKRandomizedResponse(2.0, 3, 5),
+    ],
+    ids=Event.describe,
+)
+def test_secure_noise_holds_too(event: Event) -> None:
+    pytest.importorskip("opendp")
+    found = audit_mechanism(event, SecureNoise(), 3_000, confidence=0.999, power=False)
+    assert found.verdict is not Verdict.VIOLATED
+    assert found.bound > 0
+
+
+def shared(votes: np.ndarray, sigma: float, noise: SeededNoise) -> np.ndarray:
+    return np.argmax(votes + noise.gaussian((len(votes), 1), sigma), axis=1)
+
+
+def noise_too_late(votes: np.ndarray, gamma: float, noise: SeededNoise) -> np.ndarray:
+    winners = np.argmax(votes, axis=1)
+    return np.where(noise.laplace(winners.shape, 1 / gamma) > 40 / gamma, 1 - winners, winners)
+
+
+def one_noise(values: np.ndarray, sensitivity: float, multiplier: float, noise: SeededNoise) -> np.ndarray:
+    return values + noise.gaussian((len(values), 1), multiplier * sensitivity)
+
+
+def no_threshold_noise(
+    votes: np.ndarray, threshold: float, sigma1: float, sigma2: float, most: int, noise: SeededNoise
+) -> np.ndarray:
+    answers = mechanisms.gnmax(votes, sigma2, noise)
+    return np.where(votes.max(axis=1) >= threshold, answers, mechanisms.UNANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("name", "faulty", "event"),
+    [
+        ("gnmax", shared, GNMax(5.0, 1)),
+        ("lnmax", noise_too_late, LNMax(0.5, 1)),
+        ("gaussian", one_noise, Gaussian(2.0)),
+        ("laplace", one_noise, Laplace(2.0)),
+        ("confident_gnmax", no_threshold_noise, ConfidentGNMax(50.0, 5.0, 2.0, 1, 1)),
+        ("top_k_randomized_response", mechanisms.printed_top_k, TopKRandomizedResponse(1.0, 3, 10)),
+    ],
+)
+def test_faults_of_a_mechanism_are_caught(monkeypatch, name: str, faulty: object, event: Event) -> None:
+    monkeypatch.setattr(mechanisms, name, faulty)
+    found = audit_mechanism(event, seeded(), 20_000, power=False)
+    assert found.verdict is Verdict.VIOLATED
+    assert found.bound > 2 * found.exact
+
+
+def test_false_alarms_are_as_rare_as_stated() -> None:
+    # Randomised response is exactly as dear as its figure, so nothing but the confidence keeps it from an alarm.
+    alarms = sum(
+        audit_mechanism(RandomizedResponse(1.0, 2), seeded(seed), 2_000, power=False).verdict is Verdict.VIOLATED
+        for seed in range(300)
+    )
+    assert alarms <= 15 + 11, "5% of 300, and three standard errors"
+
+
+def test_an_audit_without_power_says_so() -> None:
+    found = audit_mechanism(RandomizedResponse(0.01, 10), seeded(), 5_000)
+    assert found.verdict is Verdict.NO_POWER
+    assert audit_mechanism(ConfidentGNMax(-100.0, 1.0, 2.0, 5, 5), seeded(), 5_000).verdict is Verdict.NO_POWER
+    # Gaussian noise has no epsilon at delta 0: nothing could exceed it.
+    pure = audit_mechanism(GNMax(3.0, 1), seeded(), 5_000, delta=0.0)
+    assert pure.verdict is Verdict.NO_POWER
+    assert pure.as_dict()["parts"][0]["exact"] == "inf"
+    # More epsilon than these draws can ever show.
+    assert audit_mechanism(RandomizedResponse(14.0, 10), seeded(), 5_000).verdict is Verdict.NO_POWER
+
+
+def test_what_is_not_audited_gives_its_reason() -> None:
+    for event, says in ((DPSGD(0.1, 1.0, 50), "DP-SGD"), (Bypass("the labels are shown"), "the labels are shown")):
+        found = audit_mechanism(event, seeded())
+        assert found.verdict is Verdict.NOT_AUDITED
+        assert says in found.reason
+        assert (found.bound, found.draws) == (0.0, 0)
+        assert math.isinf(found.exact)
+        json.dumps(found.as_dict())
+
+
+def test_the_distinct_mechanisms_of_a_ledger_are_audited_once() -> None:
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
+    for _ in range(3):
+        book.noisy_max(np.tile([6.0, 4.0], (5, 1)), teachers=10, gamma=0.5)
+    book.gaussian(np.zeros(7), sensitivity=2.0, noise_multiplier=1.5)
+    book.bypass("more was shown")
+    found = audit_events(book.events, seeded(), 50_000)
+    assert [audit.kind for audit in found] == ["lnmax", "gaussian", "bypass"]
+    assert [audit.verdict for audit in found] == [Verdict.HOLDS, Verdict.HOLDS, Verdict.NOT_AUDITED]
+    assert [audit.confidence for audit in found] == [pytest.approx(0.975)] * 3
+    assert json.loads(json.dumps(found[0].as_dict()))["parameters"]["queries"] == 1
+    assert audit_events([], seeded()) == []
+
+
+def test_an_audit_is_repeatable() -> None:
+    one, two = (audit_mechanism(GNMax(3.0, 1), seeded(4), 20_000) for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.parametrize(("draws", "delta", "confidence"), [(10, None, 0.95), (10_000, 1.0, 0.95), (10_000, 0.1, 1.0)])
+def test_nonsense_is_refused(draws: int, delta: float | None, confidence: float) -> None:
+    with pytest.raises(BenchError):
+        audit_mechanism(GNMax(3.0, 1), seeded(), draws, delta, confidence)

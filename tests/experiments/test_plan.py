@@ -1,0 +1,200 @@
+"""Configs, overrides, budgets, cells and their keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.rows import Change
+from bench.core.types import Basis, Budget, Facts
+from bench.experiments.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
+from bench.interface.registry import METHODS
+from bench.results.run_dir import RunDir
+from helpers.leaky_methods import Honest
+from helpers.records import failed, record
+
+FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+
+
+def describe(name: str) -> Dataset:
+    if name != "mnist":
+        raise UnknownNameError("data set", name, ["mnist"])
+    return Dataset(name, FACTS, "sha256:0")
+
+
+def cells(**changes: object) -> list[Cell]:
+    return expand(Grid(**{"methods": ("pate",), **changes}), describe)  # type: ignore[arg-type]
+
+
+def test_grid_is_the_product() -> None:
+    made = cells(methods=("pate", "nonprivate"), epsilons=(1.0, 10.0), seeds=(0, 1, 2))
+    assert len([c for c in made if c.method == "pate"]) == 6
+    assert len([c for c in made if c.method == "nonprivate"]) == 3, "a method without privacy runs once a seed"
+    assert len({c.key for c in made}) == 9
+
+
+def test_key_depends_on_what_matters_and_on_nothing_else() -> None:
+    (base,) = cells(epsilons=(10.0,))
+    for change in (
+        {"seeds": (1,)}, {"epsilons": (9.0,)}, {"delta": 1e-6}, {"basis": Basis.PROVEN}, {"preset": Preset.TINY},
+        {"noise": NoiseKind.SECURE}, {"overrides": ("teachers=100",)},
+    ):  # fmt: skip
+        (other,) = cells(**{"epsilons": (10.0,), **change})
+        assert other.key != base.key, change
+    (again,) = cells(epsilons=(10.0,))
+    assert again.key == base.key
+    # A neighbour in the grid does not change a cell.
+    assert base.key in {c.key for c in cells(epsilons=(1.0, 10.0), methods=("nonprivate", "pate"), seeds=(0, 5))}
+    assert set(base.key) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-_")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
+def test_bad_epsilon_is_refused(epsilon: float) -> None:
+    with pytest.raises(BenchError, match="epsilon must be a positive finite number"):
+        Grid(methods=("pate",), epsilons=(epsilon,))
+    with pytest.raises(BenchError, match="epsilon must be a positive finite number"):
+        Budget(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.0, -1.0, 1.0, math.nan])
+def test_bad_delta_is_refused(delta: float) -> None:
+    with pytest.raises(BenchError, match="delta must lie"):
+        Grid(methods=("pate",), delta=delta)
+    with pytest.raises(BenchError, match="delta must lie"):
+        Budget(1.0, delta)
+
+
+@pytest.mark.parametrize(
+    ("records", "delta"), [(60_000, 1e-5), (1_000, 1e-5), (73_257, 1e-5), (162_770, 1e-6), (1_281_167, 1e-7)]
+)
+def test_default_delta_is_below_one_in_n(records: int, delta: float) -> None:
+    assert default_delta(records) == pytest.approx(delta)
+    assert default_delta(records) < 1 / records
+
+
+def test_unknown_names_show_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="'pate'"):
+        cells(methods=("pat",))
+    with pytest.raises(UnknownNameError, match="mnist"):
+        cells(datasets=("mnits",))
+    with pytest.raises(UnknownNameError, match="teachers"):
+        cells(overrides=("teacherz=3",))
+    with pytest.raises(UnknownNameError, match="option of pate"):
+        cells(overrides=("pate.teacherz=3",))
+    with pytest.raises(UnknownNameError, match="method in --set"):
+        cells(overrides=("dgd.teachers=3",))
+
+
+@pytest.mark.parametrize("text", ["teachers", "=3", "teachers=many", "teachers=1.5", "gamma=x"])
+def test_bad_override_is_refused(text: str) -> None:
+    with pytest.raises(BenchError):
+        cells(overrides=(text,))
+
+
+def test_overrides_reach_their_method_with_the_right_type() -> None:
+    pate = METHODS.get("pate")
+    assert parse_overrides(pate, ["teachers=50", "pate.gamma=0.1", "dp-sgd.epochs=3"]) == {"teachers": 50, "gamma": 0.1}
+    config, changed = build_config(pate, Preset.PAPER, FACTS, ["teachers=50"])
+    assert config.teachers == 50
+    assert changed == [Change(field="teachers", paper=250, value=50)]
+    assert str(changed[0]) == "teachers: 250 -> 50"
+
+
+def test_cell_that_cannot_run_has_a_reason_and_stops_no_other() -> None:
+    low, high = cells(epsilons=(0.01, 10.0), preset=Preset.PAPER)
+    assert "not reachable" in low.refused or "does not pay" in low.refused
+    assert high.refused == ""
+    (cell,) = cells(epsilons=(10.0,), overrides=("teachers=70000",))
+    assert "more teachers than records" in cell.refused
+    assert (high.refusal, low.refusal, cell.refusal) == (Refusal.NONE, Refusal.CALIBRATION, Refusal.CALIBRATION)
+
+
+def test_the_words_of_a_refusal_are_in_no_key() -> None:
+    (cell,) = cells(epsilons=(10.0,), overrides=("teachers=70000",))
+    assert keyed(dataclasses.replace(cell, refused="said in other words")).key == cell.key
+    assert keyed(dataclasses.replace(cell, refusal=Refusal.BYPASS)).key != cell.key
+
+
+class Repaired(Honest):
+    """Stands for a method whose paper goes round the mechanisms."""
+
+    name = "with-bypass"
+    bypass = "its generator saw all records"
+    repaired_by = "with-bypass-sound"
+
+
+def test_proven_basis_refuses_a_bypass_and_names_the_repaired_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    METHODS.names()
+    monkeypatch.setitem(METHODS._members, "with-bypass", Repaired)
+    (cell,) = cells(methods=("with-bypass",), epsilons=(1.0,), basis=Basis.PROVEN)
+    assert "its generator saw all records" in cell.refused
+    assert "with-bypass-sound" in cell.refused
+    assert cell.refusal is Refusal.BYPASS
+    (cell,) = cells(methods=("with-bypass",), epsilons=(1.0,))
+    assert cell.refused == ""
+
+
+def test_states_and_reuse(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path).create()
+    a, b, c, d = cells(epsilons=(1.0, 2.0, 4.0, 8.0))
+    run_dir.write_record(record(key=a.key))
+    run_dir.write_record(failed(key=b.key))
+    refused = dataclasses.replace(d, refused="it cannot")
+    found = states([a, b, c, refused], run_dir)
+    assert [found[cell.key] for cell in (a, b, c, refused)] == [State.DONE, State.FAILED, State.TODO, State.REFUSED]
+    assert to_run([a, b, c], run_dir, Reuse.DONE) == [b, c]
+    assert to_run([a, b, c], run_dir, Reuse.ALL) == [c]
+    assert to_run([a, b, c], run_dir, Reuse.NONE) == [a, b, c]
+    held = run_dir.claim(c.key)
+    assert held is not None
+    assert states([c], run_dir)[c.key] is State.RUNNING
+    held.release()
+    assert states([c], run_dir)[c.key] is State.TODO
+
+
+@dataclass(frozen=True)
+class Plain:
+    value: int = setting(3, "table 1")
+
+
+def test_setting_keeps_its_source() -> None:
+    from bench.core.config import source_of
+
+    assert Plain().value == 3
+    assert source_of(Plain, "value") == "table 1"
+
+
+@dataclass(frozen=True)
+class Grown:
+    value: int = setting(3, "table 1")
+    added: int | None = setting(None, "ours", later=True)
+
+
+class Growing:
+    name = "growing"
+    Config = Grown
+
+    @classmethod
+    def presets(cls, facts: object) -> dict[str, dict[str, object]]:
+        return {}
+
+
+def test_a_field_that_came_later_leaves_older_keys_as_they_are() -> None:
+    from bench.core.config import as_dict, config_from, field_table
+
+    assert as_dict(Grown()) == {"value": 3}
+    assert as_dict(Grown(added=2)) == {"value": 3, "added": 2}
+    assert config_from(Growing, {"value": 4}) == Grown(4)
+    assert config_from(Growing, {"value": 4, "added": 1}) == Grown(4, 1)
+    with pytest.raises(BenchError, match="value"):
+        config_from(Growing, {"added": 1})
+    assert [row[0] for row in field_table(Growing, {})] == ["value", "added"]
+    config, reduced = build_config(Growing, Preset.PAPER, FACTS, ["added=5"])
+    assert config == Grown(3, 5)
+    assert reduced == [Change.of("added", None, 5)]

@@ -1,0 +1,123 @@
+"""One cell executed: what is seeded for it, and how it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
+from bench.evaluation.canaries import CanaryPlan, draw_canaries
+from bench.evaluation.canary_runs import train_sibling
+from bench.evaluation.noninterference import check_method
+from bench.experiments.run import make_shard, run_cell
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import Noise, SeededNoise
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.student import make_student
+from helpers.one_teacher import Config, OneTeacher, one_cell
+
+drawn: list[float] = []
+"""What shards drew, in their order."""
+
+
+class FromGlobals(OneTeacher):
+    """Its student is made of what NumPy's and Python's global generators say, and of nothing private."""
+
+    shardable = True
+
+    def make_shard(
+        self, config: Config, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
+        drawn.append(np.random.standard_normal() + random.random())
+
+    def train_student(
+        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        ledger.noisy_max(np.tile([3.0] + [0.0] * (private.facts.classes - 1), (2, 1)), teachers=3, gamma=0.1)
+        student, options = make_student("softmax_regression", private.facts, context.streams.torch("start"))
+        for parameter in student.parameters():
+            parameter.data.copy_(torch.from_numpy(np.random.standard_normal(parameter.shape)) + random.random())
+        return Released(student, "softmax_regression", options)
+
+
+def disturb(number: int) -> None:
+    np.random.seed(number)
+    random.seed(number)
+
+
+def test_what_a_method_draws_from_global_generators_is_repeated(tmp_path: Path) -> None:
+    students = []
+    for number in range(2):
+        with one_cell(tmp_path / str(number), method=FromGlobals) as (cell, run_dir, source):
+            disturb(number)
+            record = run_cell(cell, run_dir, source, Progress())
+            assert record.student is not None, record.failure
+            students.append(record.student.sha256)
+            disturb(number)
+            make_shard(cell, (0, 1), run_dir, source, Progress())
+    assert students[0] == students[1]
+    assert len(drawn) == 2
+    assert drawn[0] == drawn[1]
+    assert check_method(FromGlobals).ok, "the check repeats it too"
+
+
+def test_what_a_sibling_draws_from_global_generators_is_repeated(tmp_path: Path) -> None:
+    def noise(streams: Streams) -> Noise:
+        return SeededNoise(streams.numpy("noise"))
+
+    released = []
+    with one_cell(tmp_path, method=FromGlobals) as (cell, _, source):
+        material = source.material(cell.dataset)
+        canaries = draw_canaries(material.private, CanaryPlan(outlier=4), PrivacyUnit.RECORD, Adjacency.REPLACE)
+        for number in range(2):
+            context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+            disturb(number)
+            released.append(train_sibling(cell, canaries, 0, material, context, noise).released.student.state_dict())
+    assert all(torch.equal(tensor, released[1][name]) for name, tensor in released[0].items())
+
+
+class Reader(OneTeacher):
+    """Reads a file that is not there."""
+
+    def train_student(
+        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "weights.bin")
+
+
+def test_a_file_that_cannot_be_read_is_recorded_as_that_with_its_traceback(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Reader) as (cell, run_dir, source):
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.kind == "FileNotFoundError"
+    assert "weights.bin" in failure.reason
+    assert "written" not in failure.reason
+    assert failure.log is not None
+    assert "in train_student" in (tmp_path / failure.log).read_text()
+
+
+class Maker(OneTeacher):
+    """Makes an artefact."""
+
+    def train_student(
+        self, config: Config, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        context.cache.get("part", {}, lambda: {"part": np.zeros(1)})
+        return super().train_student(config, private, public, ledger, context)
+
+
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Maker) as (cell, run_dir, source):
+        (run_dir.cache_path / "locks").write_text("no folder")
+        failure = run_cell(cell, run_dir, source, Progress()).failure
+    assert failure is not None
+    assert failure.kind == "error"
+    assert "locks could not be written" in failure.reason

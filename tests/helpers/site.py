@@ -1,0 +1,148 @@
+"""Records, attacks, audits and reported numbers for the tests of the site, and a reader of its pages."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+from bench.core.rows import Change
+from bench.core.types import Adjacency, PrivacyUnit, PublicKind
+from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
+from bench.results.record import Record, Status
+from helpers.records import failed, provenance, record
+from reports.leaderboard import build_board
+from reports.reported.numbers import Reported, Verdict
+from reports.site.build import Source
+
+NASTY = "<script>alert(1)</script></script><!-- \"'>&amp; {{ 7*7 }}\n=HYPERLINK(1)|x"
+UNSEEN = frozenset({"meta", "link", "col", "img", "input", "br"})
+
+
+def attack(student: str, **changes: object) -> AttackRecord:
+    given: dict[str, object] = {
+        "key": f"{student}--mi-face-1", "student": student, "status": Status.DONE, "attack": "mi-face",
+        "attack_version": 1, "goal": "inversion", "dataset": "mnist", "preset": "quick", "config": {}, "seed": 0,
+        "targets": {
+            "student": Scores(
+                metrics={
+                    "committee top-1": Estimated(value=0.9, low=0.8, high=1.0, n=10),
+                    "committee top-1 above counterfactual": Estimated(value=0.25, low=0.1, high=0.4, n=10),
+                },
+                accuracy=0.95,
+            ),
+            "counterfactual": Scores(metrics={"committee top-1": Estimated(value=0.65, n=10)}),
+        },
+        "provenance": provenance(),
+    }  # fmt: skip
+    return AttackRecord.model_validate({**given, **changes})
+
+
+def audit(student: str) -> AuditRecord:
+    channel = Channel(name="student", family="outlier", canaries=1000, guesses=100, correct=80, epsilon=0.7, cap=3.2)
+    return AuditRecord(
+        key=f"{student}--audit-1", student=student, status=Status.DONE, method="pate", dataset="mnist",
+        unit=PrivacyUnit.RECORD, adjacency=Adjacency.REPLACE, delta=1e-5, confidence=0.95,
+        plan={"canaries": 1000}, runs=1, channels=[channel], epsilon=0.7, claimed=10.0, allowed=4.0,
+        power=[channel], provenance=provenance(),
+    )  # fmt: skip
+
+
+def reported(**changes: object) -> Reported:
+    given: dict[str, object] = {
+        "paper": "dgd", "table": "I", "row": "Our DGD", "column": "MNIST", "system": "DGD", "method": "dgd",
+        "dataset": "mnist", "setting": "", "unit": "record", "public_data": "none",
+        "public_kinds": (PublicKind.NONE,), "epsilon": 10.0, "delta": 1e-5,
+        "measure": "accuracy", "value": 97.4, "verdict": Verdict.UNSOUND, "reason": "the generator sees a classifier",
+        "source": "Section III",
+    }  # fmt: skip
+    return Reported(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def records() -> list[Record]:
+    """Return rows of every kind: covered, uncovered, unbounded, refuted, of other units, failed, with nasty texts."""
+    return [
+        *(record(seed=seed, accuracy=0.94 + seed / 100) for seed in range(3)),
+        record(method="dpsd", claimed=1.0, proven=29.0),
+        record(method="far", claimed=1.0, proven=1.8e7),
+        record(method="dgd", bypasses=("it saw everything",)),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, bypasses=("all",), accuracy=0.99),
+        record(method="fed-dpsd", unit=PrivacyUnit.CLIENT),
+        record(method="dpsd-label", unit=PrivacyUnit.QUERY_LABEL),
+        record(
+            method=NASTY, key="nasty", public_data=NASTY, bypasses=(NASTY,), config={NASTY: NASTY}, notes=[NASTY],
+            reduced=[Change.of(NASTY, 1, 2)], citation=NASTY, dataset_revision=NASTY,
+        ),
+        failed(NASTY, method="broken", key="broken"),
+    ]  # fmt: skip
+
+
+def source(**changes: object) -> Source:
+    found = records()
+    pate, dpsd = found[0].key, found[3].key
+    audits = [audit(pate)]
+    given: dict[str, object] = {
+        "board": build_board(found, audits),
+        "records": found,
+        "audits": audits,
+        "attacks": [
+            attack(pate),
+            attack(pate, key=f"{pate}--gmi-1", attack="gmi", no_power="it does not break the baseline"),
+            attack(dpsd, no_power=NASTY),
+        ],
+        "reported": [
+            reported(),
+            reported(system=NASTY, method=None, reason=NASTY, source=NASTY, verdict=Verdict.UNCLEAR, epsilon=None),
+            reported(system="DP-SGD", method="dp-sgd", verdict=Verdict.SOUND, paper="pate", table="text", value=97.0),
+            reported(dataset="svhn", system="PATE", method="pate", verdict=Verdict.SOUND),
+            reported(system="Baseline", method="nonprivate", unit="none", epsilon=math.inf, verdict=Verdict.NONE),
+            reported(measure="drop", value=1.2),
+        ],
+    }
+    return Source(**{**given, **changes})  # type: ignore[arg-type]
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: elements, anchors, links and texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.elements.append((tag, found))
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+        for name in ("href", "src", "data"):
+            if found.get(name):
+                self.links.append(str(found[name]))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def dead_links(site: Path) -> list[str]:
+    """Return every link of the site that leaves the disk, or leads to no file or to no place in its page."""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            if link == "data:,":  # the icon that is none
+                continue
+            address, fragment = urldefrag(link)
+            if urlsplit(address).scheme or address.startswith("//"):
+                dead.append(f"{path.name}: {link}")
+                continue
+            target = (path.parent / unquote(address)).resolve() if address else path
+            if not target.is_file() or (fragment and target in pages and unquote(fragment) not in pages[target].ids):
+                dead.append(f"{path.name}: {link}")
+    return dead

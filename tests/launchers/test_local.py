@@ -1,0 +1,328 @@
+"""Grids in many processes: the same records whatever launches them, every cell once, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.launchers.status import overview
+from bench.results.run_dir import RunDir
+from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
+
+EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
+SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]
+
+
+def start(out: Path, *options: str, methods: str = METHOD) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable, "-m", "bench", "run", "--methods", methods, "--datasets", "digits", "--preset", "tiny",
+        "--device", "cpu", "--out", str(out), *options,
+    ]  # fmt: skip
+    environment = {**os.environ, "GRID_LOG": str(out.parent / "log"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    )
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("inline") / "runs"
+    finish(start(out, *EIGHT))
+    assert len(outcome(out)) == 8
+    done = lines(out)
+    assert done["made 0 0"] == done["made 0 1"] == done["made 1 0"] == 1
+    nothing_is_left_over(out)
+    return outcome(out)
+
+
+def test_local_processes_make_the_same_records(inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    said = finish(start(out, *EIGHT, "--launcher", "local", "--jobs", "2"))
+    assert outcome(out) == inline
+    assert "grid-test" in said
+    done = lines(out)
+    assert {name: count for name, count in done.items() if count > 1} == {}
+    assert sum(name.startswith("made") for name in done) == 4  # two parts for each of two seeds, none twice
+    assert sum(name.startswith("start") for name in done) == 8
+    nothing_is_left_over(out)
+
+
+def test_two_launchers_at_once_share_the_cells(inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    first = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=0.1")
+    second = start(out, *EIGHT, "--set", "seconds=0.1")
+    finish(first)
+    finish(second)
+    assert outcome(out) == inline
+    done = lines(out)
+    assert {name: count for name, count in done.items() if count > 1} == {}
+    nothing_is_left_over(out)
+
+
+def test_shards_are_made_first_and_by_several(inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    finish(start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--shards", "2"))
+    assert outcome(out) == inline
+    log = [line.rpartition(" ")[0] for line in (out.parent / "log").read_text().splitlines()]
+    for seed in (0, 1):
+        begun = [n for n, line in enumerate(log) if line.startswith("start") and line.endswith(f"-{seed}")]
+        for part in (0, 1):
+            assert log.count(f"shard {seed} {part}") == log.count(f"made {seed} {part}") == 1
+            assert log.index(f"made {seed} {part}") < min(begun)
+
+
+def test_a_failed_cell_cancels_no_other(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    said = finish(start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "fails=true"), status=1)
+    records = RunDir(out).read_records().found
+    assert Counter(record.status for record in records) == {"done": 6, "failed": 2}
+    assert "this cell cannot succeed" in said
+    assert len(overview(out).failures) == 2
+
+
+def test_a_cell_that_kills_its_worker_is_given_up(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    options = ["--eps", "1,2", "--launcher", "local", "--jobs", "1", "--set", "dies=true", "--retries", "1"]
+    said = finish(start(out, *options), status=1)
+    records = {record.status: record for record in RunDir(out).read_records().found}
+    assert set(records) == {"done", "failed"}
+    failure = records["failed"].failure  # type: ignore[index]
+    assert failure is not None
+    assert failure.kind == "lost"
+    assert "died 2 times" in failure.reason
+    assert lines(out)["start 10-0"] == 2
+    assert "another takes its place" in said
+
+
+def test_two_launches_give_a_deadly_cell_up_and_run_the_rest(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    options = ["--eps", "1,2", "--launcher", "local", "--jobs", "1", "--set", "dies=true", "--retries", "1"]
+    both = [start(out, *options) for _ in range(2)]
+    for process in both:
+        finish(process, status=1)
+    records = {record.status: record for record in RunDir(out).read_records().found}
+    assert set(records) == {"done", "failed"}
+    assert 2 <= lines(out)["start 10-0"] <= 4  # each launch may lose two workers to it
+    assert lines(out)["end 5-0"] == 1
+
+
+def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states of cells are read after the signatures of their records, which a launch compares."""
+    from bench.cli import run as cli_run
+    from bench.experiments import plan
+
+    order: list[str] = []
+    signature, to_run = RunDir.signature, plan.to_run
+    monkeypatch.setattr(RunDir, "signature", lambda self, key: (order.append("signature"), signature(self, key))[1])
+    monkeypatch.setattr(plan, "to_run", lambda *given: (order.append("states"), to_run(*given))[1])
+    cli_run.run(methods="nonprivate", datasets="digits", preset=cli_run.Preset.TINY, out=tmp_path / "runs", quiet=True)
+    assert order.index("signature") < order.index("states")
+
+
+def test_ctrl_c_lets_workers_close(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=60")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(RunDir(out).running()) == 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of its foreground group
+    said = finish(process, status=128 + signal.SIGINT)
+    assert "8 cells are left" in said
+    nothing_is_left_over(out)
+
+
+def test_a_launch_that_was_cancelled_elsewhere_ends(tmp_path: Path) -> None:
+    """A launcher on another machine gets no signal: a file tells it."""
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "1", "--set", "seconds=60")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(RunDir(out).running()) == 1)
+    (folder,) = RunDir(out).launches_path.iterdir()
+    (folder / "cancelled").touch()
+    finish(process, status=128 + signal.SIGTERM)
+    assert RunDir(out).running() == set()
+
+
+def test_reuse_none_runs_every_cell_again_once(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    finish(start(out, "--eps", "1,2", "--seeds", "0,1"))
+    finish(start(out, "--eps", "1,2", "--seeds", "0,1", "--reuse", "none", "--launcher", "local", "--jobs", "2"))
+    done = lines(out)
+    assert [done[f"start {noise}-{seed}"] for noise in (10, 5) for seed in (0, 1)] == [2, 2, 2, 2]
+    assert done["made 0 0"] == 1  # artefacts are what they were
+
+
+def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=30")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(overview(out).running) == 2)
+    seen = overview(out)
+    (launch,) = seen.launches
+    assert (launch.kind, launch.state, launch.cells, launch.running, launch.left) == ("local", "at work", 8, 2, 8)
+    assert len(seen.waiting) == 6
+    assert all("grid-test on digits" in row.title and "process" in row.where for row in seen.running)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "cancel", str(out)], capture_output=True, text=True, check=True
+    )
+    assert "ended the launcher" in done.stdout
+    said = finish(process, status=128 + signal.SIGTERM)
+    assert "8 cells are left" in said
+    seen = overview(out)
+    assert seen.running == []
+    assert seen.launches[0].state == "stopped"
+    assert "give the `run` command again" in seen.notes[-1]
+    again = subprocess.run(
+        [sys.executable, "-m", "bench", "cancel", str(out)], capture_output=True, text=True, check=True
+    )
+    assert again.stdout == "nothing runs here\n"
+
+
+def test_workers_do_not_outlive_their_launcher(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=60")
+    until(lambda: RunDir(out).claims_path.is_dir() and len(RunDir(out).running()) == 2)
+    process.kill()
+    process.communicate()
+    until(lambda: RunDir(out).running() == set(), 10)
+
+
+def workers(out: Path) -> list[int]:
+    """Return the processes of this machine that are workers on `out`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"bench.launchers.worker" in words and any(str(out).encode() in word for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_at_random(out: Path, options: list[str], kills: int, seed: int) -> dict[str, set[tuple[int, int]]]:
+    """Kill workers, the launcher or both, `kills` times at random moments; return every record that was ever seen."""
+    moments, struck = random.Random(seed), 0
+    seen: dict[str, set[tuple[int, int]]] = {}
+    process = start(out, *options)
+    due = time.monotonic() + moments.uniform(1, 6)
+    try:
+        while struck < kills or process.poll() is None:
+            for path in out.glob("records/*.json"):
+                signature = RunDir(out).signature(path.stem)
+                assert signature is not None
+                seen.setdefault(path.stem, set()).add(signature)
+                json.loads(path.read_text())  # none is ever torn
+            if process.poll() is not None:
+                if len(seen) >= 60 or struck >= kills:
+                    break
+                process = start(out, *options)
+            if time.monotonic() >= due and struck < kills:
+                crew = workers(out)
+                what = moments.choice(["worker", "launcher", "both"])
+                targets = [moments.choice(crew)] if crew and what != "launcher" else []
+                targets += [process.pid] if what != "worker" else []
+                for target in targets:
+                    try:
+                        os.kill(target, signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+                struck += bool(targets)
+                if what != "worker":
+                    process.communicate()
+                    process = start(out, *options)
+                due = time.monotonic() + moments.uniform(0.5, 4)
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.communicate()
+    assert struck == kills
+    return seen
+
+
+def survives(tmp_path: Path, kills: int, grid: list[str], cells: int, seed: int) -> None:
+    out = tmp_path / "runs"
+    options = [*grid, "--launcher", "local", "--jobs", "2", "--retries", "1000", "--set", "seconds=0.5"]
+    seen = kill_at_random(out, options, kills, seed)
+    finish(start(out, *options))
+    assert len(outcome(out)) == cells
+    assert all(json.loads(text)["status"] == "done" for text in outcome(out).values())
+    assert all(len(signatures) == 1 for signatures in seen.values())  # no cell was run again once it had a record
+    assert not [name for name in lines(out) if name.startswith("OVERLAP")]
+    nothing_is_left_over(out)
+
+
+def test_killed_a_few_times(tmp_path: Path) -> None:
+    survives(tmp_path, 4, EIGHT, 8, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_killed_a_hundred_times(tmp_path: Path) -> None:
+    survives(tmp_path, 100, SIXTY, 60, seed=4)
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    grid = ["-m", "pate,pate-gnmax", "-d", "digits", "-p", "tiny", "-e", "8,10", "-s", "0,1", "-o", str(out)]
+    done = bench("run", *grid, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert not out.exists()
+    cells = told["cells"]
+    assert [cell["state"] for cell in cells] == ["to do"] * 8
+    makers = [cell["title"] for cell in cells if not cell["after"]]
+    assert len(makers) == 2  # one for each seed
+    assert [cell["title"] for cell in cells[:2]] == makers
+    assert all(cell["after"] == [makers[cell["title"].endswith("seed 1")]] for cell in cells[2:])
+    assert told["slots"] == 1
+    shown = bench("run", *grid, "--dry-run", "--launcher", "local", "--jobs", "3", "--shards", "2")
+    assert "2 of 2" in shown.stdout
+    assert "make what others share" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--jobs", "3"], "--launcher inline does not look at --jobs"),
+        (["--partition", "gpu"], "Use --launcher slurm"),
+        (["--launcher", "slurm", "--jobs", "2"], "Use --parallel"),
+        (["--detach"], "does not look at --detach"),
+        (["--launcher", "local", "--time", "30"], "does not look at --time"),
+        (["--launcher", "slurm", "--time", "soon"], "a time is a number of minutes"),
+        (["--launcher", "local", "--gpus", "64"], "--gpus 64: this machine has"),
+        (["--launcher", "local", "--shards", "0"], "--shards"),
+        (["--cluster", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+    ],
+)
+def test_flags_that_cannot_be_meant_are_refused(tmp_path: Path, flags: list[str], said: str) -> None:
+    done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), *flags)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_shards_where_nothing_can_be_split(tmp_path: Path) -> None:
+    done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"), "--shards", "3")
+    assert done.returncode == 2
+    assert "nothing here is left to split" in done.stderr
+    assert "pate" in done.stderr
+
+
+def test_status_and_cancel_of_nothing(tmp_path: Path) -> None:
+    for command in ("status", "cancel"):
+        done = bench(command, str(tmp_path / "nowhere"))
+        assert done.returncode == 2
+        assert "no such run directory" in done.stderr
+    told = bench("status", str(RunDir(tmp_path / "runs").create().path), "--json")
+    assert json.loads(told.stdout)["launches"] == []

@@ -1,0 +1,449 @@
+"""Grids as jobs of a real Slurm: the same records, every cell once, whoever is killed, preempted or out of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.launchers.status import overview
+from bench.results.run_dir import RunDir
+from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
+from helpers.slurm_node import SlurmNode, slurm_node, why_not
+
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+TWENTY_FOUR = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3"]
+FOUR = ["--eps", "1,2", "--seeds", "0,1"]
+# A job for each cell: packed, these would all be in a few.
+SLURM = ["--launcher", "slurm", "--pack", "0"]
+
+
+def start(out: Path, *options: str, environment: dict[str, str] | None = None, **lengths: float) -> Process:
+    """Begin a run; `lengths` are those of grid_method.length."""
+    out.parent.mkdir(exist_ok=True)
+    command = [
+        sys.executable, "-m", "bench", "run", "--methods", METHOD, "--datasets", "digits", "--preset", "tiny",
+        "--device", "cpu", "--out", str(out), *options,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env={
+            **(os.environ if environment is None else environment), "GRID_LOG": str(out.parent / "log"),
+            "OMP_NUM_THREADS": "1", **{f"GRID_{name.upper()}": str(value) for name, value in lengths.items()},
+        },
+    )  # fmt: skip
+
+
+Process = subprocess.Popen[bytes]
+
+
+def bench(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=200, env=environment
+    )
+
+
+def log(out: Path) -> list[str]:
+    path = out.parent / "log"
+    return [line.rpartition(" ")[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def running(out: Path) -> dict[str, str]:
+    """Return the cells that run now, key to job."""
+    return {
+        key: str(owner.told.get("job", ""))
+        for key, owner in RunDir(out).claims().items()
+        if owner.held and "title" in owner.told
+    }
+
+
+def at_work(out: Path) -> set[str]:
+    """Return the cells whose work has begun and not ended, as the log has it."""
+    count: Counter[str] = Counter()
+    for line in log(out):
+        what, _, name = line.partition(" ")
+        count[name] += {"start": 1, "end": -1}.get(what, 0)
+    return {name for name, open_ in count.items() if open_ > 0}
+
+
+def ended_well(out: Path, inline: dict[str, str], cells: int = 4) -> None:
+    found = outcome(out)
+    assert len(found) == cells
+    assert found == {name: inline[name] for name in found}
+    assert not [line for line in log(out) if line.startswith("OVERLAP")]
+    made = {name: count for name, count in lines(out).items() if name.startswith(("made", "end")) and count > 1}
+    assert made == {}  # no artefact and no cell twice
+    nothing_is_left_over(out)
+
+
+def makers_came_first(out: Path) -> None:
+    """Check that no cell of a seed began before the first had made what they share."""
+    seen: Counter[str] = Counter()
+    for line in log(out):
+        words = line.split()
+        if words[0] == "made":
+            seen[words[1]] += 1
+        elif words[0] == "start" and not words[1].startswith("10-"):
+            assert seen[words[1].rpartition("-")[2]] == 2, line
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("inline") / "runs"
+    finish(start(out, *TWENTY_FOUR))
+    assert len(outcome(out)) == 24
+    return outcome(out)
+
+
+@dataclass
+class Background:
+    """Runs that mostly wait, on a node of their own while the other tests run."""
+
+    node: SlurmNode
+    folder: Path
+    processes: dict[str, Process]
+
+    def begin(self, name: str, *options: str, **lengths: float) -> None:
+        out = self.folder / name / "runs"
+        self.processes[name] = start(out, *options, environment=self.node.environment, **lengths)
+
+    def finish(self, name: str, status: int = 0) -> tuple[Path, str]:
+        return self.folder / name / "runs", finish(self.processes.pop(name), status)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
+    folder = tmp_path_factory.mktemp("background")
+    node = SlurmNode(folder / "node")
+    node.start(cpus=8)
+    runs = Background(node, folder, {})
+    one = [*SLURM, "--eps", "1", "--seeds", "0"]
+    try:
+        runs.begin("limit", *one, "--time", "2", making=3, parts=35)
+        runs.begin("pooled", *one, "--time", "2", "--cpus", "2", making=3, parts=35, pooled=1)
+        runs.begin("too often", *one, "--partition", "short", "--time", "1", "--retries", "0", seconds=100)
+        runs.begin("dies", *SLURM, "--eps", "1,2", "--seeds", "0", "--set", "dies=true", "--retries", "1")
+        settings = folder / "cluster.yaml"
+        settings.write_text("launcher: slurm\nsetup: [echo no such module, exit 3]\n")
+        runs.begin("broken", "--cluster", str(settings), "--eps", "1", "--seeds", "0", "--retries", "0")
+        yield runs
+    finally:
+        for process in runs.processes.values():
+            process.kill()
+            process.communicate()
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, background: Background) -> Iterator[SlurmNode]:
+    # More cores than jobs are allowed: a cap that does nothing is seen.
+    with slurm_node(tmp_path_factory.mktemp("slurm"), cpus=4, gpus=2) as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def _queue_is_empty(node: SlurmNode) -> Iterator[None]:
+    yield
+    node.cancel_all()
+
+
+class Sampler:
+    """Counts the running jobs of a node again and again."""
+
+    def __init__(self, node: SlurmNode) -> None:
+        self.most, self._node, self._stop = 0, node, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.3):
+            self.most = max(self.most, Counter(self._node.queue().values())["RUNNING"])
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def test_the_same_records_with_two_jobs_at_a_time(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    with Sampler(node) as sampler:
+        said = finish(start(out, *TWENTY_FOUR, *SLURM, "--parallel", "2"))
+    assert sampler.most == 2
+    ended_well(out, inline, 24)
+    assert outcome(out) == inline
+    assert {name: count for name, count in lines(out).items() if count > 1} == {}
+    assert sum(name.startswith("made") for name in lines(out)) == 8
+    makers_came_first(out)
+    assert "24 cells in 24 jobs of Slurm" in said
+    assert node.queue() == {}  # none is still about to leave: an attack on the directory can begin
+
+
+def test_small_cells_share_a_job(node: SlurmNode, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    said = finish(start(out, "--eps", "1,2,3,4", "--launcher", "slurm"))
+    assert "4 cells in 2 jobs of Slurm" in said  # who makes what the others share has a job alone
+    assert all(json.loads(text)["status"] == "done" for text in outcome(out).values())
+    assert len(outcome(out)) == 4
+    makers_came_first(out)
+
+
+def test_without_a_cap_a_follower_waits_for_its_maker_alone(
+    node: SlurmNode, inline: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    finish(start(out, *FOUR, *SLURM, making=1))
+    ended_well(out, inline)
+    makers_came_first(out)
+    scripts = "".join(path.read_text() for path in out.glob("launches/*/jobs/*_submission.sh"))
+    waits = [line for line in scripts.splitlines() if line.startswith("#SBATCH --dependency")]
+    assert len(set(waits)) == len(waits) == 2
+    assert all(re.fullmatch(r"#SBATCH --dependency=afterany:\d+_\d", line) for line in waits)
+
+
+def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, "--eps", "1,2,3,4", "--seeds", "0,1", *SLURM, seconds=8)
+    until(lambda: len(at_work(out)) >= 2)
+    owners = [owner for owner in RunDir(out).claims().values() if owner.held and "title" in owner.told]
+    os.kill(owners[0].pid, signal.SIGKILL)
+    node.restart_slurmd()
+    node.run("scontrol", "requeue", str(owners[1].told["job"]))
+    said = finish(process)
+    ended_well(out, inline, 8)
+    assert "1 cells have no record and no job is left: submitted again" in said
+    assert sum(line.startswith("start") for line in log(out)) == 10  # 8, and one more for each that was hit
+    assert node.queue() == {}
+
+
+def test_a_node_that_crashes_with_its_jobs(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *FOUR, *SLURM, seconds=8)
+    until(lambda: len(at_work(out)) == 2)
+    node.crash()
+    node.start_slurmd()
+    said = finish(process)
+    ended_well(out, inline)
+    assert "submitted again" not in said  # Slurm itself puts them back
+    assert sum(line.startswith("start") for line in log(out)) == 6
+
+
+def test_preemption(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, "--eps", "1,2", "--seeds", "0", *SLURM, "--partition", "low", "--cpus", "3", seconds=6)
+    until(lambda: len(at_work(out)) == 1)
+    other = node.run("sbatch", "--parsable", "-p", "main", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 3").strip()
+    until(lambda: node.queue().get(other) == "RUNNING")
+    assert not list(out.glob("claims/*"))  # given up in order: it does not count as a death
+    said = finish(process)
+    ended_well(out, inline, 2)
+    assert "submitted again" not in said
+    assert sum(line.startswith("start") for line in log(out)) == 3
+
+
+def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = [*FOUR, *SLURM, "--parallel", "1"]
+    begin = time.monotonic()
+    said = finish(start(out, *command, "--detach", seconds=100))
+    assert time.monotonic() - begin < 30
+    assert "4 cells are left to the jobs, which go on" in said
+    queue = set(node.queue())
+    assert len(queue) == 4
+    until(lambda: len(at_work(out)) == 1)
+
+    # The same command again waits for the jobs that are there, and leaves them alone.
+    again = start(out, *command, seconds=100)
+    until(lambda: len(list(out.glob("launches/*"))) == 2)
+    until(lambda: overview(out).launches[1].state == "at work")
+    time.sleep(3)
+    again.send_signal(signal.SIGINT)
+    said = finish(again, status=130)
+    assert "4 cells are in the jobs of an earlier launch, bench-" in said
+    assert "4 cells are left to the jobs, which go on" in said
+    assert set(node.queue()) == queue
+
+    seen = json.loads(bench("status", str(out), "--json").stdout)
+    first, second = seen["launches"]
+    assert (first["kind"], first["state"], first["running"], first["left"]) == ("slurm", "at work", 1, 4)
+    assert first["jobs"] == {"RUNNING": 1, "PENDING": 3}
+    assert second["jobs"] == {}
+    assert f"job {next(iter(running(out).values()))}" in seen["running"][0]["where"]
+    assert len(seen["waiting"]) == 3
+    (note,) = seen["notes"]
+    assert "JobArrayTaskLimit" in note or "Dependency" in note
+    shown = bench("status", str(out)).stdout
+    assert "3 pending, 1 running" in shown
+
+    done = bench("cancel", str(out))
+    assert done.stdout == f"cancelled 4 jobs of bench-{first['id']}\n"
+    assert node.queue() == {}
+    until(lambda: not node.job_processes(), 10)
+    nothing_is_left_over(out)
+    assert bench("cancel", str(out)).stdout == "nothing runs here\n"
+    assert overview(out).launches[0].state == "stopped"
+
+
+def test_cancel_ends_the_launcher_too(node: SlurmNode, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    process = start(out, *FOUR, *SLURM, seconds=100)
+    until(lambda: len(at_work(out)) == 2)
+    said = bench("cancel", str(out)).stdout.splitlines()
+    assert "ended the launcher" in said[0]
+    assert said[1].startswith("cancelled 4 jobs of bench-")
+    assert len(said) == 2
+    finish(process, status=128 + signal.SIGTERM)
+    assert node.queue() == {}
+    until(lambda: not node.job_processes(), 10)
+
+
+def test_a_launcher_that_is_killed(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = [*FOUR, *SLURM, "--parallel", "1"]
+    process = start(out, *command, seconds=1)
+    until(lambda: len(list(out.glob("records/*.json"))) == 1)
+    process.kill()
+    process.communicate()
+    before = set(node.queue())
+    assert before
+    said = finish(start(out, *command, seconds=1))
+    assert "1 of 4 cells are done already" in said
+    assert "3 cells are in the jobs of an earlier launch" in said
+    ended_well(out, inline)
+    assert {name: count for name, count in lines(out).items() if count > 1} == {}
+    assert len(list(out.glob("launches/*/jobs/*_submitted.pkl"))) == 4  # no job was submitted twice
+
+
+def test_jobs_of_a_dead_launch_leave_a_cell(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = ["--eps", "1", "--seeds", "0,1", *SLURM]
+    finish(start(out, *command, "--detach", seconds=15))
+    until(lambda: len(at_work(out)) == 2)
+    again = start(out, *command, seconds=1)
+    until(lambda: len(list(out.glob("launches/*"))) == 2)
+    os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.told), signal.SIGKILL)
+    said = finish(again)
+    assert "1 cells have no record and no job is left: submitted again" in said
+    ended_well(out, inline, 2)
+
+
+def test_a_launcher_inside_a_job(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    words = ["-m", "bench", "run", "--methods", METHOD, "--datasets", "digits", "--preset", "tiny", "--device", "cpu"]
+    inner = " ".join([sys.executable, *words, "--out", str(out), "--eps", "1", "--seeds", "0,1", *SLURM])
+    said = tmp_path / "said"
+    node.run(
+        "sbatch", "--parsable", "--mem=500", "-n", "2", "--array=3", "-o", str(said),
+        f"--export=ALL,GRID_LOG={tmp_path / 'log'},SQUEUE_PARTITION=short,SBATCH_PARTITION=low", "--wrap", inner,
+    )  # fmt: skip
+    until(lambda: not node.queue(), 100)
+    assert "2 cells in 2 jobs of Slurm" in said.read_text()
+    assert "submitted again" not in said.read_text()
+    ended_well(out, inline, 2)
+    partitions = node.run("squeue", "-h", "-t", "all", "-o", "%P %j").splitlines()
+    assert f"main bench-{overview(out).launches[0].id}" in partitions
+
+
+def refused(out: Path, *options: str, environment: dict[str, str] | None = None) -> str:
+    process = start(out, "--eps", "1", "--seeds", "0", *SLURM, *options, environment=environment)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 2, errors.decode()
+    assert output == b""
+    (line,) = errors.decode().splitlines()  # one line, and nothing of the libraries below
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--partition", "mian"], ["'mian'", "main"]),
+        (["--gpus", "3"], ["--gpus 3", "2 GPUs of a node of partition main"]),
+        (["--cpus", "5"], ["--cpus 5", "4 cores of a node of partition main"]),
+        (["--memory", "100"], ["--memory 100", "GB of a node"]),
+        (["--partition", "short", "--time", "2"], ["--time 2", "1 minutes that partition short allows"]),
+        (["--time", "soon"], ["time", "'soon'"]),
+        (["--slurm", "constraint=none"], ["Invalid feature specification"]),
+        (["--slurm", "no-such-directive=1"], ["unrecognized option '--no-such-directive=1'"]),
+        (["--slurm", "job-name=mine"], ["job-name is set by this program"]),
+        (["--slurm", "KEY VALUE"], ["--slurm"]),
+    ],
+)
+def test_what_cannot_run_is_refused(node: SlurmNode, tmp_path: Path, options: list[str], words: list[str]) -> None:
+    said = refused(tmp_path / "runs", *options)
+    for word in words:
+        assert word in said
+    assert node.queue() == {}
+
+
+def test_no_slurm(node: SlurmNode, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(Path(sys.executable).parent)}
+    said = refused(tmp_path / "runs", environment=environment)
+    assert "no Slurm on this machine" in said
+    assert "--launcher local" in said
+    assert "slurm-wlm" in said
+
+
+def test_later_jobs_refused_take_the_earlier_ones_with_them(node: SlurmNode, tmp_path: Path) -> None:
+    settings = tmp_path / "cluster.yaml"
+    settings.write_text("launcher: slurm\nmethods:\n  grid-test:\n    extra: {constraint: none}\n")
+    said = refused(tmp_path / "runs", "--methods", f"nonprivate,{METHOD}", "--cluster", str(settings))
+    assert "Invalid feature specification" in said
+    assert node.queue() == {}
+
+
+def test_a_time_limit_is_no_deadline(background: Background, inline: dict[str, str]) -> None:
+    out, said = background.finish("limit")
+    ended_well(out, inline, 1)
+    assert sum(line.startswith("start") for line in log(out)) >= 2
+    assert "submitted again" not in said
+
+
+def test_a_time_limit_for_a_cell_with_processes_of_its_own(background: Background, inline: dict[str, str]) -> None:
+    out, said = background.finish("pooled")
+    ended_well(out, inline, 1)
+    assert sum(line.startswith("start") for line in log(out)) >= 2
+    assert "submitted again" not in said
+
+
+def test_a_cell_that_is_out_of_time_too_often(background: Background) -> None:
+    out, _ = background.finish("too often", status=1)
+    (record,) = RunDir(out).read_records().found
+    assert record.failure is not None
+    assert "timed-out too many times" in record.failure.reason
+    nothing_is_left_over(out)
+
+
+def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(background: Background) -> None:
+    out, said = background.finish("dies", status=1)
+    records = {record.status: record for record in RunDir(out).read_records().found}
+    assert set(records) == {"done", "failed"}
+    failure: Any = records["failed"].failure  # type: ignore[index]
+    assert failure.kind == "lost"
+    assert lines(out)["start 10-0"] == 2
+    assert "1 cells have no record and no job is left: submitted again; the last words of one: " in said
+    assert "task 0: Killed" in said
+    assert log(out).index("end 5-0") < len(log(out)) - 1  # the other did not wait for the second try
+    assert background.node.queue() == {}
+
+
+def test_jobs_that_end_before_they_begin(background: Background) -> None:
+    out, said = background.finish("broken", status=1)
+    (record,) = RunDir(out).read_records().found
+    assert record.failure is not None
+    assert "its jobs ended without a record" in record.failure.reason
+    assert "1 cells are given up; the last words of one: no such module" in said

@@ -1,0 +1,446 @@
+"""Each mechanism against what it says of itself: draws on adjacent inputs, right noise and half of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy import events, mechanisms
+from bench.privacy.accountants import exact_gaussian_epsilon, proven
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.noise import Noise, SecureNoise, SeededNoise
+from helpers.audits import CONFIDENCE, half_noise, lower_bound
+
+DRAWS = 1_000_000
+DELTA = 0.01
+Bound = tuple[float, float]
+"""The epsilon that an audit refutes, and the one that is stated."""
+
+
+def sources(kind: Callable[[np.random.Generator], Noise]) -> tuple[Noise, Noise]:
+    return kind(np.random.default_rng(1)), kind(np.random.default_rng(2))
+
+
+def gaussian_cuts(mu: float, epsilon: float) -> tuple[float, float]:
+    """Two sets fixed beforehand, as thresholds on N(mu, 1) against N(0, 1).
+
+    Above the first the likelihood ratio exceeds e^epsilon: the best set against right noise. The second is the mean
+    of the first distribution: there too little noise shows most.
+    """
+    return epsilon / mu + mu / 2, mu
+
+
+def best(bounds: list[tuple[np.ndarray, np.ndarray]], delta: float) -> float:
+    """Return the largest lower bound of several sets, each at its share of the error (Bonferroni)."""
+    confidence = 1 - (1 - CONFIDENCE) / len(bounds)
+    return max(lower_bound(first, second, delta, confidence) for first, second in bounds)
+
+
+def lnmax_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    gamma = 0.5
+    # A teacher that changes its vote moves the gap by 2. The loser's chance tells most.
+    near, far = np.tile([2.0, 0.0], (draws, 1)), np.tile([3.0, -1.0], (draws, 1))
+    first, second = (mechanisms.lnmax(v, gamma, n) == 1 for v, n in zip((near, far), noise, strict=True))
+    return lower_bound(first, second), events.LNMax(gamma, 1).pure_epsilon()
+
+
+def gnmax_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    sigma = 2.0
+    mu = math.sqrt(2) / sigma
+    stated = exact_gaussian_epsilon(mu, DELTA)
+    sets = []
+    for cut in gaussian_cuts(mu, stated):
+        # The gap of the counts is N(gap, 2 sigma^2); the adjacent gap is larger by 2, and class 0 wins where it is > 0.
+        gap = cut * math.sqrt(2) * sigma
+        near, far = np.tile([0.0, gap], (draws, 1)), np.tile([1.0, gap - 1.0], (draws, 1))
+        sets.append([mechanisms.gnmax(v, sigma, n) == 0 for v, n in zip((far, near), noise, strict=True)])
+    return best(sets, DELTA), stated
+
+
+def threshold_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    sigma1 = 1.5
+    stated = exact_gaussian_epsilon(1 / sigma1, DELTA)
+    sets = []
+    for cut in gaussian_cuts(1 / sigma1, stated):
+        answered = []
+        for top, source in zip((11.0, 10.0), noise, strict=True):
+            votes = np.tile([top, 0.0], (draws, 1))
+            labels = mechanisms.confident_gnmax(votes, 10.0 + cut * sigma1, sigma1, 0.001, draws, source)
+            answered.append(labels != mechanisms.UNANSWERED)
+        sets.append(answered)
+    return best(sets, DELTA), stated
+
+
+def confident_answer_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    sigma2 = 2.0
+    mu = math.sqrt(2) / sigma2
+    stated = exact_gaussian_epsilon(mu, DELTA)
+    sets = []
+    for cut in gaussian_cuts(mu, stated):
+        gap = cut * math.sqrt(2) * sigma2
+        near, far = np.tile([0.0, gap], (draws, 1)), np.tile([1.0, gap - 1.0], (draws, 1))
+        sets.append(
+            [
+                mechanisms.confident_gnmax(v, -1e9, 1.0, sigma2, draws, n) == 0
+                for v, n in zip((far, near), noise, strict=True)
+            ]
+        )
+    return best(sets, DELTA), stated
+
+
+def laplace_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    multiplier = 1.25
+    one, zero = (
+        mechanisms.laplace(np.full(draws, value), 3.0, multiplier, n)
+        for value, n in zip((3.0, 0.0), noise, strict=True)
+    )
+    return lower_bound(one > 3.0, zero > 3.0), events.Laplace(multiplier).pure_epsilon()
+
+
+def gaussian_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    multiplier, sensitivity = 1.5, 3.0
+    stated = exact_gaussian_epsilon(1 / multiplier, DELTA)
+    cuts = [cut * multiplier * sensitivity for cut in gaussian_cuts(1 / multiplier, stated)]
+    one, zero = (
+        mechanisms.gaussian(np.full(draws, value), sensitivity, multiplier, n)
+        for value, n in zip((sensitivity, 0.0), noise, strict=True)
+    )
+    return best([(one > cut, zero > cut) for cut in cuts], DELTA), stated
+
+
+def response_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    epsilon = 1.0
+    first, second = (
+        mechanisms.randomized_response(np.full(draws, label), epsilon, 10, n) == 3
+        for label, n in zip((3, 7), noise, strict=True)
+    )
+    return lower_bound(first, second), events.RandomizedResponse(epsilon, 10).pure_epsilon()
+
+
+def top_k_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    epsilon = 1.0
+    candidates = np.tile([3, 5, 8], (draws, 1))
+    first, second = (
+        mechanisms.top_k_randomized_response(np.full(draws, label), candidates, epsilon, 10, n) == 3
+        for label, n in zip((3, 8), noise, strict=True)
+    )
+    return lower_bound(first, second), events.TopKRandomizedResponse(epsilon, 3, 10).pure_epsilon()
+
+
+BOUNDS = [
+    lnmax_bound, gnmax_bound, threshold_bound, confident_answer_bound, laplace_bound, gaussian_bound, response_bound,
+    top_k_bound,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
+def test_audit_of_a_million_draws_stays_below_what_is_stated(bound) -> None:
+    found, stated = bound(sources(SeededNoise))
+    assert found < stated
+    assert found > 0.6 * stated, "the audit has no power: it would not see a fault"
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
+def test_audit_catches_half_the_noise(bound) -> None:
+    found, stated = bound(sources(half_noise))
+    assert found > stated
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
+def test_audit_of_secure_noise(bound) -> None:
+    pytest.importorskip("opendp")
+    noise = SecureNoise()
+    found, stated = bound((noise, noise), draws=20_000)
+    assert 0.4 * stated < found < stated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda f: f.__name__)
+def test_audit_of_a_million_secure_draws(bound) -> None:
+    pytest.importorskip("opendp")
+    noise = SecureNoise()
+    found, stated = bound((noise, noise))
+    assert 0.6 * stated < found < stated
+
+
+def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:
+    epsilon, draws = 1.0, DRAWS
+    candidates = np.tile([3, 5, 8], (draws, 1))
+    source = SeededNoise(np.random.default_rng(0))
+    inside = mechanisms.top_k_randomized_response(np.full(draws, 3), candidates, epsilon, 10, source)
+    outside = mechanisms.top_k_randomized_response(np.full(draws, 0), candidates, epsilon, 10, source)
+    assert set(np.unique(outside)) == {3, 5, 8}
+    for answer in (3, 5, 8):
+        assert lower_bound(inside == answer, outside == answer) < epsilon
+        assert lower_bound(outside == answer, inside == answer) < epsilon
+
+
+def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
+    """Draw `draws` steps of the ledger's DP-SGD optimiser on one weight; the record's gradient is above the clip."""
+    import torch
+    from opacus import GradSampleModule
+
+    from bench.privacy.dp_sgd import _LedgerOptimizer
+
+    model = GradSampleModule(torch.nn.Linear(1, 1, bias=False), loss_reduction="sum")
+    weight = next(model.parameters())
+    optimizer = _LedgerOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=multiplier, max_grad_norm=2.0,
+        expected_batch_size=1, loss_reduction="sum",
+    )  # fmt: skip
+    optimizer.randomness = np.random.default_rng(seed)
+    chosen = np.random.default_rng([seed, 1]).random(draws) < RATE
+    steps = np.empty(draws)
+    big, none = torch.full((1, 1, 1), -50.0), torch.zeros((0, 1, 1))
+    for number in range(draws):
+        with torch.no_grad():
+            weight.zero_()
+        optimizer.zero_grad()
+        weight.grad_sample = (big if with_record and chosen[number] else none).clone()
+        optimizer.step()
+        steps[number] = weight.item()
+    return steps / 2.0
+
+
+RATE = 0.5
+
+
+def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
+    """Poisson sampling at RATE: a step is a mixture of N(0, s^2) and N(1, s^2) with the record, else N(0, s^2)."""
+    from scipy import optimize, stats
+
+    multiplier = 0.8
+    stated = proven([events.DPSGD(RATE, multiplier, 1)], DELTA).epsilon
+
+    def hockey_stick(epsilon: float) -> tuple[float, float]:
+        # The ratio is 1 - q + q exp((x - 1/2) / s^2); where it is e^eps lies the edge of the best set.
+        cut = 0.5 + multiplier**2 * math.log((math.exp(epsilon) - 1 + RATE) / RATE)
+        with_record = (1 - RATE) * stats.norm.sf(cut / multiplier) + RATE * stats.norm.sf((cut - 1) / multiplier)
+        return with_record - math.exp(epsilon) * stats.norm.sf(cut / multiplier), cut
+
+    exact = optimize.brentq(lambda epsilon: hockey_stick(epsilon)[0] - DELTA, 0.01, 10)
+    assert exact <= stated <= exact + 1e-2, "the event's figure is the exact one of one Poisson step"
+    first, second = dp_sgd_steps(True, draws, multiplier_used, 1), dp_sgd_steps(False, draws, multiplier_used, 2)
+    return best([(first > cut, second > cut) for cut in (hockey_stick(stated)[1], 1.0)], DELTA), stated
+
+
+def test_audit_of_dp_sgd_steps() -> None:
+    found, stated = dp_sgd_bound(40_000, 0.8)
+    assert 0.7 * stated < found < stated
+    found, stated = dp_sgd_bound(40_000, 0.4)
+    assert found > stated
+
+
+@pytest.mark.slow
+def test_audit_of_a_million_dp_sgd_steps() -> None:
+    found, stated = dp_sgd_bound(DRAWS, 0.8)
+    assert 0.9 * stated < found < stated
+    found, stated = dp_sgd_bound(DRAWS, 0.4)
+    assert found > stated
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 6), st.integers(2, 12), st.integers(0, 2**32 - 1), st.booleans())
+def test_severed_ledger_does_not_look_at_votes(queries: int, classes: int, seed: int, confident: bool) -> None:
+    generator = np.random.default_rng(seed)
+    answers = []
+    for _ in range(2):
+        votes = generator.multinomial(25, np.full(classes, 1 / classes), size=queries).astype(float)
+        ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(seed), severed=True)
+        if confident:
+            answers.append(
+                ledger.confident_noisy_max(votes, teachers=25, threshold=15, sigma1=5, sigma2=5, max_answers=2)
+            )
+        else:
+            answers.append(ledger.noisy_max(votes, teachers=25, gamma=0.05))
+        assert len(ledger.events) == 1
+    np.testing.assert_array_equal(*answers)
+
+
+def test_severed_ledger_ignores_values_and_labels() -> None:
+    results = []
+    for value in (0.0, 7.0):
+        ledger = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(3), severed=True)
+        results.append(
+            [
+                ledger.gaussian(np.full(4, value), sensitivity=1, noise_multiplier=2),
+                ledger.laplace(np.full(4, value), sensitivity=1, noise_multiplier=2),
+                ledger.randomized_response(np.full(4, int(value)), epsilon=1, classes=10),
+                ledger.top_k_randomized_response(
+                    np.full(4, int(value)), np.tile([0, 7], (4, 1)), epsilon=1, classes=10
+                ),
+            ]
+        )
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def ledger(noise: Noise | None = None) -> Ledger:
+    return Ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, noise or SeededNoise(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize(
+    ("votes", "says"),
+    [
+        ([[3.0, 4.0]], "10"),
+        ([[11.0, -1.0]], "negative"),
+        ([[float("nan"), 10.0]], "finite"),
+        ([5.0, 5.0], "queries, classes"),
+    ],
+)
+def test_bad_votes_are_refused(votes: list[object], says: str) -> None:
+    with pytest.raises(BenchError, match=says):
+        ledger().noisy_max(np.asarray(votes), teachers=10, gamma=0.1)
+
+
+def test_bad_parameters_are_refused() -> None:
+    votes = np.array([[6.0, 4.0]])
+    for gamma in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(BenchError):
+            ledger().noisy_max(votes, teachers=10, gamma=gamma)
+    with pytest.raises(BenchError, match="finite"):
+        ledger().gaussian(np.array([math.nan]), sensitivity=1, noise_multiplier=1)
+
+
+def test_confident_aggregator_stops_at_its_cap_and_is_charged_for_it() -> None:
+    book = ledger()
+    votes = np.tile([100.0, 0.0], (50, 1))
+    labels = book.confident_noisy_max(votes, teachers=100, threshold=50, sigma1=1, sigma2=1, max_answers=7)
+    assert (labels != mechanisms.UNANSWERED).sum() == 7
+    (event,) = book.events
+    assert (event.queries, event.max_answers) == (50, 7)
+    assert (book.asked, book.answered) == (50, 7)
+
+
+def test_secure_noise_is_exact_on_its_grid_and_dearer_for_vectors() -> None:
+    pytest.importorskip("opendp")
+    from bench.privacy.noise import GRANULARITY
+
+    noise = SecureNoise()
+    drawn = noise.gaussian((200,), 3.0) * GRANULARITY
+    assert np.array_equal(drawn, np.round(drawn))
+    book = ledger(noise)
+    book.gaussian(np.zeros(100), sensitivity=1, noise_multiplier=2)
+    assert book.events[0].noise_multiplier < 2
+    book.noisy_max(np.array([[6.0, 4.0]]), teachers=10, gamma=0.05)
+    assert book.events[1].secure_granularity == GRANULARITY
+
+
+def test_bypass_makes_the_proven_epsilon_infinite() -> None:
+    book = ledger()
+    book.noisy_max(np.array([[6.0, 4.0]]), teachers=10, gamma=0.05)
+    assert math.isfinite(proven(book.events, 1e-5).epsilon)
+    book.bypass("the generator saw everything")
+    figure = proven(book.events, 1e-5)
+    assert math.isinf(figure.epsilon)
+    assert "the generator saw everything" in figure.note
+
+
+def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **changes: object) -> tuple[Ledger, object]:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from bench.privacy.dp_sgd import DPSGDRun
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    given = torch.rand(records, 1, 2, 2, generator=torch.Generator().manual_seed(0)) if images is None else images
+    run = DPSGDRun(
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        loss=cross_entropy,
+        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": batch, "steps": steps, **changes},
+    )
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+    book.dp_sgd(model, given, torch.zeros(records, dtype=torch.long), run)
+    return book, model
+
+
+def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.privacy import dp_sgd
+
+    seen = np.zeros(50)
+    step = dp_sgd._step
+
+    def counting(module, optimizer, images, labels, chosen, run) -> None:
+        seen[chosen.numpy()] += 1
+        step(module, optimizer, images, labels, chosen, run)
+
+    monkeypatch.setattr(dp_sgd, "_step", counting)
+    book, _ = dp_sgd_run(steps=800, records=50, batch=10)
+    (event,) = book.events
+    assert (event.sampling_rate, event.steps) == (0.2, 800)
+    # 40,000 independent draws: five standard errors are 0.01.
+    assert abs(seen.mean() / 800 - event.sampling_rate) < 0.01
+    assert abs(seen / 800 - event.sampling_rate).max() < 0.08
+
+
+def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
+    def breaks(logits: object, labels: object) -> object:
+        raise RuntimeError("out of memory")
+
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+    import torch
+
+    from bench.privacy.dp_sgd import DPSGDRun
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, 1.0, 20, 5)
+    with pytest.raises(RuntimeError):
+        book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
+    assert [(event.kind, event.steps) for event in book.events] == [(events.DPSGD.kind, 5)]
+
+
+def test_dp_sgd_drops_a_gradient_that_is_not_finite() -> None:
+    import torch
+
+    images = torch.rand(20, 1, 2, 2)
+    images[3] = float("nan")
+    _, model = dp_sgd_run(steps=20, records=20, batch=20, images=images)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from bench.privacy.dp_sgd import DPSGDRun
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, 1.0, 5, 2)
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+    with pytest.raises(BenchError, match="BatchNorm1d"):
+        book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.nan, math.inf])
+def test_a_sensitivity_that_adds_no_noise_is_refused(sensitivity: float) -> None:
+    for release in (ledger().gaussian, ledger().laplace):
+        with pytest.raises(BenchError, match="sensitivity"):
+            release(np.array([3.14]), sensitivity=sensitivity, noise_multiplier=1.0)
+
+
+def test_an_event_that_protects_less_than_the_row_states_is_refused() -> None:
+    labels = np.array([0, 1])
+    with pytest.raises(BenchError, match="protects one label"):
+        ledger().randomized_response(labels, epsilon=1, classes=2)
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+    with pytest.raises(BenchError, match="replace"):
+        book.noisy_max(np.array([[6.0, 4.0]]), teachers=10, gamma=0.1)
+    weaker = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(0))
+    weaker.randomized_response(labels, epsilon=1, classes=2)
+    weaker.noisy_max(np.array([[6.0, 4.0]]), teachers=10, gamma=0.1)
+    assert len(weaker.events) == 2
+
+
+def test_data_dependent_figures_leave_nothing_out() -> None:
+    book = ledger()
+    book.noisy_max(np.array([[6.0, 4.0]]), teachers=10, gamma=0.05)
+    assert book.data_dependent(1e-5)
+    book.gaussian(np.zeros(2), sensitivity=1, noise_multiplier=0.1)
+    assert book.data_dependent(1e-5) == []

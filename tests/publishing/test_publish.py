@@ -1,0 +1,522 @@
+"""Publishing: what is refused and why, that all is written or nothing, and that a stopped command is mended."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import bench.publishing.publish
+import bench.results.record
+from bench.cli.main import app
+from bench.core.errors import BenchError
+from bench.publishing.publish import Fate, examine, opened, rebuild, write
+from bench.results.command import command_for
+from bench.results.record import parse_record
+from helpers.paths import BOARD, FIXTURES
+from helpers.records import failed
+
+PATE = "mnist-pate-eps10-quick-s0-68885667e3d8"
+GNMAX = "mnist-pate-gnmax-eps10-quick-s0-1fa416896021"
+NONPRIVATE = "mnist-nonprivate-epsinf-quick-s0-c07d4be95fa5"
+AUDIT = f"{PATE}--audit-d8c10740d056"
+ATTACK = f"{PATE}--label-gap-0dd1eac6b11d"
+
+Values = dict[str, Any]
+
+
+def values_of(key: str) -> Values:
+    values: Values = json.loads((BOARD / "records" / f"{key}.json").read_text())
+    return values
+
+
+def put(run: Path, values: Values, name: str | None = None) -> Path:
+    path = run / "records" / f"{name or values['key']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1) + "\n")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    put(tmp_path / "runs", values_of(PATE))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    folder = tmp_path / "board"
+    (folder / "records").mkdir(parents=True)
+    for key in (GNMAX, NONPRIVATE):
+        shutil.copy(BOARD / "records" / f"{key}.json", folder / "records")
+    rebuild(folder)
+    return folder
+
+
+def all_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def publish(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["publish", *map(str, words)], terminal_width=400)
+
+
+def refusals(run: Path, into: Path, **options: bool) -> list[str]:
+    before = all_of(into)
+    found = examine([run], into, **options)
+    with pytest.raises(BenchError, match="nothing is written"):
+        write(found, into)
+    assert all_of(into) == before
+    return [f"{item.name}: {item.why}" for item in found.refused]
+
+
+def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, into: Path) -> None:
+    done = publish(run, "--into", into)
+    assert done.exit_code == 0, done.output
+    assert "added" in done.output
+    record = parse_record((into / "records" / f"{PATE}.json").read_text())
+    command, _ = command_for(record.cell, record.private_records)
+    assert command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0"
+    assert "| pate | 10 (claimed)" in (into / "leaderboard.md").read_text()
+    before = all_of(into)
+    rebuild(into)
+    assert all_of(into) == before
+    again = publish(run, "--into", into)
+    assert again.exit_code == 0
+    assert "it is there already" in again.output
+    assert all_of(into) == before
+
+
+def test_dry_run_writes_nothing(run: Path, into: Path) -> None:
+    before = all_of(into)
+    done = publish(run, "--into", into, "--dry-run", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["items"][0]["fate"] == "added"
+    assert all_of(into) == before
+
+
+def edit(path: str, value: Any) -> Callable[[Values], None]:
+    def change(values: Values) -> None:
+        *folders, last = path.split(".")
+        for name in folders:
+            values = values[int(name)] if isinstance(values, list) else values[name]
+        if isinstance(values, list):
+            values[int(last)] = value
+        else:
+            values[last] = value
+
+    return change
+
+
+EDITS: list[tuple[str, Any, str]] = [
+    ("schema_version", 99, "schema version 99, this program reads up to 2. Update this program"),
+    ("nonsense", 1, "it is damaged .field nonsense"),
+    ("key", "mnist-pate-eps10-quick-s0-000000000000", "it holds the record of mnist-pate-eps10-quick-s0-000000000000"),
+    ("cell.method", "pat", "unknown method 'pat'. Did you mean 'pate'"),
+    ("cell.method", "/nowhere/evil.py", "unknown method"),
+    ("cell.method_version", 7, "version 7 of pate made it, here is version 1"),
+    ("cell.dataset", "mnisd", "unknown data set 'mnisd'"),
+    ("cell.dataset_revision", "sha256:0", "it was made on revision sha256:0"),
+    ("private_records", 59_999, "60000 private"),
+    ("public_benchmark", False, "no public benchmark"),
+    ("cell.seed", 1, "its key is not what planning gives"),
+    ("config.gamma", 0.04, "its key is not what planning gives"),
+    ("reduced", [], "what it says differs from the paper is not what planning gives"),
+    ("public_data", "none", "its public data or its citation"),
+    ("public_kinds", ["none"], "its public data or its citation"),
+    ("public_kinds", ["every"], "it is damaged .field public_kinds"),
+    ("provenance.git_dirty", True, "it ran from changed files"),
+    ("provenance.git_commit", None, "did not run from a git checkout"),
+    ("provenance.wall_seconds", "NaN", "provenance.wall_seconds is no number"),
+    ("cell.overrides", {"teachers": "100"}, "its key is not what planning gives"),
+    ("cell.overrides", {"teachers": "many"}, "its key is not what planning gives: --set pate.teachers=many"),
+    ("cell.overrides", {"rm -rf": ""}, "its key is not what planning gives: unknown option"),
+    ("utility.accuracy", "NaN", "utility.accuracy is no number"),
+    ("utility.accuracy", "Infinity", "utility.accuracy is infinite"),
+    ("utility.accuracy", 1.5, "lies outside 0 to 1"),
+    ("utility.accuracy", -0.1, "lies outside 0 to 1"),
+    ("utility.test_records", 10, "has 1000 test records here"),
+    ("utility", None, "no student, accuracy or privacy"),
+    ("queries.asked", 5, "more answers than questions"),
+    ("privacy.proven.epsilon", 1.0, "its events cost epsilon"),
+    ("privacy.proven.epsilon", -1.0, "an epsilon is negative"),
+    ("privacy.proven.sound", False, "not sound"),
+    ("privacy.claimed.epsilon", 1.0, "the method's claim is epsilon 9.9"),
+    ("privacy.claimed.source", "a blog", "the method's claim is epsilon 9.9"),
+    ("privacy.delta", 0.5, "its unit, adjacency or delta"),
+    ("privacy.unit", "client", "its unit, adjacency or delta"),
+    ("privacy.events", [], "its ledger is empty"),
+    ("privacy.events.0.gamma", 0.001, "its settings have gamma"),
+    ("privacy.events.0.queries", 1, "its ledger has 1 queries"),
+    ("queries", None, "its ledger has 1540 queries, 0 were asked"),
+    ("queries.answered", -1, "fewer than none"),
+    ("queries.label_accuracy", 2.0, "a share 2.0 of its answers"),
+    ("privacy.audited", {"epsilon": 0.0, "confidence": 0.95, "audit": "own"}, "an audited epsilon stands in it"),
+    ("privacy.accountants.0.epsilon", 0.01, "its events do not cost 0.01 by"),
+    ("privacy.accountants.0.name", "magic", "by 'magic'"),
+    ("privacy.proven.name", "epsilon 0.01", "its proven figure is not named"),
+    ("privacy.proven.note", "epsilon 0.01", "its proven figure is not named"),
+    ("privacy.claimed.note", "epsilon 0.01", "or has other words"),
+    ("privacy.plausibility", {"probability": 1.0, "threshold": 0.0, "permutations": 1.0}, "follows from nothing"),
+    ("privacy.events.0.queries", 10**18, "its ledger cannot be accounted for"),
+    ("failure", {"kind": "none", "reason": "none"}, "it says why it failed"),
+    ("student.sha256", "", "its student's SHA-256 is none"),
+    ("student.parameters", -1, "fewer than none"),
+    ("provenance.wall_seconds", -1.0, "fewer than none"),
+    ("notes", ["y" * 10**6], "a text of 1000000 characters"),
+    ("privacy.events.0.kind", "magic", "its ledger cannot be accounted for"),
+    ("privacy.events.0", {"kind": "bypass", "reason": "none of your business"}, "its bypasses are not"),
+    ("privacy.audited", {"epsilon": 9.0, "confidence": 0.95, "audit": "own"}, "audited 9 > proven 4.9"),
+    ("notes", ["read from /home/alice/data/x.npy"], "notes holds '/home/alice/d"),
+    ("notes", ["ask alice@example.org"], "notes holds 'alice@example.org'"),
+    ("config.student", "C:\\Users\\alice", "config.student holds 'C:"),
+    ("student.file", "../../etc/passwd", "its student is to lie in released/"),
+    ("sheet", {"file": "/etc/passwd", "sha256": "0"}, "its sheet is to lie in released/"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "says"), EDITS, ids=[f"{p}={str(v)[:20]}" for p, v, _ in EDITS])
+def test_an_edited_record_is_refused_and_nothing_written(
+    run: Path, into: Path, path: str, value: Any, says: str
+) -> None:
+    values = values_of(PATE)
+    edit(path, value)(values)
+    put(run, values, PATE)
+    lines = refusals(run, into)
+    assert any(says.replace(".field", "(field") in line for line in lines), lines
+    assert all(line.startswith(f"runs/records/{PATE}.json: ") and "\n" not in line for line in lines)
+
+
+def consistent(values: Values) -> None:
+    """Make the proven figures those of the events, as whoever forges a record would."""
+    from bench.publishing.recompute import account_events, all_accountants
+
+    privacy, events = values["privacy"], json.dumps(values["privacy"]["events"], sort_keys=True)
+    figure = account_events(events, privacy["unit"], values["cell"]["delta"])[0]
+    privacy["proven"] |= {"epsilon": figure.epsilon, "name": figure.name, "note": figure.note, "order": figure.order}
+    names = {row.name: row.epsilon for row in all_accountants(events, values["cell"]["delta"])}
+    privacy["accountants"] = [row for row in privacy["accountants"] if row["name"] in names]
+    for row in privacy["accountants"]:
+        row["epsilon"] = names[row["name"]]
+
+
+FORGED = {
+    PATE: {"queries": 1},
+    GNMAX: {"queries": 1},
+    "mnist-pate-confident-eps1-quick-s0-f3d7bb785270": {"max_answers": 1},
+    "mnist-dp-sgd-eps3-quick-s0-744575a9e19a": {"steps": 1},
+    "att-faces-a-dp-sgd-eps1-quick-s0-c26c8ce4d1ec": {"sampling_rate": 1e-6},
+    "fmnist-dp-linear-gd-eps1-quick-s0-04a365751518": {"noise_multiplier": 1e4},
+    "mnist-dgd-sound-eps10-quick-s0-16251c030ffe": {"noise_multiplier": 1e4},
+    "mnist-dpsd-sound-eps10-quick-s0-ea10c8e2272f": {"noise_multiplier": 1e4},
+    "fmnist-dpsd-eps1-quick-s0-0c22c07e03c0": {"noise_multiplier": 1e4},
+}
+"""Key to what makes every event of its ledger cost less."""
+
+
+@pytest.mark.parametrize("key", FORGED)
+def test_a_ledger_that_costs_less_than_the_settings_is_refused(key: str, tmp_path: Path, into: Path) -> None:
+    values = values_of(key)
+    values["sheet"] = None  # of its images
+    put(tmp_path / "honest", values)
+    shutil.rmtree(into / "records")
+    (into / "records").mkdir()
+    assert not examine([tmp_path / "honest"], into).refused
+    for event in values["privacy"]["events"]:
+        event |= FORGED[key]
+    if "queries" in FORGED[key]:
+        values["queries"] |= {"asked": 1, "answered": 1}
+    consistent(values)
+    put(tmp_path / "runs", values)
+    lines = refusals(tmp_path / "runs", into)
+    assert any("its settings cost epsilon" in line for line in lines), lines
+    assert not any("its events" in line for line in lines), lines
+
+
+def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
+    records = run / "records"
+    os.mkfifo(records / "pipe.json")
+    (records / "link.json").symlink_to("/dev/zero")
+    with open(records / "huge.json", "wb") as file:
+        file.truncate(1 << 30)
+    lines = refusals(run, into)
+    assert [line.partition(":")[0] for line in lines] == [f"runs/records/{n}.json" for n in ("huge", "link", "pipe")]
+    assert "larger than" in lines[0]
+    assert all("no plain file" in line for line in lines[1:])
+
+
+def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:
+    bad = values_of(PATE.replace("s0-68885667e3d8", "s1-29ab235ae57a"))
+    bad["utility"]["accuracy"] = 2.0
+    bad["provenance"]["git_dirty"] = True
+    put(run, bad)
+    (run / "records" / "torn.json").write_text("{")
+    before = all_of(into)
+    done = publish(run, "--into", into)
+    assert done.exit_code == 1
+    for says in ("lies outside 0 to 1", "changed files", "damaged (no JSON", "nothing was written: 3 problems"):
+        assert says in done.output
+    assert all_of(into) == before
+
+
+def test_own_user_and_machine_are_not_published(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.publishing.validate._own_names.cache_clear()
+    monkeypatch.setattr("bench.publishing.validate.getpass.getuser", lambda: "zaphod")
+    monkeypatch.setattr("bench.publishing.validate.socket.gethostname", lambda: "magrathea.example")
+    values = values_of(PATE)
+    values["notes"] = ["made by zaphod", "on magrathea"]
+    put(run, values)
+    try:
+        lines = refusals(run, into)
+    finally:
+        bench.publishing.validate._own_names.cache_clear()
+    assert sum("notes holds" in line for line in lines) == 2
+
+
+def test_failed_cells_are_skipped_and_counted(run: Path, into: Path) -> None:
+    put(run, json.loads(failed(key="mnist-pate-failed").to_json()))
+    found = examine([run], into)
+    assert [(item.fate, item.why) for item in found.items] == [
+        (Fate.ADDED, ""),
+        (Fate.SKIPPED, "the cell failed"),
+    ]
+
+
+def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
+    write(examine([run], into), into)
+    published = (into / "records" / f"{PATE}.json").read_bytes()
+    later = values_of(PATE)
+    later["provenance"]["started"] = "2030-01-01T00:00:00+00:00"
+    put(tmp_path / "later", later)
+    found = examine([tmp_path / "later"], into)
+    assert [(i.fate, i.why) for i in found.items] == [(Fate.SKIPPED, "the same cell, the same result: the first stays")]
+
+    other = values_of(PATE)
+    other["utility"]["accuracy"] = 0.99
+    put(tmp_path / "other", other)
+    assert "with another utility" in refusals(tmp_path / "other", into)[0]
+
+    other["provenance"]["platform"] = "Darwin arm64"
+    put(tmp_path / "elsewhere", other)
+    found = examine([tmp_path / "elsewhere"], into)
+    assert found.items[0].fate is Fate.SKIPPED
+    assert "from another machine" in found.items[0].why
+    assert not found.files
+    assert (into / "records" / f"{PATE}.json").read_bytes() == published
+
+    write(examine([tmp_path / "other"], into, replace=True), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).utility.accuracy == 0.99  # type: ignore[union-attr]
+
+
+def test_two_run_directories_with_one_cell_give_it_once(run: Path, into: Path, tmp_path: Path) -> None:
+    put(tmp_path / "second", values_of(PATE))
+    found = examine([run, tmp_path / "second"], into)
+    assert [item.fate for item in found.items] == [Fate.ADDED, Fate.SKIPPED]
+
+
+def test_a_published_record_gets_the_settings_that_it_lacks(run: Path, into: Path) -> None:
+    values = values_of(PATE)
+    put(into, {**values, "cell": {**values["cell"], "overrides": None}})
+    found = examine([run], into)
+    assert [item.fate for item in found.items] == [Fate.COMPLETED]
+    write(found, into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
+
+
+def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path: Path) -> None:
+    values = values_of(PATE)
+    put(tmp_path / "run", {**values, "cell": {**values["cell"], "overrides": None}})
+    write(examine([tmp_path / "run"], into), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
+
+
+def test_sheets_are_taken_by_their_digest(run: Path, into: Path) -> None:
+    values = values_of(PATE)
+    picture = b"\x89PNG\r\n\x1a\n and so on"
+    values["sheet"] = {"file": f"released/{PATE}.png", "sha256": hashlib.sha256(picture).hexdigest()}
+    put(run, values)
+    assert "sheet of images is not there" in refusals(run, into)[0]
+    (run / "released").mkdir()
+    (run / "released" / f"{PATE}.png").write_bytes(picture + b"!")
+    assert "not the one that it names" in refusals(run, into)[0]
+    (run / "released" / f"{PATE}.png").write_bytes(picture)
+    write(examine([run], into), into)
+    assert (into / "released" / f"{PATE}.png").read_bytes() == picture
+    (into / "released" / f"{PATE}.png").unlink()
+    found = examine([run], into)
+    assert found.items[0].why.endswith("it got its sheet")
+
+
+def with_rows(run: Path, change: Callable[[Values], None] = lambda values: None) -> None:
+    for folder, key in (("audits", AUDIT), ("attacks", ATTACK)):
+        values = json.loads((BOARD / folder / f"{key}.json").read_text())
+        change(values)
+        (run / folder).mkdir(exist_ok=True)
+        (run / folder / f"{key}.json").write_text(json.dumps(values))
+
+
+def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rows(run)
+    write(examine([run], into), into)
+    rebuild(into)
+    assert (into / "audits" / f"{AUDIT}.json").exists()
+    assert "label-gap" in (into / "attacks.md").read_text()
+    assert not examine([run], into).files
+    # Another student takes their place: what speaks of the old one goes.
+    values = values_of(PATE)
+    values["student"]["sha256"] = "0" * 64
+    put(run.parent / "new", values)
+    found = examine([run.parent / "new"], into, replace=True)
+    assert sorted(found.gone) == [f"attacks/{ATTACK}.json", f"audits/{AUDIT}.json"]
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    # Stopped in the middle, what speaks of the old student is never left beside the new one.
+    with monkeypatch.context() as stopped:
+        stopped.setattr("bench.storage.files.os.replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            write(found, into)
+    assert not (into / "audits" / f"{AUDIT}.json").exists()
+    assert not list(into.rglob("*.tmp"))
+    write(examine([run.parent / "new"], into, replace=True), into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).student.sha256 == "0" * 64  # type: ignore[union-attr]
+    assert not (into / "audits" / f"{AUDIT}.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("delta", 0.1, "it speaks of another"),
+        ("claimed", 3.0, "it says 3.0 is claimed"),
+        ("allowed", -1.0, "audited > proven"),
+        ("epsilon", 3.0, "not that of its best channel"),
+        ("channels.0.epsilon", 3.0, "its counts give"),
+        ("provenance.git_dirty", True, "changed files"),
+        ("notes", ["see /root/x/y"], "notes holds"),
+        ("attack", "label-gab", "unknown attack 'label-gab'. Did you mean 'label-gap'?"),
+        ("attack_version", 9, "version 9 of label-gap made it"),
+        ("knowledge", "everything", "its knowledge is not what label-gap states"),
+        ("targets.student.accuracy", "NaN", "targets.student.accuracy is no number"),
+        ("student", NONPRIVATE, "its student's record is not in the same directory"),
+    ],
+)
+def test_edited_audits_and_attacks_are_refused(run: Path, into: Path, path: str, value: Any, says: str) -> None:
+    def change(values: Values) -> None:
+        first = path.split(".")[0]
+        if first in values:
+            edit(path, value)(values)
+
+    with_rows(run, change)
+    lines = refusals(run, into)
+    assert any(says in line for line in lines), lines
+
+
+def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixture is of a schema 0 that never was: `accuracy` lay beside `status`."""
+
+    def upgrade(values: Values) -> Values:
+        utility = {"accuracy": values.pop("accuracy"), "test_records": 1_000}
+        return {**values, "schema_version": 1, "utility": utility}
+
+    older = FIXTURES / "older" / "record-schema-0.json"
+    key = json.loads(older.read_text())["key"]
+    (tmp_path / "old" / "records").mkdir(parents=True)
+    shutil.copy(older, tmp_path / "old" / "records" / f"{key}.json")
+    assert "schema version 0" in refusals(tmp_path / "old", into)[0]
+    monkeypatch.setitem(bench.results.record.UPGRADES, 0, upgrade)
+    found = examine([tmp_path / "old"], into)
+    assert [item.why for item in found.refused] == []
+    write(found, into)
+    written = json.loads((into / "records" / f"{key}.json").read_text())
+    assert written["schema_version"] == 2
+    assert written["utility"]["accuracy"] == 0.964
+
+
+@pytest.mark.parametrize("missing", ["run", "records", "board"])
+def test_nothing_to_publish_is_said(run: Path, into: Path, missing: str) -> None:
+    if missing == "run":
+        shutil.rmtree(run)
+    elif missing == "records":
+        (run / "records" / f"{PATE}.json").unlink()
+    else:
+        into = into / "nowhere"
+    done = publish(run, "--into", into)
+    says = {"run": "no such run directory", "records": "holds no records", "board": "is no board"}
+    assert isinstance(done.exception, BenchError)
+    assert says[missing] in str(done.exception)
+
+
+def test_one_command_at_a_time(into: Path) -> None:
+    with opened(into), pytest.raises(BenchError, match="another command publishes"), opened(into):
+        pass
+
+
+def test_a_full_disk_leaves_the_board_as_it_was(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rows(run)
+    before, found, calls = all_of(into), examine([run], into), 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bench.storage.files.os.fsync", full)
+    with pytest.raises(BenchError, match="the disk is full"):
+        write(found, into)
+    assert calls == 3
+    assert all_of(into) == before
+
+
+def test_a_command_stopped_before_the_pages_is_mended_by_the_next(
+    run: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = {name: data for name, data in all_of(into).items() if "/" not in name}
+
+    def stopped(folder: Path) -> list[Path]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.publishing.publish, "rebuild", stopped)
+        publish(run, "--into", into)
+    now = all_of(into)
+    assert {name: now[name] for name in pages} == pages
+    assert f"records/{PATE}.json" in now
+    (into / "records" / ".left.json.0.tmp").write_text("of a killed command")
+    assert publish(run, "--into", into).exit_code == 0
+    assert "| pate | 10 (claimed)" in (into / "leaderboard.md").read_text()
+    assert not list((into / "records").glob(".*.tmp"))
+
+
+def test_pages_are_not_made_over_a_damaged_record(into: Path) -> None:
+    before = all_of(into)
+    (into / "records" / f"{GNMAX}.json").write_text("{")
+    with pytest.raises(BenchError, match="Restore it by git"):
+        rebuild(into)
+    assert {n: d for n, d in all_of(into).items() if "/" not in n} == {n: d for n, d in before.items() if "/" not in n}
+
+
+def test_infinite_epsilons_are_no_mistake(into: Path, tmp_path: Path) -> None:
+    put(tmp_path / "runs", values_of("mnist-nonprivate-epsinf-quick-s1-86d811d9979d"))
+    found = examine([tmp_path / "runs"], into)
+    assert [item.fate for item in found.items] == [Fate.ADDED]
+    record = parse_record(next(iter(found.files.values())).decode())
+    assert record.privacy is not None
+    assert math.isinf(record.privacy.proven.epsilon)
+
+
+def test_the_site_is_made_again(run: Path, into: Path) -> None:
+    write(examine([run], into), into)
+    pages = rebuild(into)
+    assert pages[-1] == into / "site" / "index.html"
+    assert any(PATE in path.name or PATE in str(path) for path in (into / "site").rglob("*"))

@@ -1,0 +1,320 @@
+"""What `bench report` writes: tables in three formats, figures, captions, an index; and what it says of mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.core.errors import BenchError
+from bench.core.types import PublicKind
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from helpers.records import failed, record
+from reports.papers import build
+from reports.papers import spec as papers
+from reports.papers.evidence import Cell, Evidence, cell
+from reports.papers.figures import POINT_COLUMNS, point_rows
+from reports.papers.spec import (
+    FigureSpec,
+    Material,
+    Ours,
+    Panel,
+    Paper,
+    Picture,
+    PicturePanel,
+    Point,
+    Series,
+    TableRow,
+    TableSpec,
+    Theirs,
+)
+from reports.papers.tables import csv_text, latex, latex_table, markdown_table
+from reports.reported.numbers import Reported, Verdict
+
+EVIL = '=cmd|"x" & <b>$5_%{}~^#\\ @a\nb`'
+
+
+def printed(value: float = 97.4) -> Reported:
+    return Reported(
+        "test", "I", "r", "c", EVIL, "dgd", "mnist", "", "record", "none", (PublicKind.NONE,), 10.0, 1e-5, "accuracy",
+        value, Verdict.UNSOUND, "because | of <i>", "there",
+    )  # fmt: skip
+
+
+def rows(material: Material) -> list[TableRow]:
+    wanted = cell("dgd", "mnist", 10.0)
+    number = material.one(system=EVIL)
+    return [
+        TableRow((EVIL, Ours(wanted, beside=number), Theirs(number), Ours(wanted, "proven"))),
+        TableRow(("other", Ours(cell("dgd", "mnist", 1.0)), Theirs(number, "verdict"), 3.5), rule=True),
+        TableRow(("third", Ours(cell("dgd", "fmnist", 10.0)), Theirs(None), Ours(wanted, "audited")), rule=True),
+    ]
+
+
+def panels(material: Material) -> list[Panel | PicturePanel]:
+    points = tuple(Point(x, Ours(cell("dgd", "mnist", x))) for x in (1.0, 10.0))
+    lines = (
+        Series("ours", points, 0), Series("theirs", (Point(10.0, Theirs(material.one(system=EVIL))),), 0, "theirs"),
+        Series("curve", (Point(1.0, 2.0), Point(10.0, 90.0)), 1, "formula"),
+    )  # fmt: skip
+    bars = tuple(Series(name, (Point("a", Ours(Cell("dgd", "mnist", 10.0))), Point("b", 3.0)), slot)
+                 for slot, name in enumerate(("one", "two")))  # fmt: skip
+    return [
+        Panel("lines", "x", "y", lines, x_scale="log"),
+        Panel("bars", "x", "y", bars, form="bars"),
+        Panel("nothing", "x", "y", (), gap="no record holds it"),
+        PicturePanel("sheet", (Picture("none", cell("dgd", "mnist", 10.0)),)),
+    ]
+
+
+TABLE = TableSpec("I", "A table of 5 & more", "It says.", ("name", "ours", "theirs", "ε"), rows, lambda m: ("We see.",))
+FIGURE = FigureSpec("2", "A figure", "It says.", panels, columns=2)
+PAPER = Paper("test", "Test (2026)", (TABLE,), (FIGURE,))
+
+
+def evidence() -> Evidence:
+    good = [
+        record(method="dgd", key=f"k{seed}", seed=seed, accuracy=0.9 - seed / 10, bypasses=(EVIL,)) for seed in (0, 1)
+    ]
+    return Evidence([*good, failed("no | memory", method="dgd", dataset="fmnist")])
+
+
+def made(out: Path, spec: Any = TABLE) -> build.Artefact:
+    return build.make_artefact(PAPER, spec, evidence(), [printed()], out)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_in_three_formats(tmp_path: Path) -> None:
+    artefact = made(tmp_path)
+    assert (artefact.filled, artefact.wanted) == (2, 5)
+    folder = tmp_path / "test"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "table-I.caption.md", "table-I.csv", "table-I.md", "table-I.tex",
+    ]  # fmt: skip
+    lines = (folder / "table-I.md").read_text().splitlines()
+    assert "| 85.00 ± 7.07 (2 seeds, quick) | 97.40 | ∞ |" in lines[4]
+    assert lines[5] == "| other | not run | unsound | 3.5 |"
+    assert lines[6] == "| third | failed | – | not audited |"
+    table = list(csv.reader(io.StringIO((folder / "table-I.csv").read_text())))
+    assert table[0] == ["name", "ours", "theirs", "ε"]
+    assert table[2] == ["other", "not run", "unsound", "3.5"]
+
+
+def test_strange_text_stays_text(tmp_path: Path) -> None:
+    artefact = made(tmp_path)
+    page, sheet, tex = (path.read_text() for path in artefact.files[:3])
+    row = page.splitlines()[4]
+    assert row.replace("\\|", "").count("|") == 5
+    assert "<b>" not in page + artefact.caption
+    assert "<i>" not in artefact.caption
+    assert next(csv.reader(io.StringIO(sheet.split("\n", 1)[1])))[0].startswith("'=cmd")
+    (line,) = [line for line in tex.splitlines() if "cmd" in line]
+    assert line.endswith("\\\\")
+    assert r"\& \textless{}b\textgreater{}\$5\_\%\{\}\textasciitilde{}\textasciicircum{}\#\textbackslash{} @a b" in line
+    assert line.count(" & ") == 3
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", " =1"])
+def test_csv_holds_no_formulas(text: str) -> None:
+    assert list(csv.reader(io.StringIO(csv_text(["a"], [[text]]))))[1][0].startswith("'")
+
+
+def test_csv_keeps_numbers_and_gaps() -> None:
+    assert csv_text(["a", "b", "c", "d"], [[-1.5, None, float("inf"), 3]]) == "a,b,c,d\n-1.5,,inf,3\n"
+
+
+def test_latex_keeps_what_readers_know() -> None:
+    assert latex("ε ≤ 5 ± 1 – ∞") == r"$\varepsilon$ $\le$ 5 $\pm$ 1 -- $\infty$"
+    table = latex_table(["a", "b"], [["[x]", "y"], ["1", "2"]], [False, True], "A_b", "t")
+    assert "\\begin{tabular}{ll}" in table
+    assert "{}[x] & y \\\\\n\\midrule\n{}1 & 2 \\\\" in table
+    assert table.count("{") == table.count("}")
+    assert "\\caption{A\\_b}" in table
+
+
+def test_markdown_pipes_are_escaped() -> None:
+    assert markdown_table(["a|b"], [["c|d"]]) == "| a\\|b |\n|---|\n| c\\|d |\n"
+
+
+def test_a_row_of_another_length_is_a_bug_that_is_named(tmp_path: Path) -> None:
+    spec = TableSpec("9", "t", "s", ("a", "b"), lambda material: [TableRow(("only one",))])
+    with pytest.raises(BenchError, match="table 9: a row has 1 entries, not 2"):
+        made(tmp_path, spec)
+
+
+# --- captions and figures ---------------------------------------------------------------------------------------------
+
+
+def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
+    caption = made(tmp_path).caption
+    for words in (
+        "It says.",
+        "We see.",
+        "here 85.00 ± 7.07 (2 seeds, quick), printed 97.40 (-12.40)",
+        "unsound. because \\| of",
+        "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | – | 85.00 ± 7.07 | 0, 1 | quick |",
+        "2 of 5 numbers of ours are there.",
+        "- dgd on fmnist, eps 10 claimed: failed: no \\| memory",
+        "python -m bench run --methods dgd --datasets mnist --eps 1 --seeds 0,1,2\n",
+        "python -m bench audit --methods dgd\n",
+    ):
+        assert words in caption
+
+
+def test_runs_come_before_audits_and_each_command_once(tmp_path: Path) -> None:
+    found = made(tmp_path).missing
+    commands = build.commands_of([*found, *found])
+    assert [command.split()[3] for command in commands] == ["run", "run", "audit"]
+
+
+def test_runs_that_differ_in_epsilon_are_one_command() -> None:
+    run = "python -m bench run --methods dgd"
+    told = [f"{run} --eps 10 --seeds 0", f"{run} --seeds 0", f"{run} --eps 2.5 --seeds 0", f"{run} --eps 1 --seeds 1"]
+    assert build.commands_of([papers.Missing("a", "not run", (command,)) for command in told]) == [
+        f"{run} --eps 2.5,10 --seeds 0",
+        f"{run} --seeds 0",
+        f"{run} --eps 1 --seeds 1",
+    ]
+
+
+def test_a_figure_and_its_points(tmp_path: Path) -> None:
+    artefact = made(tmp_path, FIGURE)
+    pdf, png, points = artefact.files[:3]
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    table = list(csv.DictReader(io.StringIO(points.read_text())))
+    assert tuple(table[0]) == POINT_COLUMNS
+    assert [(r["series"], r["whose"], r["x"], r["y"], r["missing"]) for r in table[:4]] == [
+        ("ours", "ours", "1", "", "not run"),
+        ("ours", "ours", "10", "85", ""),
+        ("theirs", "theirs", "10", "97.4", ""),
+        ("curve", "formula", "1", "2", ""),
+    ]
+    assert (table[1]["seeds"], table[1]["spread"], table[1]["keys"], table[1]["proven"]) == (
+        "2", "7.07107", "k0; k1", "inf",
+    )  # fmt: skip
+    assert "file is not beside its record" in table[-1]["missing"]
+
+
+def test_figures_tell_no_date_and_no_program_and_embed_their_fonts(tmp_path: Path) -> None:
+    pdf, png = made(tmp_path, FIGURE).files[:2]
+    text = pdf.read_bytes()
+    for word in (b"CreationDate", b"ModDate", b"atplotlib", b"/Type3"):
+        assert word not in text
+    assert b"/CIDFontType2" in text or b"/TrueType" in text
+    assert b"oftware" not in png.read_bytes()
+
+
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
+    """Whatever the order of hashes and the folder."""
+    code = (
+        "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/reports/papers']; "
+        "import test_output as t; "
+        "from reports.papers.build import index_text; "
+        "out = Path(sys.argv[1]); a = [t.made(out), t.made(out, t.FIGURE)]; "
+        "(out / 'index.md').write_text(index_text(a, ['w']))"
+    )
+    bytes_ = []
+    for seed in ("0", "1"):
+        out = tmp_path / seed
+        subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=_environment(PYTHONHASHSEED=seed))
+        bytes_.append({path.relative_to(out): path.read_bytes() for path in sorted(out.rglob("*.*"))})
+    assert len(bytes_[0]) == 9
+    assert bytes_[0] == bytes_[1]
+    assert not any(str(tmp_path).encode() in data for data in bytes_[0].values())
+
+
+def _environment(**changes: str) -> dict[str, str]:
+    import os
+
+    return {**os.environ, **changes}
+
+
+def test_a_part_of_a_figure_without_records_is_drawn(tmp_path: Path) -> None:
+    empty = build.make_artefact(PAPER, FIGURE, Evidence(), [], tmp_path)
+    assert empty.filled == 0
+    assert empty.files[0].exists()
+    assert all(row[4] is None for row in point_rows(panels(Material(Evidence(), [])), Material(Evidence(), []))[:3])
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", "report", *words], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = RunDir(tmp_path_factory.mktemp("report") / "runs").create()
+    kept: list[Record] = [record(seed=seed, key=f"p{seed}") for seed in range(3)]
+    for one in [*kept, record(key="nan", method="dgd", accuracy=float("nan"))]:
+        run_dir.write_record(one)
+    (run_dir.records_path / "torn.json").write_text("{")
+    return run_dir.path
+
+
+def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
+    done = bench("--paper", "pate", "--table", "4", "--figure", "3", "--runs", str(runs), "-o", str(tmp_path), "-q")
+    assert done.returncode == 0, done.stderr
+    for words in ("table 4", "figure 3", "0 of 18", "no cells", "python -m bench run --methods pate"):
+        assert words in done.stdout
+    assert "torn.json is damaged" in done.stderr
+    assert "refused: nan: its accuracy is nan" in done.stderr
+    index = (tmp_path / "index.md").read_text()
+    assert "![Gap between the two largest votes, by the number of teachers](pate/figure-3.png)" in index
+    assert "torn.json" in index
+    assert (runs / "records" / "torn.json").exists()
+
+
+def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
+    import json
+
+    done = bench("--paper", "pate", "--table", "4", "--runs", str(runs), "-o", str(tmp_path), "--json")
+    told = json.loads(done.stdout)
+    (table,) = told["artefacts"]
+    assert (table["paper"], table["number"], table["wanted"]) == ("pate", "4", 18)
+    assert all(command.startswith("python -m bench ") for command in told["commands"])
+    assert len(told["warnings"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--paper", "dgd"), "name what to draw: --figure N, --table N or --all"),
+        (("--figure", "3"), "need --paper, one of: dgd"),
+        (("--paper", "dgd", "--all", "--table", "I"), "either --all, or --figure and --table"),
+        (("--paper", "dgf", "--all"), "Did you mean 'dgd'?"),
+        (("--paper", "dgd", "--figure", "1"), "Accepted: 3, 4, 5, 6, 7, 8, 9."),
+        (("--paper", "dgd", "--table", "7"), "dgd has no table '7'"),
+        (("--paper", "dgd", "--table", "I", "--runs", "/nowhere/at/all"), "no such run directory"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    from bench.cli.main import app
+
+    with pytest.raises(BenchError) as caught:
+        app(["report", *words, "-o", str(tmp_path / "out")], standalone_mode=False)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_has_no_traceback(tmp_path: Path) -> None:
+    done = bench("--paper", "dgd", "--figure", "1", "-o", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: dgd has no figure '1'")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "same"), [("I", "1"), ("ii", "2"), ("IX", "9"), ("3", "3"), ("queries", "queries")])
+def test_roman_numbers_are_numbers(number: str, same: str) -> None:
+    assert papers.plain_number(number) == same

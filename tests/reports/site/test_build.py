@@ -1,0 +1,392 @@
+"""The site of the leaderboard: rows and pages from records alone, links that lead somewhere, text that stays text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from bench.cli.main import app
+from bench.results.record import Sheet
+from bench.results.run_dir import RunDir
+from bench.results.text import epsilon_text
+from helpers.records import record
+from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, source
+from reports.leaderboard import build_board, to_markdown
+from reports.reported.numbers import Verdict
+from reports.site import record_pages as site_pages
+from reports.site.best_rows import glance
+from reports.site.build import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
+from reports.site.method_docs import method_sources
+from reports.site.rows import Material, Ranking, attack_figure, page_name, rankings
+from reports.site.svg import axis_of, row_picture, row_place
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("board")
+    write_site(folder, source())
+    return folder / "site"
+
+
+def of(everything: Source) -> list[Ranking]:
+    attacks: dict[str, list[object]] = {}
+    for found in everything.attacks:
+        attacks.setdefault(found.student, []).append(found)
+    by_key = {r.key: r for r in everything.records}
+    audited = frozenset(audit.student for audit in everything.audits)
+    return rankings(Material(everything.board, by_key, attacks, audited, everything.reported))  # type: ignore[arg-type]
+
+
+def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
+    assert dead_links(site) == []
+    assert len(list(site.rglob("*.html"))) > 12
+
+
+def test_every_number_of_ours_leads_to_its_record(site: Path) -> None:
+    for ranking in of(source()):
+        for row in ranking.rows:
+            if row.ours:
+                assert all(f.href.startswith("records/") for f in (row.claimed, row.proven, row.cost, *row.seeds))
+    row = next(row for ranking in of(source()) for row in ranking.rows if row.name == "pate" and row.ours)
+    assert [seed.text for seed in row.seeds] == ["0", "1", "2"]
+    assert len({seed.href for seed in row.seeds}) == 3
+    assert row.drop.href == "records/" + page_name("mnist-nonprivate-None-s0") + ".html"
+    (line,) = [line for line in source().board.rows if line.method == "pate"]
+    assert line.audited
+    assert row.audited.text == epsilon_text(line.audited, "down")
+    assert row.audited.href.endswith("#audits")
+
+
+def test_units_never_share_a_ranking() -> None:
+    found = {(r.dataset, r.unit): {row.name for row in r.rows} for r in of(source())}
+    assert set(found) == {("mnist", "record"), ("mnist", "client"), ("mnist", "query-label"), ("svhn", "record")}
+    assert found["mnist", "client"] == {"fed-dpsd"}
+    assert found["mnist", "query-label"] == {"dpsd-label"}
+
+
+def test_reported_rows_are_told_apart_and_have_no_number(site: Path) -> None:
+    (ranking,) = [r for r in of(source()) if (r.dataset, r.unit) == ("mnist", "record")]
+    theirs = [row for row in ranking.rows if not row.ours]
+    assert len(theirs) == 4  # the drop is no accuracy, svhn another ranking
+    assert {(row.rank, row.proven.text) for row in theirs} == {(None, "–")}
+    assert all(("hollow" in row.picture) == math.isfinite(row.point.claimed) for row in theirs)
+    ranks = [row.rank for row in ranking.rows if row.ours]
+    finite = [rank for rank in ranks if rank is not None]
+    assert finite == list(range(1, len(finite) + 1))
+    assert len(finite) == 3
+    page = (site / "index.html").read_text()
+    for said in (
+        "reported in DGD Tab.\u00a0I",
+        "reported in PATE, text",
+        "the generator sees a classifier (Section III)",
+    ):
+        assert said in page
+    rows = [a for a in Page(page).of("tr") if a.get("class") == "reported"]
+    assert {row["data-source"] for row in rows} == {"reported"}
+
+
+def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path) -> None:
+    def picture(claimed: float, proven: float) -> str:
+        return row_picture("", claimed=claimed, proven=proven, audited=None)
+
+    assert 'class="c"' in picture(10.0, 4.0)
+    assert "<circle" in picture(10.0, 4.0)
+    assert 'class="u"' in picture(1.0, 29.0)
+    assert "<circle" not in picture(1.0, 29.0)
+    assert "open" in picture(1.0, math.inf)
+    assert "open" not in picture(1.0, 1.8e7), "finite, however large, is not none"
+    rows = {row.name: row for ranking in of(source()) for row in ranking.rows if row.ours}
+    assert (rows["pate"].uncovered, rows["dpsd"].uncovered, rows["dgd"].uncovered) == (False, True, True)
+    assert not rows["nonprivate"].uncovered, "it claims nothing"
+    assert "not covered" in (site / "index.html").read_text()
+
+
+def test_epsilon_has_its_place_on_the_axis() -> None:
+    assert row_place(0.0) == row_place(0.01) < row_place(0.1) < row_place(1000.0) < row_place(1001.0)
+    assert row_place(10.0) - row_place(1.0) == pytest.approx(row_place(1.0) - row_place(0.1))
+    axis = axis_of([0.5, 29.0, 1.8e7, math.inf])
+    assert (axis.low, axis.high, axis.beyond) == (-1, 3, True)
+    assert axis.place(10.0) == pytest.approx(1.0)
+    assert axis.high < axis.place(1.8e7) < axis.place(math.inf) < axis.end
+    assert axis_of([]).beyond is False
+
+
+def test_texts_of_records_stay_text(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = Page(path.read_text())
+        assert [a.get("src", "").rsplit("/", 1)[-1] for a in page.of("script")] == ["board.js"], path
+        assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes), path
+        assert "49" not in page.text.split("=HYPERLINK")[0][-40:], "a template ran inside a text"
+    method = Page((site / "methods" / f"{page_name(NASTY)}.html").read_text())
+    assert "<script>alert(1)</script></script><!-- " in method.text
+    record_page = Page((site / "records" / "nasty.html").read_text())
+    assert record_page.text.count("{{ 7*7 }}") >= 6
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+@settings(max_examples=50)
+def test_names_of_pages_are_safe_and_differ(one: str, other: str) -> None:
+    for name in (page_name(one), page_name(other)):
+        assert 0 < len(name) <= 150
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._+-~")
+        assert not name.startswith(".")
+    assert (page_name(one) == page_name(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "a/b", "..", ".", "", "con\\aux", "A", "x" * 400, "naïve", "a\0b"]
+)
+def test_hostile_names_stay_in_their_folder(name: str, tmp_path: Path) -> None:
+    found = [record(method=name, key=name or "none")]
+    write_site(tmp_path / "board", Source(build_board(found), found))
+    assert dead_links(tmp_path / "board" / "site") == []
+    assert {path.name for path in tmp_path.iterdir()} == {"board"}
+    assert {path.name for path in (tmp_path / "board").iterdir()} == {"site"}
+
+
+def test_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    one = dict(build_site(source(), tmp_path))
+    turned = source()
+    turned.records, turned.attacks = turned.records[::-1], turned.attacks[::-1]
+    turned.board = build_board(turned.records, turned.audits)
+    other = dict(build_site(turned, tmp_path / "elsewhere"))
+    assert one.keys() == other.keys()
+    assert [name for name in one if one[name] != other[name]] == []
+    assert str(tmp_path).encode() not in b"".join(one.values())
+
+
+def test_pages_of_a_former_build_go_and_nothing_else(tmp_path: Path) -> None:
+    write_site(tmp_path, source())
+    site, outside = tmp_path / "site", tmp_path / "outside.html"
+    outside.write_text("mine")
+    (site / "records" / "mine.html").write_text("mine")
+    listed = json.loads((site / LIST).read_text())
+    listed["files"] += ["../outside.html", str(outside)]
+    (site / LIST).write_text(json.dumps(listed))
+    (site / PLOTLY).unlink()  # as in a committed copy
+    left = [record(method="alone")]
+    names = write_site(tmp_path, Source(build_board(left), left))
+    assert not (site / "records" / "nasty.html").exists()
+    assert (site / "records" / "mine.html").exists()
+    assert outside.exists()
+    assert set(json.loads((site / LIST).read_text())["files"]) | {LIST} == set(names)
+
+
+def test_a_site_without_plotly_lacks_those_two_files_alone(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        assert "plotly" not in path.read_text().lower()
+    assert PLOTLY_IS_HERE.rsplit("/", 1)[-1] in (site / "assets" / "board.js").read_text()
+    assert (site / PLOTLY).stat().st_size > 1_000_000
+
+
+def test_raw_json_is_linked_beside_the_records_and_copied_elsewhere(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs").create()
+    found = [record(), record(method="b")]
+    for one in found:
+        (run.records_path / f"{one.key}.json").write_text(one.to_json())
+    homes = {one.key: run.path for one in found}
+    write_site(run.path, Source(build_board(found), found, homes=homes))
+    page = run.path / "site" / "records" / f"{page_name(found[0].key)}.html"
+    assert any(link.startswith("../../records/") for link in Page(page.read_text()).links)
+    assert not (run.path / "site" / "raw").exists()
+    write_site(tmp_path / "out", Source(build_board(found), found, homes=homes))
+    assert len(list((tmp_path / "out" / "site" / "raw" / "records").iterdir())) == 2
+    assert dead_links(run.path / "site") + dead_links(tmp_path / "out" / "site") == []
+
+
+@pytest.mark.parametrize(("honest", "shown"), [(True, 1), (False, 0)])
+def test_released_images_are_copied_where_they_are_what_the_record_says(
+    honest: bool, shown: int, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "runs").create()
+    data = b"\x89PNG of no image"
+    (run.released_path / "a.png").write_bytes(data)
+    digest = hashlib.sha256(data if honest else b"another").hexdigest()
+    found = [record(sheet=Sheet(file="released/a.png", sha256=digest))]
+    write_site(run.path, Source(build_board(found), found, homes={found[0].key: run.path}))
+    assert len(list((run.path / "site").glob("images/*.png"))) == shown
+    page = Page((run.path / "site" / "methods" / "pate.html").read_text())
+    assert len(page.of("img")) == shown
+    assert all(image["alt"] for image in page.of("img"))
+
+
+def test_attacks_show_the_strongest_with_power_or_say_that_none_has() -> None:
+    everything = source()
+    pate, dpsd = records()[0].key, records()[3].key
+    attacks = {pate: everything.attacks[:2], dpsd: everything.attacks[2:]}
+    strong = attack_figure("inversion", [pate], attacks)
+    assert (strong.text, strong.powerless) == ("25.0", False)
+    assert "[10.0, 40.0]" in strong.more
+    assert "1 more without power" in strong.note
+    weak = attack_figure("inversion", [dpsd], attacks)
+    assert (weak.text, weak.powerless, weak.note) == ("no power", True, NASTY)
+    assert attack_figure("membership", [pate], attacks).text == "–"
+    broken = {pate: [attack(pate, targets={})]}
+    assert attack_figure("inversion", [pate], broken).powerless
+
+
+def test_a_nan_accuracy_is_refused_by_name_and_the_rest_is_shown(tmp_path: Path) -> None:
+    found = [record(), record(method="worse", accuracy=math.nan), record(method="odd", proven=math.nan)]
+    board = build_board(found)
+    assert [row.method for row in board.rows] == ["pate"]
+    assert [key.split("-")[1] for key, _ in board.refused] == ["odd", "worse"]
+    assert "mnist-worse-10.0-s0" in to_markdown(board)
+    assert "nan" not in to_markdown(board).split("## Not shown")[0]
+    write_site(tmp_path, Source(board, found))
+    index = Page((tmp_path / "site" / "index.html").read_text())
+    assert "its accuracy is nan" in index.text
+    assert dead_links(tmp_path / "site") == []
+
+
+def test_ledger_folds_events_that_repeat() -> None:
+    one = record()
+    assert one.privacy is not None
+    events = [{"kind": "gaussian", "sigma": 1.0}] * 300 + [{"kind": "lnmax", "gamma": 0.1}]
+    one = one.model_copy(update={"privacy": one.privacy.model_copy(update={"events": events})})
+    rows = site_pages.ledger_table(one).rows
+    assert [row[:2] for row in rows] == [("300 ×", "gaussian"), ("1 ×", "lnmax")]
+
+
+def test_command_is_the_recorded_one_or_says_what_it_lacks() -> None:
+    command, remark = site_pages.command_of(record(method="a b", epsilon=None, overrides=None))
+    assert command == ("python -m bench run --methods 'a b' --datasets mnist --seeds 0")
+    assert "--set" in remark
+
+
+def test_docstrings_become_paragraphs() -> None:
+    found = site_pages.paragraphs("A ``code``\nline.\n\n<b> & :mod:`bench.experiments.run`\n\n- a list\n- of two")
+    assert found[0] == (False, "A <code>code</code> line.")
+    assert found[1] == (False, "&lt;b&gt; &amp; <code>bench.experiments.run</code>")
+    assert found[2][0]
+
+
+def test_methods_are_read_and_not_run(tmp_path: Path) -> None:
+    from bench.interface.registry import METHODS
+
+    found = method_sources()
+    assert set(found) == set(METHODS.names())
+    assert {"pate", "dpsd", "fed-dpsd", "pate-bayes"} <= set(found)
+    assert found["dpsd"].citation
+    assert found["pate"].text
+    (tmp_path / "bad.py").write_text("def broken(:")
+    (tmp_path / "good.py").write_text(
+        '"""About."""\nraise SystemExit\n@register_method("x")\nclass X:\n    """Short."""\n'
+        "    unit = PrivacyUnit.QUERY_LABEL\n"
+    )
+    (only,) = method_sources(tmp_path).values()
+    assert (only.name, only.text, only.about, only.unit) == ("x", "About.", "Short.", "query-label")
+
+
+def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) -> None:
+    page = Page((site / "methods" / "dgd.html").read_text())
+    assert "the generator sees a classifier (Section III)" in page.text
+    assert "drop 1.2" in page.text, "numbers that are no accuracies stand there too"
+    row = next(
+        r for ranking in of(source(reported=[reported(verdict=Verdict.IMPOSSIBLE)])) for r in ranking.rows if not r.ours
+    )
+    assert row.uncovered
+    assert row.verdict == "impossible as claimed"
+
+
+def test_the_site_needs_no_torch_and_no_method() -> None:
+    code = (
+        "import sys, reports.site.build, reports.reported.numbers; "
+        "print([m for m in ('torch', 'timm', 'methods', 'attacks', 'plotly') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def leaderboard(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["leaderboard", *words])
+    return done.exit_code, done.stderr, str(done.exception or "")
+
+
+def test_command_writes_the_site_and_warns_of_what_it_does_not_show(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs").create()
+    for one in (record(), record(method="worse", accuracy=math.nan)):
+        (run.records_path / f"{one.key}.json").write_text(one.to_json())
+    code, err, _ = leaderboard(str(run.path))
+    assert code == 0
+    assert "warning: mnist-worse-10.0-s0 is not shown: its accuracy is nan" in err
+    assert dead_links(run.path / "site") == []
+    assert "reported in DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
+
+
+def test_command_without_records_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, why = leaderboard(str(tmp_path / "empty"))
+    assert code
+    assert "no records in" in why
+    assert "bench run --out" in why
+    assert not (tmp_path / "empty" / "site").exists()
+    monkeypatch.chdir(tmp_path)
+    _, _, why = leaderboard()
+    assert "no run directory is given" in why
+    home = RunDir(tmp_path / "leaderboards").create()
+    (home.records_path / f"{record().key}.json").write_text(record().to_json())
+    assert leaderboard()[0] == 0
+    assert (tmp_path / "leaderboards" / "site" / "index.html").is_file()
+
+
+def test_records_that_cannot_be_read_are_named_and_stay_where_they_are(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run").create()
+    newer = run.records_path / f"{record().key}.json"
+    newer.write_text(record().to_json().replace('"schema_version": 2', '"schema_version": 99'))
+    code, _, why = leaderboard(str(run.path))
+    assert code
+    assert "no record can be read" in why
+    assert "schema version 99, this program reads up to 2" in why
+    assert newer.name in why
+    assert newer.exists()
+    (run.records_path / f"{record(seed=1).key}.json").write_text(record(seed=1).to_json())
+    code, err, _ = leaderboard(str(run.path))
+    assert code == 0
+    assert f"warning: {newer.name} is damaged (schema version 99" in err
+    assert newer.exists()
+
+
+def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None:
+    found = [
+        record(method="cheap", claimed=1.0, proven=0.9, accuracy=0.8),
+        record(method="dear", claimed=10.0, proven=9.0, accuracy=0.9),
+        record(method="far", claimed=1.0, proven=1.8e7, accuracy=0.99),
+        record(method="dgd", bypasses=("it saw everything",), accuracy=0.98),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, bypasses=("all",), accuracy=0.97),
+    ]
+    (line,) = glance(of(Source(build_board(found), found, reported=[reported(), reported(dataset="svhn")])))
+    names = [best and best.row.name for best in line.cells]
+    assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
+    small = [best.small for best in line.cells if best][2:]
+    assert small[0].startswith("proven 9.00, 1 seed")
+    assert small[1].startswith("1 seed")
+    assert (line.ranking.dataset, line.reported) == ("mnist", 1)
+    (far,) = glance(of(Source(build_board(found[2:3]), found[2:3])))
+    assert far.cells == (None,) * 4
+    assert "none ran" in (site / "index.html").read_text()
+
+
+def test_what_an_audit_contradicts_is_nobodys_best() -> None:
+    one = record(claimed=1.0, proven=0.5)
+    board = build_board([one], [audit(one.key)])
+    assert board.rows[0].audited is not None
+    assert board.rows[0].audited > board.rows[0].proven
+    (line,) = glance(of(Source(board, [one], [audit(one.key)])))
+    assert line.cells == (None,) * 4
+
+
+def test_a_method_page_shows_a_run_on_the_first_data_set(tmp_path: Path) -> None:
+    found = [record(dataset="att-faces-a"), record(dataset="mnist")]
+    write_site(tmp_path, Source(build_board(found), found))
+    text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
+    assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
+    assert f"Below: one run, {found[1].key}" in text

@@ -1,0 +1,98 @@
+"""The order of a ranking's rows, and how methods look in its plot."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.results.run_dir import RunDir
+from helpers.paths import ROOT
+from helpers.records import record
+from helpers.site import Page, reported
+from reports.leaderboard import build_board
+from reports.site.build import Source, write_site
+from reports.site.rows import Material, rankings
+from reports.site.svg import COLOURS, ONLY_REPORTED, looks
+
+
+def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) -> None:
+    found = [
+        record(method="dear", epsilon=10.0, accuracy=0.99),
+        record(method="strong", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.90),
+        record(method="weak", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.80),
+        record(method="nonprivate", epsilon=None, claimed=math.inf, accuracy=1.0, bypasses=("all",)),
+    ]
+    theirs = [reported(epsilon=1.0, value=99.9), reported(epsilon=None, value=99.8), reported(epsilon=3.0)]
+    everything = Source(build_board(found), found, reported=theirs)
+    (ranking,) = rankings(Material(everything.board, {r.key: r for r in found}, {}, frozenset(), theirs))
+    assert [(str(row.budget), row.name, row.rank) for row in ranking.rows] == [
+        ("epsilon 1 (claimed)", "strong", 1),
+        ("epsilon 1 (claimed)", "weak", 2),
+        ("epsilon 1 (claimed)", "dgd", None),
+        ("epsilon 3 (claimed)", "dgd", None),
+        ("epsilon 10 (claimed)", "dear", 1),
+        ("without privacy", "nonprivate", None),
+        ("epsilon not stated", "dgd", None),
+    ]
+    write_site(tmp_path, everything)
+    text = Page((tmp_path / "site" / "index.html").read_text()).text
+    table = text[text.index("remarks", text.index("adjacency")) :]
+    heads = ["epsilon 1 (", "strong", "weak", "epsilon 3 (", "epsilon 10 (", "dear", "without privacy", "nonprivate"]
+    assert sorted(heads, key=table.index) == heads
+
+
+def test_methods_of_the_committed_board_differ_in_colour_or_symbol() -> None:
+    page = Page((ROOT / "leaderboards" / "site" / "index.html").read_text())
+    committed = RunDir(ROOT / "leaderboards").read_records(set_aside=False).found
+    methods = {row.method for row in build_board(committed).rows}
+    known = looks(methods)
+    assert len(set(known.values()) | {ONLY_REPORTED}) == len(methods) + 1 > 16
+    method_of = {row["id"]: row["data-method"] for row in page.of("tr") if row.get("data-method")}
+    drawn: dict[str, set[tuple[int, str]]] = {}
+    for mark in page.of("a"):
+        if (kinds := str(mark.get("class")).split())[0] == "pt":
+            name = str(method_of[mark["data-row"]])
+            drawn.setdefault(name, set()).add((int(kinds[1].removeprefix("k")), str(mark["data-symbol"])))
+    assert methods <= set(drawn)
+    assert all(drawn[name] == {known.get(name, ONLY_REPORTED)} for name in drawn), "the same in every ranking"
+
+
+def test_forty_methods_differ_and_have_the_same_look_in_any_order() -> None:
+    names = [f"method {i}" for i in range(40)]
+    assert len(set(looks(names).values())) == 40
+    assert looks(names) == looks(reversed(names))
+
+
+CVD = {
+    "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+"""What is seen of linear RGB by readers who lack a kind of cone (Machado et al. 2009, severity 1)."""
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
+    sheet = (ROOT / "reports" / "assets" / "board.css").read_text()
+    found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", sheet)
+    half = len(found) // 2
+    names = [name for name, _ in found[:half]]
+    assert sorted(names) == ["k0", *(f"k{i}" for i in range(1, COLOURS + 1)), "paper"]
+    assert [name for name, _ in found[half:]] == names
+    assert all(f".k{i} {{ color: var(--k{i}); }}" in sheet for i in range(COLOURS + 1))
+    rgb = [[int(text[i : i + 2], 16) / 255 for i in (0, 2, 4)] for _, text in found[theme * half :][:half]]
+    linear = np.array([[v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in one] for one in rgb])
+    light = linear @ [0.2126, 0.7152, 0.0722] + 0.05
+    paper = light[names.index("paper")]
+    assert min(np.maximum(light, paper)[1:] / np.minimum(light, paper)[1:]) > 3, "WCAG 1.4.11"
+    to_cones = [[0.4122, 0.5363, 0.0515], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    to_lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]  # Oklab
+    for kind, seen in CVD.items():
+        lab = np.cbrt(np.clip(linear[1:] @ np.array(seen).T, 0, 1) @ np.array(to_cones).T) @ np.array(to_lab).T
+        apart = np.linalg.norm(lab[:, None] - lab[None], axis=2) + np.eye(len(lab))
+        assert apart.min() > 0.1, kind

@@ -1,0 +1,172 @@
+"""The board as a pure function of records: groups, order, remarks, and text that stays text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import pytest
+
+from bench.core.types import Basis, PrivacyUnit
+from bench.results.text import epsilon_text
+from helpers.records import failed, provenance, record
+from reports.leaderboard import COLUMNS, build_board, cells_of, to_csv, to_markdown
+
+
+def test_seeds_are_one_row_with_mean_and_spread() -> None:
+    board = build_board([record(seed=s, accuracy=a) for s, a in enumerate((0.94, 0.95, 0.96))])
+    (row,) = board.rows
+    assert row.accuracy == pytest.approx(95.0)
+    assert row.spread == pytest.approx(1.0)
+    assert row.seeds == (0, 1, 2)
+    assert "95.00 ± 1.00" in cells_of(row)
+
+
+def test_configs_budgets_and_presets_are_rows_of_their_own() -> None:
+    rows = build_board(
+        [
+            record(), record(config={"queries": 1}), record(epsilon=1.0), record(preset="paper"),
+            record(noise="secure"), record(dataset_revision="sha256:1"),
+        ]
+    ).rows  # fmt: skip
+    assert len(rows) == 6
+
+
+def test_another_precision_is_another_row_that_says_so() -> None:
+    """It is not another seed: means over the two would be of neither."""
+    rows = build_board([record(accuracy=0.9), record(accuracy=0.8, precision="bf16")]).rows
+    assert sorted(row.accuracy for row in rows) == [80.0, 90.0]
+    assert [len(row.seeds) for row in rows] == [1, 1]
+    assert sorted("teachers in bf16" in row.remarks for row in rows) == [False, True]
+
+
+def test_units_and_data_sets_never_share_a_table() -> None:
+    board = build_board([record(), record(unit=PrivacyUnit.LABEL, method="b"), record(dataset="fmnist")])
+    assert set(board.tables()) == {("mnist", "record"), ("mnist", "label"), ("fmnist", "record")}
+
+
+def test_finite_proven_comes_first_then_accuracy() -> None:
+    board = build_board(
+        [
+            record(method="open", accuracy=0.99, bypasses=("it saw everything",)),
+            record(method="weak", accuracy=0.80),
+            record(method="strong", accuracy=0.90),
+        ]
+    )
+    assert [row.method for row in board.tables()["mnist", "record"]] == ["strong", "weak", "open"]
+    assert math.isinf(board.rows[-1].proven)
+    assert "it saw everything" in board.rows[-1].remarks
+
+
+def test_rows_compete_within_the_budget_that_was_asked_for() -> None:
+    found = [
+        record(method="dear", epsilon=10.0, accuracy=0.99),
+        record(method="exact", epsilon=1.0, accuracy=0.98, basis=Basis.PROVEN),
+        record(method="open", epsilon=1.0, accuracy=0.97, bypasses=("it saw everything",)),
+        record(method="weak", epsilon=1.0, accuracy=0.80),
+        record(method="strong", epsilon=1.0, accuracy=0.90),
+        record(method="tiny", epsilon=0.2, accuracy=0.30),
+        record(method="nonprivate", epsilon=None, accuracy=1.0, bypasses=("all",)),
+        record(method="transfer", epsilon=None, accuracy=0.95, bypasses=("all",), basis=Basis.PROVEN),
+    ]
+    board = build_board(found)
+    wanted = ["tiny", "strong", "weak", "open", "exact", "dear", "nonprivate", "transfer"]
+    assert [row.method for row in board.tables()["mnist", "record"]] == wanted
+    assert [row["method"] for row in csv.DictReader(io.StringIO(to_csv(board)))] == wanted
+    page = to_markdown(board)
+    assert sorted(wanted, key=lambda name: page.index(f"| {name} |")) == wanted
+    assert [str(row.budget) for row in board.rows][3:] == [
+        "epsilon 1 (claimed)", "epsilon 1 (proven)", "epsilon 10 (claimed)", "without privacy", "without privacy",
+    ]  # fmt: skip
+
+
+def test_proven_above_claimed_is_said() -> None:
+    (row,) = build_board([record(claimed=1.0, proven=28.8)]).rows
+    assert "proven > claimed" in row.remarks
+    (row,) = build_board([record(claimed=10.0, proven=4.0)]).rows
+    assert row.remarks == ()
+
+
+def test_drop_from_the_baseline_of_the_same_data_and_preset() -> None:
+    board = build_board(
+        [
+            record(accuracy=0.95),
+            record(method="nonprivate", epsilon=None, accuracy=0.98, bypasses=("all",)),
+            record(method="nonprivate", epsilon=None, accuracy=0.50, bypasses=("all",), preset="paper"),
+            record(method="nonprivate", epsilon=None, accuracy=0.99, bypasses=("all",), config={"records": 500}),
+            record(dataset="fmnist"),
+        ]
+    )
+    drops = {(row.dataset, row.method, row.preset): row.drop for row in board.rows}
+    assert drops["mnist", "pate", "quick"] == pytest.approx(3.0)
+    assert drops["fmnist", "pate", "quick"] is None
+
+
+def test_seeds_that_disagree_show_the_worst_epsilons() -> None:
+    (row,) = build_board([record(seed=0, proven=3.0, claimed=2.0), record(seed=1, proven=4.0, claimed=2.5)]).rows
+    assert (row.proven, row.claimed) == (4.0, 2.5)
+
+
+def test_strange_text_stays_text() -> None:
+    nasty = "<b>x</b> | `y`\n=HYPERLINK(1)"
+    board = build_board([record(public_data=nasty), failed(f"{nasty}\nsecond line")])
+    markdown = to_markdown(board)
+    assert "<b>" not in markdown
+    table = [line for line in markdown.splitlines() if line.startswith("| pate")]
+    assert len(table) == 1
+    assert len(table[0].replace("\\|", "").split("|")) == len(COLUMNS) + 2
+    (row,) = csv.DictReader(io.StringIO(to_csv(build_board([record(public_data="=1+1")]))))
+    assert row["public_data"] == "'=1+1"
+
+
+def test_csv_has_plain_numbers() -> None:
+    board = build_board([record(accuracy=0.5, bypasses=("x",)), record(seed=3, method="other")])
+    rows = list(csv.DictReader(io.StringIO(to_csv(board))))
+    assert {row["proven"] for row in rows} == {"inf", "4"}
+    assert float(rows[0]["accuracy"]) == pytest.approx(95)
+
+
+def test_same_records_in_any_order_give_the_same_bytes() -> None:
+    records = [record(seed=s, method=m, provenance=provenance()) for s in range(3) for m in ("a", "b")]
+    assert to_markdown(build_board(records)) == to_markdown(build_board(records[::-1]))
+    assert to_csv(build_board(records)) == to_csv(build_board(records[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "up", "down"),
+    [
+        (1.0, "1.00", "1.00"),
+        (1.0049, "1.01", "1.00"),
+        (0.004, "0.01", "0.00"),
+        (0.29, "0.29", "0.29"),
+        (17852421.2, "1.8e7", "1.7e7"),
+        (9990000.0, "1.0e7", "9.9e6"),
+        (99999.0, "99999.00", "99999.00"),
+    ],
+)
+def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: str) -> None:
+    assert (epsilon_text(epsilon, "up"), epsilon_text(epsilon, "down")) == (up, down)
+
+
+def test_no_records_is_said() -> None:
+    assert "No records" in to_markdown(build_board([]))
+
+
+def test_data_sets_that_most_papers_use_come_first() -> None:
+    names = ["att-faces-a", "digits", "cifar10", "movie-review", "fmnist", "mnist", "a-new-one"]
+    board = build_board([record(dataset=name) for name in names])
+    wanted = ["mnist", "fmnist", "cifar10", "att-faces-a", "movie-review", "a-new-one", "digits"]
+    assert [dataset for dataset, _ in board.tables()] == wanted
+    assert [row.dataset for row in board.rows] == wanted
+    assert to_markdown(board).index("## mnist,") < to_markdown(board).index("## att-faces-a,")
+
+
+def test_a_done_cell_without_accuracy_is_named() -> None:
+    whole = record()
+    board = build_board([whole.model_copy(update={"utility": None}), whole.model_copy(update={"privacy": None})])
+    assert board.rows == []
+    assert [why for _, why in board.refused] == [
+        "it is done, and states no accuracy",
+        "it is done, and states no epsilon",
+    ]
