@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from bench.core.progress import Stage
 from bench.core.seeds import seeded
+from bench.interface import as_float
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
-from bench.training.transforms import as_float
 
 SHIFT = 50.0
 """Added to logarithms of confidences in the published code; what is below 0 then is 0."""

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.core.seeds import seeded
+from bench.interface import FitSettings, as_float, fit
 from bench.models.feature_net import FeatureNet
-from bench.training.loop import Augment, FitSettings, fit
-from bench.training.transforms import as_float
+from bench.training.loop import Augment
 
 if TYPE_CHECKING:
-    from bench.core.types import Facts
+    from bench.interface import Facts
     from bench.training.checkpoint import Checkpoint
 
 FEW = 50

@@ -17,18 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from attacks._inversion import check_counts, images_digest
-from bench.core.errors import BenchError
 from bench.core.seeds import Streams, seeded
+from bench.interface import BenchError, as_float
 from bench.models.layers import Normalise
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 from bench.training.gan import GanGenerator
-from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
+    from bench.interface import Context
     from bench.storage.cache import Arrays
-    from bench.training.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 
 if TYPE_CHECKING:
-    from bench.core.types import PublicData
-    from bench.interface.target_model import Target
+    from bench.interface import PublicData, Target
 
 Loss = Literal["cross-entropy", "margin"]
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bench.core.config import setting
-from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
 from bench.core.torchvision_compat import allow_cpu_torchvision
+from bench.interface import BenchError, UnknownNameError, setting
 
 Perturb = Callable[[Tensor, Tensor], Tensor]
 """Takes images (n, channels, height, width) in [0, 1] and labels (n,), returns images of the same shape."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.core.types import Signals
+    from bench.interface import Signals
 
 
 def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

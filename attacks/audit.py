@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 from bench.privacy.bounds import (
     ManyRunBound,
     guesses_needed,

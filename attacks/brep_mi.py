@@ -19,17 +19,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks.gmi import QUICK_GAN, TINY_GAN
-from bench.core.config import setting
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.interface.target_model import Target
+    from bench.interface import Target
     from bench.training.gan import GanGenerator
 
 

@@ -16,16 +16,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from bench.interface.target_model import Target
+    from bench.interface import Target
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,9 @@ class DataFree(InversionAttack):
 
         from attacks._inversion import check_counts, class_tries
         from bench.core.seeds import seeded
+        from bench.interface import as_float, predict
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import GeneratorSettings, generate, train_generator
-        from bench.training.loop import predict
-        from bench.training.transforms import as_float
 
         check_counts(
             images_per_class=config.images_per_class, pool=config.pool, steps=config.steps, rate=config.rate,

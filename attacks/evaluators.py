@@ -18,17 +18,14 @@ import torch
 from torch import Tensor
 
 from attacks._evaluator_nets import Recipe, recipes
-from bench.core.errors import BenchError
 from bench.core.seeds import Streams
-from bench.models.build import features_and_logits
+from bench.interface import BenchError, as_float, features_and_logits
 from bench.models.feature_net import FeatureNet
-from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
-    from bench.core.types import Facts
+    from bench.interface import Context, Facts
     from bench.metrics.bootstrap import Estimate
     from bench.storage.cache import Arrays
-    from bench.training.context import Context
 
 VERSION = 1
 """Raised whenever the same images would give other evaluators."""

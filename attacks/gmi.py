@@ -17,18 +17,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from attacks._gan import Critic
-    from bench.interface.target_model import Target
+    from bench.interface import Target
     from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
@@ -136,7 +142,7 @@ def _descend(
     import torch
     from torch.nn import functional
 
-    from bench.training.transforms import shifted
+    from bench.interface import shifted
 
     noise = noise.clamp(-config.bound, config.bound).requires_grad_()
     optimizer = torch.optim.SGD([noise], config.rate, config.momentum, nesterov=config.momentum > 0)

@@ -26,19 +26,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    BenchError,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from attacks._decoder import Decoder
-    from bench.interface.target_model import Target
+    from bench.interface import Target
 
 
 @dataclass(frozen=True)

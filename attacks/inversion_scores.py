@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 from bench.metrics.bootstrap import Estimate, clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, kid, pairwise
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from attacks.evaluators import Committee
-    from bench.core.types import Reconstructions
+    from bench.interface import Reconstructions
 
 Labelled = tuple[Tensor, Tensor]
 """Images (n, channels, height, width) and labels int64 (n,)."""

@@ -11,11 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Access, Facts, Signals
-from bench.interface.attack import MembershipAttack
-from bench.interface.registry import register_attack
+from bench.interface import Access, BenchError, Facts, MembershipAttack, Signals, register_attack, setting
 
 if TYPE_CHECKING:
     import numpy as np

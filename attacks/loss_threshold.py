@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attacks._signals import log_probability
-from bench.core.types import Access, Facts, Signals
-from bench.interface.attack import MembershipAttack
-from bench.interface.registry import register_attack
+from bench.interface import Access, Facts, MembershipAttack, Signals, register_attack
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,18 +23,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    BenchError,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.interface.target_model import Target
+    from bench.interface import Target
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ class _Descent:
         """Return `views` versions of each image, one set after the other."""
         import torch
 
-        from bench.training.transforms import shifted
+        from bench.interface import shifted
 
         config = self._config
         views = images.repeat(config.views, 1, 1, 1)

@@ -17,17 +17,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.types import Access, Facts, Knowledge, PublicData, Reconstructions
-from bench.interface.attack import InversionAttack
-from bench.interface.registry import register_attack
-from bench.training.context import Context
+from bench.interface import (
+    Access,
+    Context,
+    Facts,
+    InversionAttack,
+    Knowledge,
+    PublicData,
+    Reconstructions,
+    register_attack,
+    setting,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.interface.target_model import Target
+    from bench.interface import Target
     from bench.training.gan import GanGenerator
 
 
@@ -109,10 +115,9 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
     import torch
 
     from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
-    from bench.core.errors import BenchError
     from bench.core.seeds import seeded
+    from bench.interface import BenchError, predict
     from bench.training.gan import GanGenerator
-    from bench.training.loop import predict
 
     if min(target.shape[1:]) < 8:
         raise BenchError(f"plg-mi's GAN takes images of 8x8 pixels or more, not {target.shape[1]}x{target.shape[2]}.")

@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attacks._signals import counts, log_probability, need_references
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Access, Facts, Signals
-from bench.interface.attack import MembershipAttack
-from bench.interface.registry import register_attack
+from bench.interface import Access, BenchError, Facts, MembershipAttack, Signals, register_attack, setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attacks._linf import PARTS, SIMPLE, WORST, RobustnessConfig
-from bench.core.errors import BenchError
-from bench.core.types import Facts
+from bench.interface import BenchError, Facts
 from bench.privacy.bounds import clopper_pearson
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
     """Return the images as float and the labels, both on the CPU, or say what is wrong with them."""
     import torch
 
-    from bench.training.transforms import as_float
+    from bench.interface import as_float
 
     if images.ndim != 4 or tuple(images.shape[1:]) != tuple(facts.shape):
         raise BenchError(
@@ -255,7 +254,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
     """Return which images the student classifies rightly unchanged, or say why it cannot be attacked."""
     import torch
 
-    from bench.training.loop import predict
+    from bench.interface import predict
 
     try:
         with torch.no_grad():
@@ -279,7 +278,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
 
 
 def _right(model: Logits, images: Tensor, labels: Tensor, device: torch.device) -> Tensor:
-    from bench.training.loop import predict
+    from bench.interface import predict
 
     return predict(model, images, device=device).argmax(1) == labels
 

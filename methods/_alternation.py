@@ -19,22 +19,17 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.models.build import features_and_logits
+from bench.interface import BenchError, as_float, features_and_logits, setting
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
-from bench.training.transforms import as_float
 from methods._random_images import random_images
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
-    from bench.core.types import Facts
+    from bench.interface import Context, Facts, Ledger
     from bench.models.generators import DataFreeGenerator
-    from bench.privacy.ledger import Ledger
     from bench.training.checkpoint import Part
-    from bench.training.context import Context
 
 SHOWN = 100
 """Released synthetic images."""

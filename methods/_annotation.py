@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 Distillation = Literal["decoupled", "dkd", "plain"]
 """Which loss Eq. (2) is: see :func:`distillation_loss`."""

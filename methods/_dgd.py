@@ -12,13 +12,8 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
+from bench.interface import BenchError, Context, Facts, Method, PrivateData, PublicData, Released, make_student, setting
 from bench.storage.cache import digest_of
-from bench.training.context import Context
-from bench.training.student import make_student
 from methods._pate import (
     augmented_settings,
     largest_shift,
@@ -36,9 +31,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from bench.interface import FitSettings, Ledger
     from bench.models.autoencoders import VAE
-    from bench.privacy.ledger import Ledger
-    from bench.training.loop import FitSettings
     from methods._tangent_normal import Triples
 
 SHOWN = 100
@@ -89,7 +83,7 @@ class DGDConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
-        from bench.training.loop import FitSettings
+        from bench.interface import FitSettings
 
         if self.teacher_recipe == "augmented":
             return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)

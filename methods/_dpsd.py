@@ -11,11 +11,8 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.types import Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
+from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student
 from bench.storage.cache import digest_of
-from bench.training.context import Context
-from bench.training.student import make_student
 from methods._alternation import AlternationConfig
 from methods._students import student_depends
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
     Annotate = Callable[[Tensor, Tensor], Tensor]
     """From images (n, channels, height, width) and student probabilities (n, classes) to soft labels (n, classes)."""
@@ -148,8 +145,8 @@ def train_teacher(
     """
     import torch
 
+    from bench.interface import FitSettings, fit
     from bench.training.data_parallel import fit_on_devices
-    from bench.training.loop import FitSettings, fit
 
     facts, streams = private.facts, context.streams.child(name)
     model, _ = make_student(config.teacher, facts, streams.torch("weights"))

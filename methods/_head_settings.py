@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
+from bench.interface import BenchError, Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
 from bench.storage.cache import digest_of
-from bench.training.context import Context
 from methods._pate import PATEFamily
 from methods._transfer import (
     PAPER,
@@ -113,7 +110,7 @@ class HeadTeachers(PATEFamily):
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, an artefact that every epsilon shares."""
-        from bench.data.splits import partition
+        from bench.interface import partition
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of
         from methods._head_training import VERSION, head_labels

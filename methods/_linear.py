@@ -19,16 +19,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
+from bench.interface import BenchError, setting
 from methods._transfer import TransferConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from bench.core.types import PrivateData, PublicData
+    from bench.interface import Context, PrivateData, PublicData
     from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
-    from bench.training.context import Context
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
 ROWS = 4_096

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.errors import BenchError
 from bench.data.index_hash import ranks
 from bench.data.text import FIRST_WORD, VOCABULARY, word_numbers
+from bench.interface import BenchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from bench.core.config import as_dict, setting
-from bench.core.errors import BenchError
-from bench.core.types import Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface.method import Method
+from bench.core.config import as_dict
+from bench.interface import (
+    BenchError,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    make_student,
+    setting,
+)
 from bench.storage.cache import digest_of
-from bench.training.context import Context
-from bench.training.student import make_student
 from methods._students import student_depends
 
 if TYPE_CHECKING:
@@ -29,10 +36,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import FitSettings, Ledger
     from bench.training.checkpoint import Checkpoint
     from bench.training.ensemble import Ensemble
-    from bench.training.loop import FitSettings
     from bench.training.self_training import SelfTrainingSettings
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
@@ -94,8 +100,8 @@ class PATEFamilyConfig:
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
         """Return how a teacher of `part` records of data of `facts` is trained."""
+        from bench.interface import FitSettings
         from bench.training.early_stopping import Settle
-        from bench.training.loop import FitSettings
 
         settle = None if self.teacher_settle is None else Settle(self.teacher_settle)
         if self.teacher_recipe == "augmented":
@@ -118,7 +124,7 @@ class PATEFamilyConfig:
 
 def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
     """Return our way to train a teacher in few steps: momentum, a cosine to zero, random shifts, smoothed labels."""
-    from bench.training.loop import FitSettings
+    from bench.interface import FitSettings
 
     return FitSettings(
         steps=steps,
@@ -297,7 +303,7 @@ def train_ensemble(
     Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training. With `only`
     those of some numbers are trained, in whole chunks. `watched` are the images of :func:`watched_images`.
     """
-    from bench.data.splits import partition
+    from bench.interface import partition
     from bench.training.ensemble import train_teachers
     from bench.training.teacher import TeacherTask
 
@@ -414,7 +420,7 @@ def teacher_pool(config: TeacherConfig, context: Context) -> Iterator[ProcessPoo
 
 
 def _self_training(facts: Facts) -> SelfTrainingSettings:
-    from bench.training.loop import FitSettings
+    from bench.interface import FitSettings
     from bench.training.self_training import SelfTrainingSettings
 
     if largest_shift(facts) > 1:
@@ -435,9 +441,9 @@ def train_on_answers(
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return a student trained on the answered queries, and its timm options. Sees nothing private."""
     from bench.core.seeds import seeded
+    from bench.interface import FitSettings, fit
     from bench.models.generators import generator_for
     from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
-    from bench.training.loop import FitSettings, fit
     from bench.training.self_training import train_self_trained
 
     start, order = context.streams.torch("student/start"), context.streams.torch("student/order")

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 
 
 def random_images(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.core.errors import BenchError
+from bench.interface import BenchError
 
 if TYPE_CHECKING:
     import torch
 
-    from bench.core.types import Facts, PrivateData
-    from bench.training.context import Context
+    from bench.interface import Context, Facts, PrivateData
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:

@@ -26,15 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.core.errors import BenchError
 from bench.core.seeds import seeded
+from bench.interface import BenchError, as_float, features_and_logits, shifted
 from bench.models.autoencoders import VAE
-from bench.models.build import features_and_logits
 from bench.privacy.claims import DGD_EPS1
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.data_free import Reading
 from bench.training.divergence import check_finite
-from bench.training.transforms import as_float, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Facts, PublicData
+from bench.interface import BenchError, Context, Facts, PublicData, setting
 from bench.storage.cache import digest_of
-from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
 
+    from bench.interface import FitSettings
     from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
-    from bench.training.loop import FitSettings
     from bench.training.pretraining import LazyImages
 
 PAPER = "TrPATE (IEEE Access 2019)"
@@ -292,7 +289,7 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
 
 def source_settings(config: Any) -> FitSettings:
     """Return how a backbone is trained on its source; ours, as the paper does not say."""
-    from bench.training.loop import FitSettings
+    from bench.interface import FitSettings
 
     return FitSettings(epochs=config.source_epochs, batch_size=64, optimizer="adam", lr=1e-3)
 

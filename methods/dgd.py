@@ -27,12 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Claim, Facts, PrivateData
-from bench.interface.registry import register_method
+from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
-from bench.training.context import Context
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
     from bench.training.checkpoint import Checkpoint
 
 PRINTED = ((1.0, 27), (10.0, 1300))
@@ -234,10 +230,9 @@ class DGD(DGDFamily):
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.core.seeds import seeded
+        from bench.interface import FitSettings, fit, make_student
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import GeneratorSettings, generate, train_generator
-        from bench.training.loop import FitSettings, fit
-        from bench.training.student import make_student
 
         facts = private.facts
         augmented = config.teacher_recipe == "augmented"

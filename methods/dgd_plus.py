@@ -13,17 +13,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Claim, Facts
-from bench.interface.registry import register_method
+from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
 from methods.dgd import DGD, DGDPrintedConfig
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,7 @@ class DGDPlus(DGD):
     @classmethod
     def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
         """Return `config` with the most queries that Renyi accounting says `budget` pays for, judged without votes."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import largest_count
-        from bench.privacy.events import GNMax
+        from bench.interface import GNMax, accountant, largest_count
 
         cls.check_facts(config, facts)
         queries = config.queries
@@ -70,9 +65,9 @@ class DGDPlus(DGD):
     @classmethod
     def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
         """Return PATE 2018's Renyi figure without votes."""
+        from bench.interface import GNMax
         from bench.privacy.accountants import rdp_classic
         from bench.privacy.claims import DGD_BYPASS
-        from bench.privacy.events import GNMax
 
         figure = rdp_classic([GNMax(config.noise_scale, config.queries)], delta)
         assert figure is not None  # it applies to every Gaussian event

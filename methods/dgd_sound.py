@@ -24,19 +24,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Claim, Facts, PrivateData
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -70,8 +65,7 @@ class DGDSound(DGDFamily):
     @classmethod
     def calibrate(cls, config: DGDSoundConfig, budget: Budget, facts: Facts) -> DGDSoundConfig:
         """Return `config` with the least noise at which its queries cost at most `budget`; both bases are one here."""
-        from bench.privacy.calibrate import smallest_noise
-        from bench.privacy.events import Gaussian
+        from bench.interface import Gaussian, smallest_noise
 
         cls.check_facts(config, facts)
         queries = cls.payable(config, config.queries)
@@ -83,8 +77,7 @@ class DGDSound(DGDFamily):
     @classmethod
     def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
         """Return what is proven: one Gaussian release of all histograms."""
-        from bench.privacy.accountants import proven
-        from bench.privacy.events import Gaussian
+        from bench.interface import Gaussian, proven
 
         figure = proven([Gaussian(config.sigma / math.sqrt(2 * config.queries))], delta)
         return Claim(figure.epsilon, delta, "the proven figure: no paper claims anything for this variant")
@@ -92,7 +85,7 @@ class DGDSound(DGDFamily):
     @classmethod
     def charges(cls, config: DGDSoundConfig, facts: Facts) -> Sequence[Event]:
         """Return the one release of all histograms."""
-        from bench.privacy.events import Gaussian
+        from bench.interface import Gaussian
 
         return [Gaussian(config.sigma / math.sqrt(2 * config.queries))]
 

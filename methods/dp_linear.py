@@ -17,16 +17,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.config import setting
-from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Budget,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 from methods.dp_sgd import DPSGD, PoissonBatches
 
 if TYPE_CHECKING:
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)

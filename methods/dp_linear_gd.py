@@ -21,18 +21,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Adjacency,
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
 from methods._linear import OURS, LinearConfig
 from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
 
 if TYPE_CHECKING:
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
 
 
 @dataclass(frozen=True)
@@ -70,9 +79,7 @@ class DPLinearGD(Method):
     @classmethod
     def calibrate(cls, config: DPLinearGDConfig, budget: Budget, facts: Facts) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import smallest_noise
-        from bench.privacy.events import Gaussian
+        from bench.interface import Gaussian, accountant, smallest_noise
 
         named: DPLinearGDConfig = with_digest(config, facts)
         noise = smallest_noise(
@@ -95,7 +102,7 @@ class DPLinearGD(Method):
     @classmethod
     def charges(cls, config: DPLinearGDConfig, facts: Facts) -> Sequence[Event]:
         """Return all steps."""
-        from bench.privacy.events import Gaussian
+        from bench.interface import Gaussian
 
         return [Gaussian(config.noise_multiplier, config.steps, adjacency=cls.adjacency)]
 

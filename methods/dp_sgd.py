@@ -18,16 +18,24 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Adjacency, Basis, Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Adjacency,
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
 
 if TYPE_CHECKING:
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
 
 
 class PoissonBatches:
@@ -79,8 +87,7 @@ class DPSGD(Method):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import smallest_noise
+        from bench.interface import accountant, smallest_noise
         from bench.privacy.events import DPSGD as Event
 
         records = facts.private_records
@@ -124,8 +131,8 @@ class DPSGD(Method):
         import torch
         from torch.nn.functional import cross_entropy
 
+        from bench.interface import make_student
         from bench.privacy.dp_sgd import DPSGDRun
-        from bench.training.student import make_student
         from methods._students import student_depends
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))

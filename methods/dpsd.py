@@ -26,19 +26,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Claim, Facts, PrivateData
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
 from methods._alternation import AlternationConfig, positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
     from methods._dpsd import Annotate
 
 
@@ -98,7 +93,7 @@ class DPSD(Alternation):
     @classmethod
     def calibrate(cls, config: DPSDConfig, budget: Budget, facts: Facts) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma that it pays for."""
-        from bench.privacy.calibrate import smallest_noise
+        from bench.interface import smallest_noise
         from bench.privacy.claims import dpsd_events, dpsd_smallest_sigma
 
         config = with_beta(config, budget, facts)
@@ -118,7 +113,7 @@ class DPSD(Alternation):
     @classmethod
     def cost(cls, config: DPSDConfig, facts: Facts, budget: Budget) -> float:
         """Return what `config` costs on the basis of `budget`."""
-        from bench.privacy.accountants import proven
+        from bench.interface import proven
         from bench.privacy.claims import dpsd_events
 
         if budget.basis is Basis.CLAIMED:

@@ -24,19 +24,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Claim, Facts, PrivacyUnit, PrivateData
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Basis,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivacyUnit,
+    PrivateData,
+    register_method,
+    setting,
+)
 from methods._alternation import AlternationConfig, positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
     from methods._dpsd import Annotate
 
 
@@ -90,7 +96,7 @@ class DPSDLabel(Alternation):
     @classmethod
     def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
         """Return the labels of all queries."""
-        from bench.core.types import PrivacyUnit
+        from bench.interface import PrivacyUnit
         from bench.privacy.claims import DPSD_LABEL_GAP
         from bench.privacy.events import PrintedTopK, TopKRandomizedResponse
 

@@ -25,13 +25,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.training.context import Context
-from bench.training.student import make_student
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    make_student,
+    register_method,
+    setting,
+)
 from methods._alternation import positive
 from methods._dpsd import CITATION
 from methods._pate import augmented_settings, shared_ensemble
@@ -41,11 +48,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.events import Gaussian
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, FitSettings, Gaussian, Ledger
     from bench.training.ensemble import Ensemble
-    from bench.training.loop import FitSettings
 
 VOTE, GRADIENT = math.sqrt(2), 2.0
 """L2 sensitivity of the sum of answers to one query."""
@@ -110,7 +114,7 @@ class DPSDSoundConfig:
 
 def events(config: DPSDSoundConfig, sigma: float) -> list[Gaussian]:
     """Return what all queries of `config` cost with noise `sigma` on each sum of answers."""
-    from bench.privacy.events import Gaussian
+    from bench.interface import Gaussian
 
     return [Gaussian(sigma / config.sensitivity, config.queries)]
 
@@ -139,8 +143,7 @@ class DPSDSound(Method):
     @classmethod
     def calibrate(cls, config: DPSDSoundConfig, budget: Budget, facts: Facts) -> DPSDSoundConfig:
         """Return `config` with the least noise that keeps the exact figure of all its queries within `budget`."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import smallest_noise
+        from bench.interface import accountant, smallest_noise
 
         config.top_k(facts)
         if config.teachers > facts.private_records:
@@ -189,8 +192,8 @@ class DPSDSound(Method):
         import torch
 
         from bench.core.seeds import seeded
+        from bench.interface import predict
         from bench.models.generators import DataFreeGenerator
-        from bench.training.loop import predict
         from methods._pate import teacher_pool, train_ensemble
         from methods._random_images import random_images
 
@@ -264,9 +267,9 @@ def learn(
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
     import torch
 
+    from bench.interface import as_float, shifted
     from bench.training.checkpoint import Loop, Part
     from bench.training.divergence import check_finite
-    from bench.training.transforms import as_float, shifted
 
     draws = context.streams.torch(f"student/round-{number}")
     shift = 2 if min(images.shape[2:]) >= 16 else 1
@@ -299,7 +302,7 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
     """Update `generator` by Eq. (8) against `student`, from fresh latent inputs."""
     import torch
 
-    from bench.models.build import features_and_logits
+    from bench.interface import features_and_logits
     from bench.training.data_free import generator_terms
     from bench.training.divergence import check_finite
 

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.core.types import PrivateData
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import Context, PrivateData, register_method
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 
 @register_method("dpsd-t")

@@ -26,12 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Facts, PrivacyUnit, PrivateData
-from bench.interface.registry import register_method
+from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
 from bench.storage.cache import digest_of
-from bench.training.context import Context
 from methods._alternation import positive
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
     from methods._dpsd import Annotate
 
 

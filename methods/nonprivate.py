@@ -14,14 +14,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.config import setting
-from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Adjacency,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
 
 if TYPE_CHECKING:
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,7 @@ class NonPrivate(Method):
         context: Context,
     ) -> Released:
         """Train the student on all private records, or as many as the config says, declared as a bypass."""
-        from bench.training.loop import FitSettings, fit
-        from bench.training.student import make_student
+        from bench.interface import FitSettings, fit, make_student
         from methods._students import some_records, student_depends
 
         ledger.bypass(self.bypass)

@@ -15,11 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.config import setting
-from bench.core.types import Adjacency, Budget, Claim, Facts, PrivateData, PublicData, PublicKind, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.training.context import Context
+from bench.interface import (
+    Adjacency,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Method,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Released,
+    register_method,
+    setting,
+)
 from methods._transfer import (
     PAPER,
     TransferConfig,
@@ -32,7 +41,7 @@ from methods._transfer import (
 )
 
 if TYPE_CHECKING:
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Ledger
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,8 @@ class NonPrivateTransfer(Method):
         context: Context,
     ) -> Released:  # fmt: skip
         """Train the head on the features of all private records, or as many as the config says; it is a bypass."""
+        from bench.interface import FitSettings, fit
         from bench.training.features import features_of
-        from bench.training.loop import FitSettings, fit
         from methods._students import some_records, student_depends
         from methods._transfer import backbone_of, make_transfer
 

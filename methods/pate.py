@@ -21,18 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Claim, Facts
-from bench.interface.registry import register_method
+from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
 PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
@@ -101,7 +97,7 @@ class PATE(PATEFamily):
     @classmethod
     def claimed(cls, config: PATEConfig, facts: Facts, delta: float) -> Claim:
         """Return the closed form: what can be said before any vote is seen."""
-        from bench.privacy.claims import pate_closed_form
+        from bench.interface import pate_closed_form
 
         return pate_closed_form(config.gamma, config.queries, delta)
 
@@ -118,7 +114,7 @@ class PATE(PATEFamily):
     @classmethod
     def charges(cls, config: PATEConfig, facts: Facts) -> Sequence[Event]:
         """Return the noisy histograms of all queries."""
-        from bench.privacy.events import LNMax
+        from bench.interface import LNMax
 
         return [LNMax(config.gamma, config.queries)]
 
@@ -129,11 +125,10 @@ class PATE(PATEFamily):
 
 def _most_queries(gamma: float, budget: Budget) -> int:
     if budget.basis is Basis.CLAIMED:
-        from bench.privacy.claims import advanced_largest_count
+        from bench.interface import advanced_largest_count
 
         return advanced_largest_count(2 * gamma, budget.epsilon, budget.delta)
-    from bench.privacy.calibrate import largest_count
-    from bench.privacy.events import LNMax
+    from bench.interface import LNMax, largest_count
 
     return largest_count(lambda queries: [LNMax(gamma, queries)], budget.epsilon, budget.delta)
 
@@ -144,8 +139,7 @@ def _largest_gamma(queries: int, budget: Budget) -> float:
         # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in the form that loses no digits.
         spread = math.sqrt(2 * queries * -math.log(budget.delta))
         return budget.epsilon / (spread + math.sqrt(spread**2 + 4 * queries * budget.epsilon))
-    from bench.privacy.calibrate import smallest_noise
-    from bench.privacy.events import LNMax
+    from bench.interface import LNMax, smallest_noise
 
     scale = smallest_noise(
         lambda scale: [LNMax(1 / scale, queries)], budget.epsilon, budget.delta, start=100.0, tolerance=1e-4

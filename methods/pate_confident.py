@@ -20,19 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Claim, Facts
-from bench.interface.registry import register_method
+from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.events import ConfidentGNMax
-    from bench.privacy.ledger import Ledger
+    from bench.interface import ConfidentGNMax, Event, Ledger
 
 Printed = Mapping[str, tuple[float, int, float]]
 PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}
@@ -57,7 +52,7 @@ class ConfidentEvents:
 
     def event(self) -> ConfidentGNMax:
         """Return what the ledger will record."""
-        from bench.privacy.events import ConfidentGNMax
+        from bench.interface import ConfidentGNMax
 
         return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
 
@@ -103,8 +98,7 @@ class PATEConfident(PATEFamily):
         On the claimed basis with the data-dependent claim, a budget that covers the epsilon that the paper prints
         gets the paper's setting.
         """
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import largest_count
+        from bench.interface import accountant, largest_count
 
         cls.check_facts(config, facts)
         paper = cls.Config()

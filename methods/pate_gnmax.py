@@ -19,18 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Claim, Facts
-from bench.interface.registry import register_method
+from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
 from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.privacy.base_event import Event
-    from bench.privacy.ledger import Ledger
+    from bench.interface import Event, Ledger
 
 SOURCE = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
 
@@ -65,9 +61,7 @@ class PATEGNMax(PATEFamily):
     @classmethod
     def calibrate(cls, config: PATEGNMaxConfig, budget: Budget, facts: Facts) -> PATEGNMaxConfig:
         """Return `config` with the most queries that `budget` pays for, judged without votes."""
-        from bench.privacy.accountants import accountant
-        from bench.privacy.calibrate import largest_count
-        from bench.privacy.events import GNMax
+        from bench.interface import GNMax, accountant, largest_count
 
         cls.check_facts(config, facts)
         queries = largest_count(
@@ -92,8 +86,8 @@ class PATEGNMax(PATEFamily):
     @classmethod
     def claimed(cls, config: PATEGNMaxConfig, facts: Facts, delta: float) -> Claim:
         """Return the paper's Renyi figure without votes."""
+        from bench.interface import GNMax
         from bench.privacy.accountants import rdp_classic
-        from bench.privacy.events import GNMax
 
         figure = rdp_classic([GNMax(config.sigma, config.queries)], delta)
         assert figure is not None  # it applies to every Gaussian event
@@ -114,7 +108,7 @@ class PATEGNMax(PATEFamily):
     @classmethod
     def charges(cls, config: PATEGNMaxConfig, facts: Facts) -> Sequence[Event]:
         """Return the noisy histograms of all queries."""
-        from bench.privacy.events import GNMax
+        from bench.interface import GNMax
 
         return [GNMax(config.sigma, config.queries)]
 

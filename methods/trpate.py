@@ -22,9 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.types import Claim, Facts
-from bench.interface.registry import register_method
+from bench.interface import Claim, Facts, register_method, setting
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods._transfer import PAPER
 from methods.pate import PATE, Printed

@@ -30,13 +30,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Facts, PrivateData, PublicData, PublicKind
 from bench.data.text import is_text
-from bench.interface.registry import register_method
-from bench.training.context import Context
-from bench.training.student import make_student
+from bench.interface import (
+    BenchError,
+    Budget,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    make_student,
+    register_method,
+    setting,
+)
 from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
 from methods.pate import PATE
 
@@ -157,7 +163,7 @@ class PATEBayes(PATE):
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`."""
-        from bench.data.splits import partition
+        from bench.interface import partition
         from methods import _naive_bayes as naive_bayes
 
         facts, labels = private.facts, private.labels.numpy()
@@ -221,7 +227,7 @@ class TrPATEBayes(PATEBayes):
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
         """See :meth:`bench.interface.Method.public_words`: what the source shares with the records is said."""
-        from bench.data.datasets import DATASETS
+        from bench.interface import DATASETS
 
         spec = DATASETS.get(facts.dataset)
         words = [words_of(config, facts)] if config.backbone else []
@@ -233,7 +239,7 @@ class TrPATEBayes(PATEBayes):
     @classmethod
     def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
         """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where these are."""
-        from bench.data.datasets import DATASETS
+        from bench.interface import DATASETS
 
         spec = DATASETS.get(facts.dataset)
         backbone = (PublicKind.TRANSFERRED,) if config.backbone else ()

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from bench.core.config import setting
-from bench.core.types import Facts
-from bench.interface.registry import register_method
+from bench.interface import Facts, register_method, setting
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods.pate_confident import ConfidentEvents, PATEConfident, Printed
 

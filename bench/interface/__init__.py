@@ -1,1 +1,136 @@
-"""What a plug-in imports: methods, attacks, registries."""
+"""All that a plug-in imports: ``from bench.interface import Method, register_method, setting, fit, ...``.
+
+What needs torch or an accountant is imported when it is first asked for, so that listing and planning stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bench.core.config import setting
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.types import (
+    Access,
+    Adjacency,
+    AuditKind,
+    Basis,
+    Budget,
+    Claim,
+    Facts,
+    Family,
+    Knowledge,
+    LabelledSource,
+    PrivacyUnit,
+    PrivateData,
+    PublicData,
+    PublicKind,
+    Reconstructions,
+    Released,
+    Signals,
+)
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack
+from bench.interface.method import Method
+from bench.interface.registry import ATTACKS, METHODS, register_attack, register_method
+
+if TYPE_CHECKING:
+    from bench.data.datasets import DATASETS
+    from bench.data.splits import partition
+    from bench.interface.target_model import Target
+    from bench.models.build import features_and_logits
+    from bench.privacy.accountants import accountant, proven
+    from bench.privacy.base_event import Event
+    from bench.privacy.calibrate import largest_count, smallest_noise
+    from bench.privacy.claims import advanced_largest_count, pate_closed_form
+    from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax
+    from bench.privacy.ledger import Ledger
+    from bench.training.context import Context
+    from bench.training.loop import FitSettings, fit, predict
+    from bench.training.student import make_student
+    from bench.training.transforms import as_float, shifted
+
+_LAZY = {
+    "DATASETS": "bench.data.datasets",
+    "partition": "bench.data.splits",
+    "Target": "bench.interface.target_model",
+    "features_and_logits": "bench.models.build",
+    "accountant": "bench.privacy.accountants",
+    "proven": "bench.privacy.accountants",
+    "Event": "bench.privacy.base_event",
+    "largest_count": "bench.privacy.calibrate",
+    "smallest_noise": "bench.privacy.calibrate",
+    "advanced_largest_count": "bench.privacy.claims",
+    "pate_closed_form": "bench.privacy.claims",
+    "ConfidentGNMax": "bench.privacy.events",
+    "Gaussian": "bench.privacy.events",
+    "GNMax": "bench.privacy.events",
+    "LNMax": "bench.privacy.events",
+    "Ledger": "bench.privacy.ledger",
+    "Context": "bench.training.context",
+    "FitSettings": "bench.training.loop",
+    "fit": "bench.training.loop",
+    "predict": "bench.training.loop",
+    "make_student": "bench.training.student",
+    "as_float": "bench.training.transforms",
+    "shifted": "bench.training.transforms",
+}
+
+__all__ = [
+    "ATTACKS",
+    "DATASETS",
+    "METHODS",
+    "Access",
+    "Adjacency",
+    "Attack",
+    "AuditKind",
+    "Basis",
+    "BenchError",
+    "Budget",
+    "Claim",
+    "ConfidentGNMax",
+    "Context",
+    "Event",
+    "Facts",
+    "Family",
+    "FitSettings",
+    "GNMax",
+    "Gaussian",
+    "InversionAttack",
+    "Knowledge",
+    "LNMax",
+    "LabelledSource",
+    "Ledger",
+    "MembershipAttack",
+    "Method",
+    "PrivacyUnit",
+    "PrivateData",
+    "PublicData",
+    "PublicKind",
+    "Reconstructions",
+    "Released",
+    "Signals",
+    "Target",
+    "UnknownNameError",
+    "accountant",
+    "advanced_largest_count",
+    "as_float",
+    "features_and_logits",
+    "fit",
+    "largest_count",
+    "make_student",
+    "partition",
+    "pate_closed_form",
+    "predict",
+    "proven",
+    "register_attack",
+    "register_method",
+    "setting",
+    "shifted",
+    "smallest_noise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

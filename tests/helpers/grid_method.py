@@ -18,13 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
-from bench.privacy.ledger import Ledger
-from bench.training.context import Context
+from bench.interface import (
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    Ledger,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    register_method,
+    setting,
+)
 from bench.training.processes import worker_pool
 
 
@@ -113,7 +120,7 @@ class GridMethod(Method):
     def train_student(
         self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        from bench.training.student import make_student
+        from bench.interface import make_student
 
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")

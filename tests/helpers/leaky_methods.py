@@ -10,10 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
-from bench.interface.method import Method
-from bench.privacy.ledger import Ledger
-from bench.training.context import Context
+from bench.interface import Budget, Claim, Context, Facts, Ledger, Method, PrivateData, PublicData, Released
 
 
 class Student(nn.Module):

@@ -11,20 +11,29 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from bench.core.config import Grid, Preset, setting
+from bench.core.config import Grid, Preset
 from bench.core.progress import Progress
-from bench.core.types import Budget, Claim, Facts, PrivateData, PublicData, Released
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, expand
 from bench.experiments.run import run_cell
-from bench.interface.method import Method
-from bench.interface.registry import METHODS
-from bench.privacy.ledger import Ledger
+from bench.interface import (
+    METHODS,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    FitSettings,
+    Ledger,
+    Method,
+    PrivateData,
+    PublicData,
+    Released,
+    fit,
+    make_student,
+    setting,
+)
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.training.context import Context
-from bench.training.loop import FitSettings, fit
-from bench.training.student import make_student
 
 
 @dataclass(frozen=True)

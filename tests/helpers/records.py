@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bench.core.types import Adjacency, Basis, PrivacyUnit
+from bench.interface import Adjacency, Basis, PrivacyUnit
 from bench.results.cell_spec import CellSpec
 from bench.results.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
 

@@ -6,13 +6,10 @@ import shlex
 from collections.abc import Iterator
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, build_config, check_overrides
-from bench.core.errors import BenchError
-from bench.core.types import Basis, Facts
-from bench.data.datasets import DATASETS
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
-from bench.interface.registry import METHODS
+from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts
 from bench.results.record import Record
 from helpers.records import record
 from reports.papers.evidence import Cell, Evidence, answers

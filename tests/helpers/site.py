@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from bench.core.rows import Change
-from bench.core.types import Adjacency, PrivacyUnit, PublicKind
+from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
 from bench.results.record import Record, Status
 from helpers.records import failed, provenance, record

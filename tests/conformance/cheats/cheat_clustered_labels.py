@@ -11,16 +11,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bench.core.config import setting
-from bench.core.types import Claim, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
+from bench.interface import (
+    Claim,
+    FitSettings,
+    Gaussian,
+    Method,
+    Released,
+    as_float,
+    fit,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.models.build import build
 from bench.models.registration import model_options
-from bench.privacy.calibrate import smallest_noise
-from bench.privacy.events import Gaussian
-from bench.training.loop import FitSettings, fit
-from bench.training.transforms import as_float
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.core.config import setting
-from bench.core.types import Claim, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
+from bench.interface import (
+    Claim,
+    FitSettings,
+    Gaussian,
+    Method,
+    Released,
+    fit,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.models.build import build
 from bench.models.registration import model_options
-from bench.privacy.calibrate import smallest_noise
-from bench.privacy.events import Gaussian
-from bench.training.loop import FitSettings, fit
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,22 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bench.core.config import setting
-from bench.core.errors import BenchError
-from bench.core.types import Claim, PublicKind, Released
-from bench.interface.method import Method
-from bench.interface.registry import register_method
+from bench.interface import (
+    BenchError,
+    Claim,
+    FitSettings,
+    GNMax,
+    Method,
+    PublicKind,
+    Released,
+    fit,
+    predict,
+    register_method,
+    setting,
+    smallest_noise,
+)
 from bench.models.build import build
 from bench.models.registration import model_options
-from bench.privacy.calibrate import smallest_noise
-from bench.privacy.events import GNMax
-from bench.training.loop import FitSettings, fit, predict
 
 
 @dataclass(frozen=True)
