@@ -34,7 +34,7 @@ def some_records(records: int | None, private: PrivateData, context: Context) ->
 
     if records is None:
         return slice(None)
-    # Siblings of an audit may hold a record less.
+    # Shadow runs of an audit may hold a record less.
     count = min(records, len(private))
     drawn = torch.randperm(len(private), generator=context.streams.torch("records"))[:count]
     return drawn.sort().values

@@ -247,8 +247,8 @@ def attack(
     auxiliary: Annotated[
         str | None, typer.Option("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
     ] = None,
-    siblings: Annotated[
-        int, typer.Option("--siblings", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+    shadow_runs: Annotated[
+        int, typer.Option("--shadow-runs", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of the attacks.")] = 0,
     data: Data = None,
@@ -270,7 +270,7 @@ def attack(
     from bench.experiments.plan import cell_of
 
     names = attack_names(attacks)
-    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, siblings=siblings)
+    options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
     check_overrides([configurable(name) for name in names], options.overrides)
     results: list[AttackRecord] = []
     places: list[Workplace] = []

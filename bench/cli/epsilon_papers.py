@@ -164,7 +164,7 @@ def claimed_dgd(eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, delta: Delta = 1
 
 @proven.command("dgd")
 def proven_dgd(eps0: Eps0, queries: Queries, delta: Delta = 1e-5, json: Json = False) -> None:
-    """DGD: infinite, as private data goes round the mechanisms; below it, the label queries alone."""
+    """DGD: infinite, as private data is used outside any mechanism; below it, the label queries alone."""
     from bench.privacy.accountants import account
     from bench.privacy.base_event import positive
     from bench.privacy.claims import DGD_BYPASS

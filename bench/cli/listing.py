@@ -158,8 +158,8 @@ def record_page(record: Record) -> list[Table]:
         about.append(
             ("student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}")
         )
-    if record.sheet is not None:
-        about.append(("synthetic images", record.sheet.file))
+    if record.image_grid is not None:
+        about.append(("synthetic images", record.image_grid.file))
     if record.failure is not None:
         about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
     about.append(("made again by", _command(record)))

@@ -188,7 +188,7 @@ class Released:
 
     `student` is rebuilt by ``timm.create_model(student_name, **student_options)`` and its weights. `extras` holds
     whatever else the method gives out, as tensors by name. ``synthetic_images``, uint8 or float in [0, 1] (n, channels,
-    height, width), are shown on a sheet beside the record, by ``synthetic_labels`` (n,) where these are there.
+    height, width), are shown on an image grid beside the record, by ``synthetic_labels`` (n,) where these are there.
     """
 
     student: torch.nn.Module

@@ -75,7 +75,7 @@ def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -
         JUDGED[_goal(name)], name, configurable(name).version, as_dict(config), options.seed,
         options.auxiliary_revision or None,
         options.preset.value,
-        options.sibling_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
+        options.shadow_run_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
     ]  # fmt: skip
     return f"{record.key}--{name}-{digest_of(depends)[:12]}"
 

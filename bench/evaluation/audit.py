@@ -1,8 +1,8 @@
-"""One student's pipeline audited: siblings with canaries, guesses at their coins, a lower bound on epsilon.
+"""One student's pipeline audited: shadow runs with canaries, guesses at their coins, a lower bound on epsilon.
 
 The scores come from :mod:`bench.evaluation.canary_runs`, the statistics from :mod:`attacks.audit`. What is guessed, and
-how often, is fixed by the options before any sibling exists. Several runs are one audit of the mechanism that consists
-of them all: their canaries, coins and noise are independent, so their counts add up.
+how often, is fixed by the options before any shadow run exists. Several runs are one audit of the mechanism that
+consists of them all: their canaries, coins and noise are independent, so their counts add up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.evaluation.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
-from bench.evaluation.canary_runs import Sibling, coin_scores, image_scores, train_sibling
+from bench.evaluation.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base, failure_of, noise_of
@@ -186,7 +186,7 @@ def _audit(
         group = canaries.group(options.family)
         check_power(options.runs * options.canaries, total, options.refute, cell.delta, strict, group)
     mechanisms = mechanisms_of(record, options, context)
-    siblings: dict[bool, list[Sibling]] = {False: [], True: []}
+    shadow_runs: dict[bool, list[ShadowRun]] = {False: [], True: []}
     passes = [False, True] if options.power and method.private else [False]
     with context.progress.stage("siblings", len(passes) * options.runs) as stage:
         for index in range(options.runs):
@@ -194,11 +194,11 @@ def _audit(
                 name = f"sibling {index}" + (", without noise" if noiseless else "")
                 with context.progress.stage(name, 1):
                     noise = functools.partial(noise_of, cell, run_dir)
-                    sibling = train_sibling(cell, canaries, index, material, context, noise, noiseless=noiseless)
-                siblings[noiseless].append(sibling)
+                    shadow_run = train_shadow_run(cell, canaries, index, material, context, noise, noiseless=noiseless)
+                shadow_runs[noiseless].append(shadow_run)
                 stage.advance()
-    channels = count_guesses(siblings[False], canaries, options, cell.delta, context)
-    power = count_guesses(siblings[True], canaries, options, cell.delta, context) if siblings[True] else []
+    channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context)
+    power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
     if not method.private:
@@ -206,10 +206,10 @@ def _audit(
     return {
         "channels": channels,
         "epsilon": max(channel.epsilon for channel in channels),
-        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(s.proven for s in siblings[False]),
+        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(s.proven for s in shadow_runs[False]),
         "power": power,
         "mechanisms": mechanisms,
-        "accuracy": sum(sibling.accuracy for sibling in siblings[False]) / options.runs,
+        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs[False]) / options.runs,
     }
 
 
@@ -226,7 +226,7 @@ def _many_runs(
     import numpy as np
 
     from attacks.audit import many_runs
-    from bench.evaluation.canary_runs import train_siblings
+    from bench.evaluation.canary_runs import train_shadow_runs
 
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
     counted = options.runs // 2 - max(1, round(0.5 * (options.runs // 2)))  # of each arm, past the threshold's half
@@ -235,54 +235,54 @@ def _many_runs(
         raise BenchError(
             f"{options.runs} runs certify an epsilon of {cap:.2f} at most, not {options.refute:g}. More --runs."
         )
-    siblings = train_siblings(cell, canaries, options.runs, material, context, run_dir)
-    scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in siblings])
-    coins = np.array([bool(s.coins[0]) for s in siblings])
+    shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context, run_dir)
+    scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
+    coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     found = many_runs(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     errors = (found.false_positives, found.negatives, found.false_negatives, found.positives)
     channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
     return {
         "channels": [channel],
         "epsilon": channel.epsilon,
-        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(sibling.proven for sibling in siblings),
+        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(shadow_run.proven for shadow_run in shadow_runs),
         "mechanisms": mechanisms_of(record, options, context),
-        "accuracy": sum(sibling.accuracy for sibling in siblings) / options.runs,
+        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs) / options.runs,
     }
 
 
 def count_guesses(
-    siblings: Sequence[Sibling], canaries: Canaries, options: AuditOptions, delta: float, context: Context
+    shadow_runs: Sequence[ShadowRun], canaries: Canaries, options: AuditOptions, delta: float, context: Context
 ) -> list[Channel]:
-    """Return what each channel tells of the coins of `siblings`, with bounds corrected for the number of channels.
+    """Return what each channel tells of the coins of `shadow_runs`, with bounds corrected for the number of channels.
 
-    The channels are the student's confidences on the canaries of the options' family and, where every sibling released
-    images, the distance of these to natural canaries.
+    The channels are the student's confidences on the canaries of the options' family and, where every shadow run
+    released images, the distance of these to natural canaries.
     """
     from attacks.audit import one_run
 
     counted: list[tuple[str, Family, int, int]] = []
-    scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in siblings]
-    seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in siblings]
+    scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in shadow_runs]
+    seen = [(s, image_scores(s, canaries, Family.NATURAL)) for s in shadow_runs]
     tables = [("student", options.family, scored)]
     known = [(s, scores) for s, scores in seen if scores is not None]
     if canaries.unit is PrivacyUnit.LABEL:
         known = []  # both alternatives are one image
-    if len(known) == len(siblings) and canaries.of(Family.NATURAL).size:
+    if len(known) == len(shadow_runs) and canaries.of(Family.NATURAL).size:
         tables.append(("released images", Family.NATURAL, known))
     for name, family, rows in tables:
         numbers = canaries.of(family)
         guesses = min(options.guesses, len(numbers) // 2 * 2)
         correct = 0
-        for sibling, scores in rows:
-            ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{sibling.index}")
+        for shadow_run, scores in rows:
+            ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{shadow_run.index}")
             correct += one_run(
-                scores, sibling.coins[numbers], guesses // 2, guesses // 2, delta, ties,
+                scores, shadow_run.coins[numbers], guesses // 2, guesses // 2, delta, ties,
                 group=canaries.group(family), confidence=options.confidence,
             ).correct  # fmt: skip
         counted.append((name, family, guesses * len(rows), correct))
     confidence = corrected(options.confidence, CHANNELS)
     return [
-        bounded(name, family.value, len(canaries.of(family)) * len(siblings), guesses, correct,
+        bounded(name, family.value, len(canaries.of(family)) * len(shadow_runs), guesses, correct,
                 canaries.group(family), delta, confidence)
         for name, family, guesses, correct in counted
     ]  # fmt: skip

@@ -99,7 +99,7 @@ class Canaries:
         return self.plan.copies if family is Family.DUPLICATED else 1
 
     def coins(self, seed: int, index: int) -> NDArray[np.bool_]:
-        """Return the fair and independent coins (m,) of the sibling number `index` of a cell with this seed.
+        """Return the fair and independent coins (m,) of the shadow run number `index` of a cell with this seed.
 
         One canary alone, for audits over many runs, gets opposite coins in every two runs: both arms are equally long.
         """

@@ -1,12 +1,12 @@
-"""Siblings: the whole pipeline of a cell run again on its private set with canaries in it.
+"""Shadow runs: the whole pipeline of a cell run again on its private set with canaries in it.
 
 The student that is scored and released has no canaries: they would cost it accuracy. Audits and membership attacks look
-at siblings instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A sibling is
-an artefact, so attacks and audits of one cell share siblings, and cells that differ in epsilon share their ensembles.
-Private, like every artefact.
+at shadow runs instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A shadow
+run is an artefact, so attacks and audits of one cell share shadow runs, and cells that differ in epsilon share their
+ensembles. Private, like every artefact.
 
-A *noiseless* sibling runs the same pipeline with the noise of every mechanism left out. It tells what the experiment
-can see at all: an audit that finds nothing there has no power, and finding nothing in the real sibling says nothing.
+A *noiseless* shadow run runs the same pipeline with the noise of every mechanism left out. It tells what the experiment
+can see at all: an audit that finds nothing there has no power, and finding nothing in the real shadow run says nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sibling:
+class ShadowRun:
     """One run of the pipeline: what it released, which coins its canaries had, what its mechanisms cost."""
 
     index: int
@@ -90,12 +90,12 @@ class NoiselessLedger(Ledger):
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
-SIBLING_VERSION = 1
-"""Raised whenever the same plan would draw other canaries or coins, or a sibling be trained otherwise: part of keys."""
+SHADOW_RUN_VERSION = 1
+"""Raised whenever the same plan would give other canaries, coins or shadow runs: part of keys."""
 
 
-def find_sibling(cell: Cell, canaries: Canaries, index: int, context: Context) -> Sibling | None:
-    """Return the sibling number `index` of `cell` from the cache; None where it has not been trained yet."""
+def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
+    """Return the shadow run number `index` of `cell` from the cache; None where it has not been trained yet."""
     _, depends = _depends(cell, canaries, index, context, noiseless=False)
     found = context.cache.find("sibling", depends)
     return None if found is None else _unpack(index, canaries.coins(cell.seed, index), found)
@@ -104,11 +104,11 @@ def find_sibling(cell: Cell, canaries: Canaries, index: int, context: Context) -
 def _depends(
     cell: Cell, canaries: Canaries, index: int, context: Context, *, noiseless: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a sibling's private set depends on, and what the sibling does."""
+    """Return what a shadow run's private set depends on, and what the shadow run does."""
     method = METHODS.get(cell.method)
     plan: dict[str, Any] = dataclasses.asdict(canaries.plan)
-    if SIBLING_VERSION > 1:
-        plan["version"] = SIBLING_VERSION
+    if SHADOW_RUN_VERSION > 1:
+        plan["version"] = SHADOW_RUN_VERSION
     which = {
         "plan": plan, "adjacency": canaries.adjacency.value, "index": index,
         "seed": cell.seed, "label": canaries.unit is PrivacyUnit.LABEL,
@@ -128,7 +128,7 @@ def _depends(
     return which, depends
 
 
-def train_sibling(
+def train_shadow_run(
     cell: Cell,
     canaries: Canaries,
     index: int,
@@ -137,17 +137,17 @@ def train_sibling(
     noise: Callable[[Streams], Noise],
     *,
     noiseless: bool = False,
-) -> Sibling:
-    """Return the sibling number `index` of `cell`, from the cache where it is there.
+) -> ShadowRun:
+    """Return the shadow run number `index` of `cell`, from the cache where it is there.
 
-    `context.cache` has the cell's base; `noise` makes the source of noise from the sibling's streams.
+    `context.cache` has the cell's base; `noise` makes the source of noise from the shadow run's streams.
     """
     coins = canaries.coins(cell.seed, index)
     which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
     def make() -> Arrays:
-        # The ensembles of the sibling are its own; which cell asks for them does not matter.
-        cache = context.cache.child(sibling=which)
+        # The ensembles of the shadow run are its own; which cell asks for them does not matter.
+        cache = context.cache.child(sibling=which)  # the name that artefacts of older run directories have
         inner = dataclasses.replace(
             context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
             cell=f"{cell.key}, {'noiseless' if noiseless else 'sibling'}", precision=cell.precision.value,
@@ -198,7 +198,7 @@ def _pack(released: Released, cost: float, good: float) -> Arrays:
     return arrays
 
 
-def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> Sibling:
+def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
     import torch
 
     from bench.models.build import build
@@ -211,7 +211,7 @@ def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> Sibling:
     student = build(about["student"], **about["options"])
     student.load_state_dict(below("student/"))
     released = Released(student.eval(), about["student"], about["options"], extras=below("extra/"))
-    return Sibling(index, coins, released, float(about["proven"]), float(about["accuracy"]))
+    return ShadowRun(index, coins, released, float(about["proven"]), float(about["accuracy"]))
 
 
 def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
@@ -242,7 +242,7 @@ def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
     return result
 
 
-def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
+def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
     """Return a score (m,) for each canary of `family`, larger where its coin is likelier True, from the student alone.
 
     Under replace adjacency: how much likelier the student finds the second alternative than the first. Under
@@ -255,7 +255,7 @@ def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: to
     odds = []
     for side in (0, 1):
         images, labels = canaries.images[numbers, side], canaries.labels[numbers, side].numpy()
-        odds.append(log_odds(logits_of(sibling.released, images[None], device)[0], labels))
+        odds.append(log_odds(logits_of(shadow_run.released, images[None], device)[0], labels))
     if canaries.adjacency is Adjacency.REPLACE:
         return odds[1] - odds[0]
     labels = canaries.labels[numbers, 1].numpy()
@@ -268,7 +268,7 @@ def coin_scores(sibling: Sibling, canaries: Canaries, family: Family, device: to
     return score
 
 
-def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
+def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
     """Return a score (m,) as :func:`coin_scores` does, from the released images alone; None where none were released.
 
     It is the distance of the nearest released image to the first alternative less that to the second.
@@ -279,7 +279,7 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     from bench.training.transforms import as_float
 
     shape = canaries.images.shape[2:]
-    found = [t for t in sibling.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
+    found = [t for t in shadow_run.released.extras.values() if t.ndim == 4 and t.shape[1:] == shape and len(t)]
     if not found:
         return None
     released = torch.cat([as_float(t) for t in found]).flatten(1)
@@ -292,14 +292,14 @@ def image_scores(sibling: Sibling, canaries: Canaries, family: Family) -> NDArra
     return result
 
 
-def train_siblings(
+def train_shadow_runs(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
-) -> list[Sibling]:
-    """Return `count` siblings of `cell`, several at a time where the context has workers. Interrupted, none is lost."""
+) -> list[ShadowRun]:
+    """Return `count` shadow runs of `cell`, several at a time with workers; an interrupt loses none."""
     from bench.training.processes import worker_pool
 
-    found = {index: find_sibling(cell, canaries, index, context) for index in range(count)}
-    missing = [index for index, sibling in found.items() if sibling is None]
+    found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
+    missing = [index for index, shadow_run in found.items() if shadow_run is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
     importable = not plugin_file(METHODS.get(cell.method))
     workers = min(context.workers, len(missing)) if importable else 1
@@ -317,7 +317,7 @@ def train_siblings(
                 for future in as_completed(futures):
                     found[futures[future]] = future.result()
                     stage.advance()
-    return [sibling for sibling in found.values() if sibling is not None]
+    return [shadow_run for shadow_run in found.values() if shadow_run is not None]
 
 
 def _train_one(
@@ -331,6 +331,6 @@ def _train_one(
     progress: Progress,
     workers: int,
     index: int,
-) -> Sibling:
+) -> ShadowRun:
     context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
-    return train_sibling(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))
+    return train_shadow_run(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))

@@ -1,4 +1,4 @@
-"""One sheet for each inversion attack on several students of one data set: what epsilon does, seen at one look."""
+"""One image grid for each inversion attack on several students of one data set: what epsilon does, seen at one look."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from bench.results.record import Record
 
 MOST = 8
-"""At most so many students stand on a sheet."""
+"""At most so many students stand on an image grid."""
 
 
 def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
-    """Write a sheet for each inversion attack of `names` and each data set with two students; return the files.
+    """Write an image grid for each inversion attack of `names` and each data set with two students; return the files.
 
-    Only of public data sets: a sheet shows a record of each class. Nothing is attacked anew: what was made is read.
+    Only of public data sets: an image grid shows a record of each class. Nothing is attacked anew: what was made is
+    read.
     """
     files = []
     by_dataset: dict[str, list[Record]] = {}
@@ -35,7 +36,7 @@ def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -
             continue
         for dataset, students in by_dataset.items():
             if len(students) > 1:
-                files.append(_sheet(dataset, name, sorted(students, key=_rank)[:MOST], place))
+                files.append(_image_grid(dataset, name, sorted(students, key=_rank)[:MOST], place))
     return [file for file in files if file]
 
 
@@ -44,7 +45,7 @@ def _rank(record: Record) -> tuple[float, str, int]:
     return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
 
 
-def _sheet(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
+def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
     import torch
 
     from bench.core.seeds import Streams

@@ -34,7 +34,7 @@ _CELL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a sheet: `images` (rows, channels, height, width), float in [0, 1] or uint8.
+    """One column of an image grid: `images` (rows, channels, height, width), float in [0, 1] or uint8.
 
     `captions` stand below the images. `good` colours a caption: True green, False red, None grey. A column that is
     `apart` has a gap before it. A row that is `absent` shows an empty frame.
@@ -48,7 +48,7 @@ class Column:
     absent: Sequence[bool] = ()
 
 
-def comparison_sheet(
+def comparison_grid(
     path: Path, rows: Sequence[str], students: Sequence[Column], references: Sequence[Column], *, title: str,
     note: str = "",
 ) -> None:  # fmt: skip
@@ -56,12 +56,12 @@ def comparison_sheet(
 
     So that what epsilon does is seen at one look: the student without privacy, the private ones, a counterfactual
     target that was trained on other people, the prior without a target; then `references`, such as a private photo,
-    which belong on a sheet only where everybody may read the data set.
+    which belong on an image grid only where everybody may read the data set.
 
     Raises :class:`BenchError` where there is no row, or a column has not as many images.
     """
     columns = [*students, *([_apart(references[0]), *references[1:]] if references else [])]
-    _write_sheet(path, rows, columns, title, note)
+    _write_grid(path, rows, columns, title, note)
 
 
 def _apart(column: Column) -> Column:
@@ -70,9 +70,9 @@ def _apart(column: Column) -> Column:
     return replace(column, apart=True)
 
 
-def _write_sheet(path: Path, rows: Sequence[str], columns: Sequence[Column], title: str, note: str) -> None:
+def _write_grid(path: Path, rows: Sequence[str], columns: Sequence[Column], title: str, note: str) -> None:
     if not rows or not columns:
-        raise BenchError("a sheet needs at least one row and one column.")
+        raise BenchError("an image grid needs at least one row and one column.")
     for column in columns:
         for name, part in (("captions", column.captions), ("verdicts", column.good), ("gaps", column.absent)):
             if len(part) not in (0, len(rows)):

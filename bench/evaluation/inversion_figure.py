@@ -32,11 +32,11 @@ def draw(
     *,
     title: str,
 ) -> None:
-    """Write the sheet to `path`; the first classes are shown, and of each the first tries, none chosen by its looks.
+    """Write the image grid to `path`; it shows the first tries of the first classes, none chosen by its looks.
 
     `records` are members and non-members, of which the nearest are shown; None shows none.
     """
-    from bench.evaluation.figures import comparison_sheet
+    from bench.evaluation.figures import comparison_grid
 
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]
     columns: list[Column] = []
@@ -54,7 +54,7 @@ def draw(
         ]
         note += "; nearest: to the student's first try by SSIM, of equally large pools"
     names = [class_names[label] for label in classes]
-    comparison_sheet(path, names, columns, references, title=title, note=note)
+    comparison_grid(path, names, columns, references, title=title, note=note)
 
 
 def draw_comparison(
@@ -66,13 +66,13 @@ def draw_comparison(
     *,
     title: str,
 ) -> None:
-    """Write the sheet of one attack on several students: a column each, their controls, and a record of each class.
+    """Write the grid of one attack on several students: a column each, their controls, and a record of each class.
 
     Students and controls are given as name, reconstructions and, image by image, whether the evaluators agree.
     """
     import torch
 
-    from bench.evaluation.figures import Column, comparison_sheet
+    from bench.evaluation.figures import Column, comparison_grid
 
     classes = list(dict.fromkeys(students[0][1].labels.tolist()))[:ROWS]
     columns = [
@@ -82,7 +82,7 @@ def draw_comparison(
     shown = [members[0][int((members[1] == label).nonzero().flatten()[0])].float() / 255 for label in classes]
     names = [class_names[label] for label in classes]
     note = "the first try on each student; green: all three evaluators name it"
-    comparison_sheet(path, names, columns, [Column("a member", torch.stack(shown))], title=title, note=note)
+    comparison_grid(path, names, columns, [Column("a member", torch.stack(shown))], title=title, note=note)
 
 
 def _column(

@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.core.types import Family
 from bench.evaluation.audit import PRIVATE_FIGURES
-from bench.evaluation.canary_runs import train_siblings
+from bench.evaluation.canary_runs import train_shadow_runs
 from bench.evaluation.membership_data import Candidates, baseline_cell, draw_membership, signals_of
 from bench.experiments.run import cache_base
 from bench.results.attack_record import Estimated, Role, Scores
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.types import Signals
-    from bench.evaluation.canary_runs import Sibling
+    from bench.evaluation.canary_runs import ShadowRun
     from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.interface.attack import MembershipAttack
@@ -44,7 +44,7 @@ def membership(
 
     material = place.source.material(cell.dataset)
     canaries, candidates = draw_membership(cell, material, place.options.seed)
-    count = max(place.options.sibling_count(), 2)
+    count = max(place.options.shadow_run_count(), 2)
     shift = 1 if min(cell.facts.shape[1:]) >= 16 else 0
     scored: dict[Role, Scored] = {}
     targets: dict[str, Scores] = {}
@@ -52,11 +52,11 @@ def membership(
     base = baseline_cell(cell, record.student.name)
     for role, which in ((Role.STUDENT, cell), (Role.NON_PRIVATE, base)):
         inner = context if which is cell else _with_base(context, which)
-        siblings = train_siblings(which, canaries, count, material, inner, place.run_dir)
-        with context.progress.stage(f"{attack.name} on {role}", len(siblings)) as stage:
-            signals = signals_of(siblings, candidates, material, shift, context.device)
-            scored[role] = _score(attack, config, signals, siblings, candidates, stage.advance)
-        accuracy = float(np.mean([s.accuracy for s in siblings]))
+        shadow_runs = train_shadow_runs(which, canaries, count, material, inner, place.run_dir)
+        with context.progress.stage(f"{attack.name} on {role}", len(shadow_runs)) as stage:
+            signals = signals_of(shadow_runs, candidates, material, shift, context.device)
+            scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)
+        accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
         metrics = {f"{family} {name}": value for family, rows in scored[role].items()
                    for name, value in _metrics(*rows, seed=place.options.seed).items()}  # fmt: skip
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
@@ -98,7 +98,7 @@ def _score(
     attack: MembershipAttack,
     config: Any,
     signals: Sequence[Signals],
-    siblings: Sequence[Sibling],
+    shadow_runs: Sequence[ShadowRun],
     candidates: Candidates,
     advance: Any,
 ) -> Scored:
@@ -106,7 +106,7 @@ def _score(
     for seen in signals:
         every.append(np.asarray(attack.score(config, seen), dtype=np.float64))
         advance()
-    truth = [candidates.inside(sibling) for sibling in siblings]
+    truth = [candidates.inside(shadow_run) for shadow_run in shadow_runs]
     found: Scored = {}
     for family in Family:
         mine = candidates.family == family.value
@@ -114,7 +114,7 @@ def _score(
             found[family.value] = (
                 np.concatenate([scores[mine] for scores in every]),
                 np.concatenate([inside[mine] for inside in truth]),
-                np.tile(candidates.canary[mine], len(siblings)),
+                np.tile(candidates.canary[mine], len(shadow_runs)),
             )
     return found
 

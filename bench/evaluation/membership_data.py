@@ -1,6 +1,6 @@
-"""Membership attacks on a student's pipeline: siblings as targets and as references, canaries as candidates.
+"""Membership attacks on a student's pipeline: shadow runs as targets and as references, canaries as candidates.
 
-Every sibling is the target once, with the others as its references, so a few of them give many scores; intervals are
+Every shadow run is the target once, with the others as its references, so a few of them give many scores; intervals are
 drawn over canaries, and say nothing of other trainings. The same attack on a pipeline without privacy, with the same
 canaries and coins, is what the student's figures are measured against.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from bench.core.config import as_dict, build_config
 from bench.core.types import Adjacency, Basis, Signals
 from bench.evaluation.canaries import Canaries, CanaryPlan, draw_canaries
-from bench.evaluation.canary_runs import Sibling, logits_of, queries_of
+from bench.evaluation.canary_runs import ShadowRun, logits_of, queries_of
 from bench.experiments.plan import Cell, Refusal, keyed
 from bench.interface.registry import METHODS
 
@@ -44,9 +44,9 @@ class Candidates:
     """(n,) which alternative it is"""
     family: NDArray[np.str_]
 
-    def inside(self, sibling: Sibling) -> NDArray[np.bool_]:
-        """Return (n,) whether the sibling was trained with each candidate."""
-        inside: NDArray[np.bool_] = sibling.coins[self.canary] == self.side
+    def inside(self, shadow_run: ShadowRun) -> NDArray[np.bool_]:
+        """Return (n,) whether the shadow run was trained with each candidate."""
+        inside: NDArray[np.bool_] = shadow_run.coins[self.canary] == self.side
         return inside
 
 
@@ -104,15 +104,17 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
 
 
 def signals_of(
-    siblings: Sequence[Sibling], candidates: Candidates, material: Materialised, shift: int, device: torch.device
+    shadow_runs: Sequence[ShadowRun], candidates: Candidates, material: Materialised, shift: int, device: torch.device
 ) -> list[Signals]:
-    """Return what an attack sees when each of `siblings` is the target and the others are its references."""
+    """Return what an attack sees when each of `shadow_runs` is the target and the others are its references."""
     queries = queries_of(candidates.images, shift)
-    logits = np.stack([logits_of(s.released, queries, device) for s in siblings])
-    inside = np.stack([candidates.inside(s) for s in siblings])
+    logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
+    inside = np.stack([candidates.inside(s) for s in shadow_runs])
     images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
-    population = np.stack([logits_of(s.released, images[None], device)[0] for s in siblings])
-    others = [np.array([k for k in range(len(siblings)) if k != target], dtype=int) for target in range(len(siblings))]
+    population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
+    others = [
+        np.array([k for k in range(len(shadow_runs)) if k != target], dtype=int) for target in range(len(shadow_runs))
+    ]
     return [
         Signals(
             labels=candidates.labels,

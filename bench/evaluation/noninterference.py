@@ -1,9 +1,9 @@
 """The non-interference test: does anything released depend on private data other than through the ledger?
 
-A method is run twice with a severed ledger, the same seeds and the same public data, on two private sets that share
-only their number of records, image shape and number of classes. The two releases must then be equal to the byte. Where
-they are not, private data went round the mechanisms: the method has declared that bypass, or it is rejected. One that
-passes is held to the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
+A method is run twice with a ledger in data-independent mode, the same seeds and the same public data, on two private
+sets that share only their number of records, image shape and number of classes. The two releases must then be equal to
+the byte. Where they are not, private data was used outside any mechanism: the method has declared that bypass, or it is
+rejected. One that passes is held to the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _severed_run(
         progress=Progress(),
         note=notes.append,
     )
-    ledger = ProbeLedger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")), severed=True)
+    ledger = ProbeLedger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")), data_independent=True)
     streams.seed_globals()  # what a method draws from the global generators is made equal too
     # Made anew for each run: what a method writes into it must not reach the next.
     public = public_set(private.facts, labelled=labelled)

@@ -1,9 +1,10 @@
 """The sensitivity test: does one record move what a mechanism is given by no more than it is charged for?
 
 A mechanism's noise is sized for a sensitivity that the method states: a vector of at most this norm, one vote of one
-teacher. The ledger cannot see whether that is so. Here a method runs with a severed ledger on a private set and on
-neighbours of it, which differ in one record, with the same seeds; what it hands to each mechanism is compared. Since a
-severed ledger answers from public randomness alone, everything that differs comes from that record.
+teacher. The ledger cannot see whether that is so. Here a method runs with a ledger in data-independent mode on a
+private set and on neighbours of it, which differ in one record, with the same seeds; what it hands to each mechanism is
+compared. Since a data-independent ledger answers from public randomness alone, everything that differs comes from that
+record.
 
 A difference above the bound is a proof that the bound is wrong. None is no proof that it is right: other neighbours may
 differ more. The neighbours are chosen to differ much: a record becomes a bright pattern with another label.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttackOptions:
-    """What `bench attack` was asked for. `siblings` 0: what suits the preset."""
+    """What `bench attack` was asked for. `shadow_runs` 0: what suits the preset."""
 
     preset: Preset = Preset.QUICK
     overrides: tuple[str, ...] = ()
@@ -27,11 +27,11 @@ class AttackOptions:
     auxiliary: str | None = None
     auxiliary_revision: str = ""
     """Of that data set, whose name may mean other images tomorrow."""
-    siblings: int = 0
+    shadow_runs: int = 0
 
-    def sibling_count(self) -> int:
-        """Return how many siblings membership attacks train."""
-        return self.siblings or {Preset.PAPER: 64, Preset.QUICK: 2, Preset.TINY: 2}[self.preset]
+    def shadow_run_count(self) -> int:
+        """Return how many shadow runs membership attacks train."""
+        return self.shadow_runs or {Preset.PAPER: 64, Preset.QUICK: 2, Preset.TINY: 2}[self.preset]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Sheets of images: what a method released, at one look, as one PNG."""
+"""What a method released, at one look: its images in a grid, as one PNG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELL = 56
 """How many pixels wide or high an image is to be at least, where no scale is given."""
 
 
-def sheet(
+def image_grid(
     images: torch.Tensor,
     labels: torch.Tensor | None = None,
     *,
@@ -45,11 +45,11 @@ def sheet(
     from PIL import Image
 
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise BenchError(f"a sheet takes images (n, 1 or 3, height, width), not {tuple(images.shape)}.")
+        raise BenchError(f"an image grid takes images (n, 1 or 3, height, width), not {tuple(images.shape)}.")
     if labels is not None and labels.shape != images.shape[:1]:
-        raise BenchError(f"a sheet of {len(images)} images takes as many labels, not {tuple(labels.shape)}.")
+        raise BenchError(f"an image grid of {len(images)} images takes as many labels, not {tuple(labels.shape)}.")
     if min(columns, rows, 1 if scale is None else scale) < 1:
-        raise BenchError("a sheet has at least one row and one column, and a scale of at least 1.")
+        raise BenchError("an image grid has at least one row and one column, and a scale of at least 1.")
     _, channels, height, width = images.shape
     factor = scale or max(1, math.ceil(_CELL / max(height, width)))
     lines = _lines(len(images), labels, columns, rows)

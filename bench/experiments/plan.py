@@ -55,7 +55,7 @@ class Refusal(StrEnum):
 
     NONE = ""
     BYPASS = "bypass"
-    """The proven basis is asked of a method that goes round the mechanisms."""
+    """The proven basis is asked of a method that uses private data outside any mechanism."""
     CALIBRATION = "calibration"
     """The method's calibration refuses its settings, the budget or the data."""
 

@@ -49,19 +49,19 @@ def save_released(released: Released, path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def save_sheet(released: Released, path: Path) -> str | None:
-    """Write a sheet of the released synthetic images to `path` and return the SHA-256 of the file.
+def save_image_grid(released: Released, path: Path) -> str | None:
+    """Write an image grid of the released synthetic images to `path` and return the SHA-256 of the file.
 
     Returns None, and writes nothing, where there are none or they are of a shape that no picture shows.
     """
-    from bench.experiments.image_grid import sheet
+    from bench.experiments.image_grid import image_grid
 
     images, labels = released.extras.get("synthetic_images"), released.extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:
         return None
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
         labels = None  # soft labels, say: the images are shown as they lie
-    data = sheet(images, labels)
+    data = image_grid(images, labels)
     write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
 

@@ -18,7 +18,7 @@ from bench.core.types import Released
 from bench.data.splits import Materialised
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell
-from bench.experiments.release import save_released, save_sheet
+from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import Accounted, account, proven
@@ -30,11 +30,11 @@ from bench.results.record import (
     Accountant,
     Claimed,
     Failure,
+    ImageGrid,
     Plausibility,
     Privacy,
     Queries,
     Record,
-    Sheet,
     Status,
     Student,
     Utility,
@@ -125,7 +125,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     digest = save_released(released, run_dir.path / file)
     picture = f"released/{cell.key}.png"
-    seen = save_sheet(released, run_dir.path / picture)
+    seen = save_image_grid(released, run_dir.path / picture)
     return _record(
         cell,
         clock,
@@ -141,7 +141,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
             file=file,
             sha256=digest,
         ),
-        sheet=None if seen is None else Sheet(file=picture, sha256=seen),
+        image_grid=None if seen is None else ImageGrid(file=picture, sha256=seen),
         notes=notes,
     )
 

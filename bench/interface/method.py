@@ -51,7 +51,7 @@ class Method(abc.ABC):
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.NONE,)
     """The same as kinds, each once."""
     bypass: ClassVar[str] = ""
-    """Why the proven epsilon is infinite, where private data goes round the mechanisms; empty where it does not."""
+    """Why the proven epsilon is infinite, where private data is used outside any mechanism; empty where it is not."""
     repaired_by: ClassVar[str] = ""
     """The name of the variant that earns a finite proven epsilon, where `bypass` is set."""
     private: ClassVar[bool] = True

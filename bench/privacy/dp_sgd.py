@@ -64,9 +64,9 @@ class _Counted:
 
 
 class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
-    """Opacus's optimiser, which a severed ledger robs of the gradients: the noise is all that is left."""
+    """Opacus's optimiser; in data-independent mode the gradients are dropped and only the noise is left."""
 
-    severed = False
+    data_independent = False
     randomness: np.random.Generator
 
     def clip_and_accumulate(self) -> None:
@@ -74,7 +74,7 @@ class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             # A gradient that is not finite cannot be clipped: its record would reach the weights without a bound.
             torch.nan_to_num_(parameter.grad_sample, nan=0.0, posinf=0.0, neginf=0.0)
         super().clip_and_accumulate()
-        if self.severed:
+        if self.data_independent:
             for parameter in self.params:
                 parameter.summed_grad = torch.zeros_like(parameter)
 
@@ -94,7 +94,7 @@ def train(
     run: DPSGDRun,
     *,
     randomness: np.random.Generator,
-    severed: bool,
+    data_independent: bool,
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
@@ -120,7 +120,7 @@ def train(
         expected_batch_size=run.expected_batch_size,
         loss_reduction="mean",
     )
-    optimizer.severed, optimizer.randomness = severed, randomness
+    optimizer.data_independent, optimizer.randomness = data_independent, randomness
     accountant = RDPAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=rate))
     module.train()

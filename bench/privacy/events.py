@@ -345,7 +345,7 @@ class DPSGD(Event):
 
 @dataclass(frozen=True, slots=True)
 class Bypass(Event):
-    """Private data that went round the mechanisms, with the reason: whatever else was run, there is no guarantee."""
+    """Private data used outside any mechanism, with the reason: there is no guarantee, whatever else ran."""
 
     reason: str
     unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)

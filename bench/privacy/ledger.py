@@ -1,8 +1,9 @@
 """The ledger: the only way from private data to anything that is released.
 
-Each call applies a mechanism and records one event. What private data goes round the mechanisms is declared with
-:meth:`Ledger.bypass`. A *severed* ledger answers every call from public randomness alone, whatever it is given: the
-non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
+Each call applies a mechanism and records one event. What private data is used outside any mechanism is declared with
+:meth:`Ledger.bypass`. In *data-independent mode* a ledger answers every call from public randomness alone, whatever it
+is given: the non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares
+the releases.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ class VoteRelease:
 class Ledger:
     """Applies mechanisms and records what ran, for one privacy unit and adjacency.
 
-    `noise` is the source of the mechanisms' noise; with `severed` every answer is drawn from it without a look at the
-    values that were given.
+    `noise` is the source of the mechanisms' noise; with `data_independent` every answer is drawn from it without a look
+    at the values that were given.
     """
 
-    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, severed: bool = False) -> None:
-        self.unit, self.adjacency, self.severed = unit, adjacency, severed
+    def __init__(
+        self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, data_independent: bool = False
+    ) -> None:
+        self.unit, self.adjacency, self.data_independent = unit, adjacency, data_independent
         self._noise = noise
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
@@ -75,11 +78,11 @@ class Ledger:
 
     @property
     def bypasses(self) -> list[str]:
-        """The reasons why private data went round the mechanisms."""
+        """The reasons why private data was used outside any mechanism."""
         return [event.reason for event in self._events if isinstance(event, Bypass)]
 
     def bypass(self, reason: str) -> None:
-        """Declare that private data goes round the mechanisms here, and why: the proven epsilon becomes infinite."""
+        """Declare why private data is used outside any mechanism here: the proven epsilon becomes infinite."""
         self._events.append(Bypass(reason))
 
     def _charge(self, event: Event) -> None:
@@ -108,7 +111,9 @@ class Ledger:
         granularity = GRANULARITY if self._noise.exact else None
         event = LNMax(gamma, len(counts), secure_granularity=granularity)
         self._charge(event)
-        answers = self._severed_labels(counts) if self.severed else mechanisms.lnmax(counts, gamma, self._noise)
+        answers = (
+            self._severed_labels(counts) if self.data_independent else mechanisms.lnmax(counts, gamma, self._noise)
+        )
         return self._release_votes(event, counts, answers)
 
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
@@ -116,7 +121,9 @@ class Ledger:
         counts = check_votes(votes, teachers)
         event = GNMax(sigma, len(counts), exact=self._noise.exact)
         self._charge(event)
-        answers = self._severed_labels(counts) if self.severed else mechanisms.gnmax(counts, sigma, self._noise)
+        answers = (
+            self._severed_labels(counts) if self.data_independent else mechanisms.gnmax(counts, sigma, self._noise)
+        )
         return self._release_votes(event, counts, answers)
 
     def confident_noisy_max(
@@ -138,7 +145,7 @@ class Ledger:
             exact=self._noise.exact,
         )
         self._charge(event)
-        if self.severed:
+        if self.data_independent:
             answers = self._severed_labels(counts)
             answers[cap:] = mechanisms.UNANSWERED
         else:
@@ -175,7 +182,7 @@ class Ledger:
         """Release :func:`bench.privacy.mechanisms.randomized_response` of `labels` (n,), each label once."""
         given = np.asarray(labels, dtype=np.int64)
         self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
-        if self.severed:
+        if self.data_independent:
             return self._noise.uniform(given.shape, classes)
         return mechanisms.randomized_response(given, epsilon, classes, self._noise)
 
@@ -199,11 +206,11 @@ class Ledger:
 
             # Positional: reason, epsilon, k, classes, answers.
             self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
-            if self.severed:
+            if self.data_independent:
                 return self._noise.uniform(given.shape, classes)
             return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
-        if self.severed:
+        if self.data_independent:
             position = self._noise.uniform(given.shape, k)
             chosen: NDArray[np.int64] = np.take_along_axis(sets, position[:, None], axis=1)[:, 0]
             return chosen
@@ -254,7 +261,9 @@ class Ledger:
         self._charge(planned)
         # The batches and the noise must not be known to whoever knows the public streams: both come from the ledger.
         words = self._noise.uniform((8,), 2**32)
-        counted = train(model, images, labels, run, randomness=np.random.default_rng(words), severed=self.severed)
+        counted = train(
+            model, images, labels, run, randomness=np.random.default_rng(words), data_independent=self.data_independent
+        )
         if counted != planned:
             raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
 
@@ -274,12 +283,12 @@ class Ledger:
         Inside, each call records its event as ever, draws nothing, and returns something that depends on no value it
         is given. Not for votes, which the data-dependent accountants want to see.
         """
-        noise, severed = self._noise, self.severed
-        self._noise, self.severed = _Unused(noise.exact), True
+        noise, data_independent = self._noise, self.data_independent
+        self._noise, self.data_independent = _Unused(noise.exact), True
         try:
             yield
         finally:
-            self._noise, self.severed = noise, severed
+            self._noise, self.data_independent = noise, data_independent
 
     def record_level(self, delta: float) -> Accounted | None:
         """Return what follows for a training record where the unit is a query's label; None for other units.
@@ -369,7 +378,7 @@ class Ledger:
         return self._noise.uniform((counts.shape[0],), counts.shape[1])
 
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.zeros_like(values) if self.severed else values
+        return np.zeros_like(values) if self.data_independent else values
 
     def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
         if not self._noise.exact:
@@ -385,7 +394,7 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def seeded_ledger(
-    unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator, *, severed: bool = False
+    unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator, *, data_independent: bool = False
 ) -> Ledger:
     """Return a ledger whose noise comes from `generator`."""
-    return Ledger(unit, adjacency, SeededNoise(generator), severed=severed)
+    return Ledger(unit, adjacency, SeededNoise(generator), data_independent=data_independent)

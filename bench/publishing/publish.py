@@ -42,7 +42,7 @@ class Fate(StrEnum):
     ADDED = "added"
     REPLACED = "replaced"
     COMPLETED = "completed"
-    """A published record got what it lacked: its settings as they were asked for, or its sheet."""
+    """A published record got what it lacked: its settings as they were asked for, or its image grid."""
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -53,7 +53,7 @@ class Item:
     """One file and what becomes of it; `why` says so for those that are not simply added."""
 
     kind: str
-    """record, audit, attack or sheet."""
+    """record, audit, attack or image grid."""
     name: str
     """The file, with the run directory that it is in."""
     fate: Fate
@@ -154,7 +154,7 @@ class _Work:
             self._audits.setdefault(audit.student, {})[audit.key] = audit
 
     def record(self, run: Path, path: Path) -> None:
-        """Examine one record and its sheet."""
+        """Examine one record and its image grid."""
         name = f"{run.name}/records/{path.name}"
         record = self._parsed("record", name, path, parse_record)
         if record is None:
@@ -178,7 +178,7 @@ class _Work:
             return self._say("record", name, fate, why)
         vetted = vet_record(record, self._calibrations)
         problems = list(vetted.problems)
-        sheet = self._sheet(run, record, problems)
+        image_grid = self._image_grid(run, record, problems)
         if problems:
             self._out.add(record.key)
             for problem in problems:
@@ -192,9 +192,9 @@ class _Work:
         self._board[record.key] = record
         self.found.files[f"records/{path.name}"] = record.to_json().encode()
         self._say("record", name, fate, why)
-        if sheet is not None:
-            self.found.files[f"released/{record.key}.png"] = sheet
-            self._say("sheet", f"{run.name}/released/{record.key}.png", fate)
+        if image_grid is not None:
+            self.found.files[f"released/{record.key}.png"] = image_grid
+            self._say("image grid", f"{run.name}/released/{record.key}.png", fate)
         return None
 
     def _compared(self, record: Record, there: Record | None) -> tuple[Fate, str]:
@@ -222,13 +222,13 @@ class _Work:
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
         """Skip a record that is published, and give the published one what it lacks."""
         lacks: list[str] = []
-        sheet, file = there.sheet, f"released/{there.key}.png"
-        if sheet is not None and sheet.file == file and not (self._into / file).exists():
+        image_grid, file = there.image_grid, f"released/{there.key}.png"
+        if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
             with suppress(OSError):
                 data = _bytes(run / file)
-                if hashlib.sha256(data).hexdigest() == sheet.sha256 and file not in self.found.files:
+                if hashlib.sha256(data).hexdigest() == image_grid.sha256 and file not in self.found.files:
                     self.found.files[file] = data
-                    lacks.append("its sheet")
+                    lacks.append("its image grid")
         if there.cell.overrides is None:
             from bench.publishing.reproduce import planned_again
 
@@ -242,16 +242,16 @@ class _Work:
         else:
             self._say("record", name, Fate.SKIPPED, why)
 
-    def _sheet(self, run: Path, record: Record, problems: list[str]) -> bytes | None:
-        if record.sheet is None or record.sheet.file != f"released/{record.key}.png":
+    def _image_grid(self, run: Path, record: Record, problems: list[str]) -> bytes | None:
+        if record.image_grid is None or record.image_grid.file != f"released/{record.key}.png":
             return None
         try:
-            data = _bytes(run / record.sheet.file)
+            data = _bytes(run / record.image_grid.file)
         except OSError:
-            problems.append("its sheet of images is not there. Run the cell again with --reuse none.")
+            problems.append("its image grid is not there. Run the cell again with --reuse none.")
             return None
-        if hashlib.sha256(data).hexdigest() != record.sheet.sha256 or not data.startswith(_PNG):
-            problems.append("its sheet of images is not the one that it names. Run the cell again with --reuse none.")
+        if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(_PNG):
+            problems.append("its image grid is not the one that it names. Run the cell again with --reuse none.")
             return None
         return data
 

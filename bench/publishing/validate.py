@@ -149,7 +149,7 @@ def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
     if not _SAFE_KEY.fullmatch(row.key):
         problems.append(f"the key {row.key[:80]!r} is no name for a file.")
     if isinstance(row, Record):
-        files = [("student", row.student, "safetensors"), ("sheet", row.sheet, "png")]
+        files = [("student", row.student, "safetensors"), ("image grid", row.image_grid, "png")]
         for what, part, ending in files:
             if part is not None and part.file != f"released/{row.key}.{ending}":
                 problems.append(f"its {what} is to lie in released/{row.key}.{ending}, not {part.file[:80]!r}.")

@@ -119,7 +119,7 @@ class Student(Row):
     sha256: str
 
 
-class Sheet(Row):
+class ImageGrid(Row):
     """A picture of the first released images: a PNG, `file` below the run directory."""
 
     file: str
@@ -179,7 +179,7 @@ class Record(Row, Specified):
     utility: Utility | None = None
     queries: Queries | None = None
     student: Student | None = None
-    sheet: Sheet | None = None
+    image_grid: ImageGrid | None = None
     """None where no images were released that a picture can show."""
     notes: list[str] = []
     failure: Failure | None = None

@@ -44,6 +44,8 @@ def from_1(old: Values) -> Values:
         values["public_kinds"] = public_kinds_of_words(
             values["public_data"], str(old.get("method", "")), transferred=transferred
         )
+    if "sheet" in values:
+        values["image_grid"] = values.pop("sheet")
     reduced = values.get("reduced")
     if isinstance(reduced, list):
         values["reduced"] = [_change(line) for line in reduced]

@@ -4,7 +4,7 @@
     RUN_DIR/records/KEY.json         one record per cell
     RUN_DIR/records/damaged/         records that could not be read, set aside
     RUN_DIR/released/KEY.safetensors what a method released
-    RUN_DIR/released/KEY.png         a sheet of its synthetic images, where it released some
+    RUN_DIR/released/KEY.png         an image grid of its synthetic images, where it released some
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell

@@ -2,8 +2,8 @@
 
 The features of private images are private: they are artefacts of the cache like a teacher is, in chunks, so that a
 killed run loses one chunk at most. Beside its features a chunk holds a digest of each image. A variation of the data
-set, a sibling with canaries say, so finds the features of all images that it has in common with the original, and only
-those of the others are computed.
+set, a shadow run with canaries say, so finds the features of all images that it has in common with the original, and
+only those of the others are computed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _computed(
             if first in chunks:
                 continue
             chunk = context.cache.find("features", depends[first])
-            # A sibling's chunks are of what it shares with nobody, and another part may go by the same name: the
+            # A shadow run's chunks are of what it shares with nobody, and another part may go by the same name: the
             # digests say whose features these are.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
                 chunks[first] = chunk

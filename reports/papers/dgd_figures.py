@@ -39,7 +39,7 @@ ROLES = {
 }
 """Role of a target in a record of an attack to what it is."""
 SHEET = (0.0, 0.045, 0.77, 0.52)
-"""Of an attack's sheet: its first five classes without the private records that it compares with."""
+"""Of an attack's image grid: its first five classes without the private records that it compares with."""
 NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN"}
 
 
@@ -245,8 +245,10 @@ def _figure_9(material: Material) -> Sequence[Panel | PicturePanel]:
             for slot, (role, what) in enumerate(ROLES.items())
         )
         panels.append(Panel(title, "attack", "recognised (%)", series, form="bars", y_limits=(0, 105)))
-    sheets = [Picture(name, Cell("dgd", "mnist", 10.0, seeds=(0,)), attack, SHEET) for attack, name in ATTACKS.items()]
-    there = tuple(sheet for sheet in sheets if material.picture(sheet) is not None)
+    image_grids = [
+        Picture(name, Cell("dgd", "mnist", 10.0, seeds=(0,)), attack, SHEET) for attack, name in ATTACKS.items()
+    ]
+    there = tuple(image_grid for image_grid in image_grids if material.picture(image_grid) is not None)
     if there:
         panels.append(PicturePanel("", there))
     return panels

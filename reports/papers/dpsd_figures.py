@@ -77,7 +77,7 @@ def _shown(material: Material, one: Cell) -> str:
 # --- Figure 7: synthetic images ---------------------------------------------------------------------------------------
 
 CORNER = (0.0, 0.0, 0.5, 0.5)
-"""The part of a sheet, ten images wide, that is shown: five rows of five."""
+"""The part of an image grid, ten images wide, that is shown: five rows of five."""
 
 
 def _figure_7(material: Material) -> Sequence[PicturePanel]:
@@ -118,7 +118,7 @@ TARGETS = (
 ROLES = (("student", "the student"), ("counterfactual", "a target that saw other records"), ("prior", "no target"))
 TRIES = (0.0, 0.045, 0.33, 0.53)
 CONTROLS = (0.355, 0.045, 0.76, 0.53)
-"""Parts of an attack's sheet: the tries on the student, and its controls; the first five classes."""
+"""Parts of an attack's image grid: the tries on the student, and its controls; the first five classes."""
 
 
 def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:

@@ -367,6 +367,6 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
 
 def _files(records: Iterable[Record], attacks: Iterable[AttackRecord]) -> Iterable[tuple[str, str]]:
     for record in records:
-        yield record.key, record.sheet.file if record.sheet is not None else ""
+        yield record.key, record.image_grid.file if record.image_grid is not None else ""
     for attack in attacks:
         yield attack.key, attack.pictures[0] if attack.pictures else ""

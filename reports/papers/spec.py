@@ -120,7 +120,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that lies beside a record of `cell`: the sheet of released images, or that of `attack`.
+    """A picture that lies beside a record of `cell`: the image grid of released images, or that of `attack`.
 
     `crop` is the part that is shown: left, top, right, bottom, as shares of the picture. A `square` part is as many
     pixels high as it is wide.
@@ -266,7 +266,7 @@ class Material:
         if picture.attack:
             wanted = [(a.key, file) for a in self.evidence.attacks_on(found, picture.attack) for file in a.pictures]
         else:
-            wanted = [(record.key, record.sheet.file) for record in found.records if record.sheet is not None]
+            wanted = [(record.key, record.image_grid.file) for record in found.records if record.image_grid is not None]
         for key, file in wanted:
             place = self.evidence.places.get(key)
             # The name comes from a record, which may be anyone's: nothing outside of the run directory is read.

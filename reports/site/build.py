@@ -220,17 +220,17 @@ class _Pages:
         return quote(name)
 
     def _image(self, record: Record) -> tuple[str, str] | None:
-        """Return address and text of a record's sheet of released images; None where it is not whole."""
+        """Return address and text of a record's image grid of released images; None where it is not whole."""
         home = self._homes.get(record.key)
-        if record.sheet is None or home is None:
+        if record.image_grid is None or home is None:
             return None
         name = f"images/{page_name(record.key)}.png"
         if name not in self._images:
-            path = (home / record.sheet.file).resolve()
+            path = (home / record.image_grid.file).resolve()
             if not path.is_relative_to(home.resolve()) or path.suffix != ".png" or not path.is_file():
                 return None
             data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() != record.sheet.sha256:
+            if hashlib.sha256(data).hexdigest() != record.image_grid.sha256:
                 return None
             self._images[name] = data
         asked = "no privacy" if record.epsilon is None else f"epsilon {record.epsilon:g} {record.basis.value}"

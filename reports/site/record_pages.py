@@ -54,10 +54,10 @@ class Section:
 
 
 def record_sections(
-    record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord], siblings: Sequence[Record]
+    record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord], shadow_runs: Sequence[Record]
 ) -> list[Section]:
     """Return the parts of a record's page that are tables."""
-    sections = [_about(record, siblings)]
+    sections = [_about(record, shadow_runs)]
     if record.privacy is not None:
         sections.append(Section("epsilons", "The three epsilons", tuple(_epsilons(record))))
         sections.append(Section("ledger", "Ledger", (ledger_table(record),)))
@@ -70,7 +70,7 @@ def record_sections(
     return sections
 
 
-def _about(record: Record, siblings: Sequence[Record]) -> Section:
+def _about(record: Record, shadow_runs: Sequence[Record]) -> Section:
     rows: list[tuple[Cell, ...]] = [("status", record.status.value)]
     if record.failure is not None:
         rows.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
@@ -101,7 +101,7 @@ def _about(record: Record, siblings: Sequence[Record]) -> Section:
         most = rounded_up(found.probability)
         above = f"an accuracy above {100 * found.threshold:.2f}% has probability at most {most}"
         rows.append(("under the claim", above))
-    rows += [(f"seed {other.seed}", Link(other.key, record_href(other.key))) for other in siblings]
+    rows += [(f"seed {other.seed}", Link(other.key, record_href(other.key))) for other in shadow_runs]
     rows += [("note", note) for note in record.notes]
     return Section(
         "about", "The cell", (Table("What was asked for and what came out", ("what", "value"), tuple(rows)),)

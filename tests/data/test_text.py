@@ -18,7 +18,7 @@ from bench.data import checksums as pins
 from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
 from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
-from bench.experiments.release import save_sheet
+from bench.experiments.release import save_image_grid
 from helpers.data import quiet, request
 
 GOOD, BAD = "a truly wonderful film", "a truly dreadful film"
@@ -245,7 +245,7 @@ def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None
     changed = place(whole.private, canaries, canaries.coins(0, 0))
     assert changed.images.shape[1:] == (2, 1, 64)
     released = Released(torch.nn.Identity(), "x", {}, extras={"synthetic_images": whole.public.images})
-    assert save_sheet(released, tmp_path / "sheet.png") is None
+    assert save_image_grid(released, tmp_path / "sheet.png") is None
 
 
 def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:

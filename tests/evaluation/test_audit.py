@@ -16,7 +16,7 @@ from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
 from bench.evaluation.audit import AuditOptions, audit_key, audit_student, count_guesses
 from bench.evaluation.canaries import CanaryPlan, draw_canaries
-from bench.evaluation.canary_runs import Sibling
+from bench.evaluation.canary_runs import ShadowRun
 from bench.experiments.run import run_cell
 from bench.models.build import build
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
@@ -51,12 +51,12 @@ def context() -> Context:
     return Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
 
 
-def sibling(seed: int, coins: np.ndarray, images: bool = False) -> Sibling:
+def shadow_run(seed: int, coins: np.ndarray, images: bool = False) -> ShadowRun:
     """A student that nothing private went into."""
     torch.manual_seed(seed)
     extras = {"synthetic_images": torch.rand(30, 1, 12, 12)} if images else {}
     net = build("small_cnn", 10, 1, 12, width=4).eval()
-    return Sibling(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
+    return ShadowRun(0, coins, Released(net, "small_cnn", {}, extras=extras), 1.0, 0.1)
 
 
 @pytest.mark.parametrize(("adjacency", "images"), [(Adjacency.REPLACE, True), (Adjacency.ADD_REMOVE, False)])
@@ -68,7 +68,7 @@ def test_a_student_of_no_private_record_is_found_innocent_at_the_stated_confiden
         plan = CanaryPlan(outlier=100, natural=60, seed=seed)
         canaries = draw_canaries(data, plan, PrivacyUnit.RECORD, adjacency)
         options = AuditOptions(canaries=100, guesses=60, seed=seed)
-        channels = count_guesses([sibling(seed, canaries.coins(0, 0), images)], canaries, options, 1e-5, context())
+        channels = count_guesses([shadow_run(seed, canaries.coins(0, 0), images)], canaries, options, 1e-5, context())
         assert len(channels) == 1 + images
         found += any(channel.epsilon > 0 for channel in channels)
     # One in forty for each of two channels by the bound, and three standard deviations for the luck of these 300.
@@ -91,7 +91,7 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
     assert audit.verdict.startswith("VIOLATED")
     assert audit.accuracy is not None
     assert audit.accuracy > 0.8, "the audited student must be a student"
-    # The siblings were artefacts: the second audit trained nothing, and says the same.
+    # The shadow runs were artefacts: the second audit trained nothing, and says the same.
     assert again.provenance.artefacts_made == 0
     assert again.channels == audit.channels
     (board_row,) = build_board([student], [audit]).rows
@@ -108,7 +108,7 @@ def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
     data = private()
     canaries = draw_canaries(data, CanaryPlan(outlier=100, natural=100), PrivacyUnit.RECORD, Adjacency.REPLACE)
     coins = canaries.coins(0, 0)
-    innocent = sibling(0, coins)
+    innocent = shadow_run(0, coins)
     side = torch.from_numpy(coins.astype(np.int64))
     stolen = canaries.images[torch.arange(len(canaries)), side].float() / 255
     innocent.released.extras["synthetic_images"] = stolen

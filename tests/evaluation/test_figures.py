@@ -1,4 +1,4 @@
-"""Sheets of reconstructions and ROC figures."""
+"""Image grids of reconstructions and ROC figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.evaluation.figures import Column, ceiling, comparison_sheet, roc_figure
+from bench.evaluation.figures import Column, ceiling, comparison_grid, roc_figure
 
 
 def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
@@ -39,13 +39,13 @@ def tinted(path: Path, channel: int) -> int:
 ROWS = ["person 1", "person 2", "person 3"]
 
 
-def test_a_sheet_shows_every_image_once(tmp_path: Path) -> None:
+def test_an_image_grid_shows_every_image_once(tmp_path: Path) -> None:
     """Five columns of three images, each of one colour: the areas say that all of them are there."""
     images = torch.zeros(3, 3, 28, 20)
     images[:, 0] = 1.0
     red = Column("red", images)
     path = tmp_path / "sheet.png"
-    comparison_sheet(path, ROWS, [red] * 3, [red, red], title="attack on a student")
+    comparison_grid(path, ROWS, [red] * 3, [red, red], title="attack on a student")
     one = 28 / 28 * 0.95 * 120 * (0.95 * 20 / 28 * 120)
     assert colour_of(path, (255, 0, 0)) == pytest.approx(15 * one, rel=0.08)
 
@@ -53,24 +53,24 @@ def test_a_sheet_shows_every_image_once(tmp_path: Path) -> None:
 def test_captions_have_the_verdicts_colours(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
     judged = column("eps 1", captions=["3 of 3", "0 of 3", "?"], good=[True, False, None])
-    comparison_sheet(path, ROWS, [judged], [column("private")], title="attack")
+    comparison_grid(path, ROWS, [judged], [column("private")], title="attack")
     assert tinted(path, 1) > 10
     assert tinted(path, 0) > 10
     plain = tmp_path / "plain.png"
-    comparison_sheet(plain, ROWS, [column("eps 1")], [column("private")], title="attack")
+    comparison_grid(plain, ROWS, [column("eps 1")], [column("private")], title="attack")
     assert tinted(plain, 0) == tinted(plain, 1) == 0
 
 
 def test_a_missing_image_is_an_empty_frame(tmp_path: Path) -> None:
     green = Column("x", torch.tensor([0.0, 1.0, 0.0]).view(1, 3, 1, 1).expand(3, 3, 28, 20), absent=[True, True, False])
     path = tmp_path / "sheet.png"
-    comparison_sheet(path, ROWS, [green], [], title="attack")
+    comparison_grid(path, ROWS, [green], [], title="attack")
     assert colour_of(path, (0, 255, 0)) == pytest.approx(0.95 * 120 * 0.95 * 20 / 28 * 120, rel=0.08)
 
 
 def test_equal_pictures_have_equal_bytes_and_tell_no_time(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        comparison_sheet(tmp_path / f"{name}.png", ROWS, [column("x")], [column("y")], title="attack", note="a note")
+        comparison_grid(tmp_path / f"{name}.png", ROWS, [column("x")], [column("y")], title="attack", note="a note")
         roc_figure(tmp_path / f"{name}-roc.png", {"LiRA": ([0, 1], [0, 1])}, 1.0, 1e-5)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert (tmp_path / "a-roc.png").read_bytes() == (tmp_path / "b-roc.png").read_bytes()
@@ -80,11 +80,11 @@ def test_equal_pictures_have_equal_bytes_and_tell_no_time(tmp_path: Path) -> Non
 
 def test_columns_must_fit_the_rows(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="has 2 images for 3 rows"):
-        comparison_sheet(tmp_path / "x.png", ROWS, [column("x", rows=2)], [], title="t")
+        comparison_grid(tmp_path / "x.png", ROWS, [column("x", rows=2)], [], title="t")
     with pytest.raises(BenchError, match="1 captions for 3 rows"):
-        comparison_sheet(tmp_path / "x.png", ROWS, [column("x", captions=["a"])], [], title="t")
+        comparison_grid(tmp_path / "x.png", ROWS, [column("x", captions=["a"])], [], title="t")
     with pytest.raises(BenchError, match="at least one row"):
-        comparison_sheet(tmp_path / "x.png", [], [column("x", rows=0)], [], title="t")
+        comparison_grid(tmp_path / "x.png", [], [column("x", rows=0)], [], title="t")
 
 
 # --- ROC --------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sheets of images: what stands where, equal bytes, what is refused, and the file beside a record."""
+"""Image grids of images: what stands where, equal bytes, what is refused, and the file beside a record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.cli.listing import record_page
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
-from bench.experiments.image_grid import GAP, sheet
-from bench.experiments.release import save_sheet
+from bench.experiments.image_grid import GAP, image_grid
+from bench.experiments.release import save_image_grid
 from bench.experiments.run import run_cell
 from bench.results.record import parse_record
 from bench.results.run_dir import RunDir
@@ -43,31 +43,31 @@ def layout(data: bytes, size: int) -> list[list[int]]:
 
 
 def test_images_lie_in_rows() -> None:
-    assert layout(sheet(greys(7), columns=3, scale=1), 4) == [[0, 1, 2], [3, 4, 5], [6, 128, 128]]
-    assert layout(sheet(greys(7), columns=3, rows=1, scale=1), 4) == [[0, 1, 2]]
-    assert layout(sheet(greys(2), columns=3, scale=1), 4) == [[0, 1]]
+    assert layout(image_grid(greys(7), columns=3, scale=1), 4) == [[0, 1, 2], [3, 4, 5], [6, 128, 128]]
+    assert layout(image_grid(greys(7), columns=3, rows=1, scale=1), 4) == [[0, 1, 2]]
+    assert layout(image_grid(greys(2), columns=3, scale=1), 4) == [[0, 1]]
 
 
 def test_labels_give_each_class_a_row() -> None:
     labels = torch.tensor([2, 0, 2, 5, 0, 2, 2])
-    assert layout(sheet(greys(7), labels, columns=3, scale=1), 4) == [[1, 4, 128], [0, 2, 5], [3, 128, 128]]
+    assert layout(image_grid(greys(7), labels, columns=3, scale=1), 4) == [[1, 4, 128], [0, 2, 5], [3, 128, 128]]
 
 
 def test_pixels_are_those_of_the_images_enlarged() -> None:
     images = torch.randint(0, 256, (1, 3, 5, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    page = pixels(sheet(images, scale=3))
+    page = pixels(image_grid(images, scale=3))
     assert page.shape == (15 + 2 * GAP, 18 + 2 * GAP, 3)
     assert (page[GAP:-GAP:3, GAP:-GAP:3] == images[0].permute(1, 2, 0).numpy()).all()
     assert (page[GAP + 2 : -GAP : 3, GAP + 2 : -GAP : 3] == images[0].permute(1, 2, 0).numpy()).all()
-    assert pixels(sheet(images)).shape[1] >= 56
+    assert pixels(image_grid(images)).shape[1] >= 56
 
 
-def test_floats_and_bytes_are_the_same_sheet_and_nonsense_is_cut_off() -> None:
+def test_floats_and_bytes_give_the_same_image_grid_and_nonsense_is_cut_off() -> None:
     images = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    assert sheet(images) == sheet(images.float() / 255) == sheet(images.clone())
+    assert image_grid(images) == image_grid(images.float() / 255) == image_grid(images.clone())
     strange = torch.tensor([float("nan"), -1.0, 2.0, float("inf")]).view(4, 1, 1, 1).expand(4, 1, 2, 2)
-    assert layout(sheet(strange, scale=1), 2) == [[0, 0, 255, 255]]
-    assert sheet(images) != sheet(images.flip(0))
+    assert layout(image_grid(strange, scale=1), 2) == [[0, 0, 255, 255]]
+    assert image_grid(images) != image_grid(images.flip(0))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_floats_and_bytes_are_the_same_sheet_and_nonsense_is_cut_off() -> None:
         (torch.zeros(2, 1, 4, 4), {"scale": 0}, "at least 1"),
     ],
 )
-def test_what_no_sheet_shows(images: torch.Tensor, options: dict[str, object], says: str) -> None:
+def test_what_no_image_grid_shows(images: torch.Tensor, options: dict[str, object], says: str) -> None:
     with pytest.raises(BenchError, match=says):
-        sheet(images, **options)  # type: ignore[arg-type]
+        image_grid(images, **options)  # type: ignore[arg-type]
 
 
 def test_a_release_without_a_picture_is_no_error(tmp_path: Path) -> None:
     def saved(**extras: torch.Tensor) -> str | None:
-        return save_sheet(Released(torch.nn.Identity(), "none", {}, extras=extras), tmp_path / "x.png")
+        return save_image_grid(Released(torch.nn.Identity(), "none", {}, extras=extras), tmp_path / "x.png")
 
     assert saved() is None
     assert saved(synthetic_images=torch.zeros(5, 7)) is None
@@ -100,28 +100,28 @@ def test_a_release_without_a_picture_is_no_error(tmp_path: Path) -> None:
     assert plain != saved(synthetic_images=greys(5), synthetic_labels=torch.arange(5))
 
 
-def test_run_writes_the_sheet_that_its_record_names(tmp_path: Path) -> None:
+def test_run_writes_the_image_grid_that_its_record_names(tmp_path: Path) -> None:
     found = run(tmp_path, "images=25")
-    assert found.sheet is not None
-    path = tmp_path / found.sheet.file
+    assert found.image_grid is not None
+    path = tmp_path / found.image_grid.file
     assert path == tmp_path / "released" / f"{found.key}.png"
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == found.sheet.sha256
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == found.image_grid.sha256
     assert pixels(path.read_bytes()).shape[0] == 10 * (56 + GAP) + GAP, "a row for each of the ten classes"
-    assert any(found.sheet.file in row for _, _, rows in record_page(found) for row in rows)
+    assert any(found.image_grid.file in row for _, _, rows in record_page(found) for row in rows)
     assert parse_record(found.to_json()) == found
     again = run(tmp_path, "images=25")
-    assert again.sheet == found.sheet
+    assert again.image_grid == found.image_grid
 
 
 @pytest.mark.parametrize("override", ["images=0", "channels=2"])
-def test_run_without_images_has_no_sheet(tmp_path: Path, override: str) -> None:
+def test_run_without_images_has_no_image_grid(tmp_path: Path, override: str) -> None:
     found = run(tmp_path, override)
-    assert found.sheet is None
+    assert found.image_grid is None
     assert not list(tmp_path.glob("**/*.png"))
     assert not any("synthetic images" in row for _, _, rows in record_page(found) for row in rows)
 
 
-def test_own_images_have_a_sheet_too(tmp_path: Path) -> None:
+def test_own_images_have_an_image_grid_too(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for label in ("cat", "dog"):
         (tmp_path / "mine" / label).mkdir(parents=True)
@@ -130,8 +130,8 @@ def test_own_images_have_a_sheet_too(tmp_path: Path) -> None:
             grey.save(tmp_path / "mine" / label / f"{number}.png")
     found = run(tmp_path / "runs", dataset=f"folder:{tmp_path / 'mine'}")
     assert not found.public_benchmark
-    assert found.sheet is not None
-    assert (tmp_path / "runs" / found.sheet.file).is_file()
+    assert found.image_grid is not None
+    assert (tmp_path / "runs" / found.image_grid.file).is_file()
     assert found.privacy is not None
     assert found.privacy.plausibility is None, "the classes' shares of a user's own test records are not public"
 
@@ -145,19 +145,19 @@ def test_kill_before_any_file_leaves_no_record_that_names_it(
 
     with one_cell(tmp_path) as (cell, run_dir, source):
         first = run_cell(cell, run_dir, source, Progress())
-        assert first.sheet is not None
-        (tmp_path / first.sheet.file).unlink()
+        assert first.image_grid is not None
+        (tmp_path / first.image_grid.file).unlink()
         with monkeypatch.context() as patch:
             patch.setattr(RunDir if moment == "write_record" else bench.experiments.run, moment, kill)
             with pytest.raises(KeyboardInterrupt):
                 run_cell(cell, run_dir, source, Progress())
         assert run_dir.read_record(cell.key) is None
         last = run_cell(cell, run_dir, source, Progress())
-    assert last.sheet == first.sheet
-    assert (tmp_path / first.sheet.file).is_file()
+    assert last.image_grid == first.image_grid
+    assert (tmp_path / first.image_grid.file).is_file()
 
 
-def test_older_records_have_no_sheet() -> None:
+def test_older_records_have_no_image_grid() -> None:
     older = json.loads(record().to_json())
-    del older["sheet"]
+    del older["image_grid"]
     assert parse_record(json.dumps(older)) == record()

@@ -122,7 +122,7 @@ def test_the_words_of_a_refusal_are_in_no_key() -> None:
 
 
 class Repaired(Honest):
-    """Stands for a method whose paper goes round the mechanisms."""
+    """Stands for a method whose paper is used outside any mechanism."""
 
     name = "with-bypass"
     bypass = "its generator saw all records"

@@ -14,7 +14,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
 from bench.evaluation.canaries import CanaryPlan, draw_canaries
-from bench.evaluation.canary_runs import train_sibling
+from bench.evaluation.canary_runs import train_shadow_run
 from bench.evaluation.noninterference import check_method
 from bench.experiments.run import make_shard, run_cell
 from bench.privacy.ledger import Ledger
@@ -69,7 +69,7 @@ def test_what_a_method_draws_from_global_generators_is_repeated(tmp_path: Path) 
     assert check_method(FromGlobals).ok, "the check repeats it too"
 
 
-def test_what_a_sibling_draws_from_global_generators_is_repeated(tmp_path: Path) -> None:
+def test_what_a_shadow_run_draws_from_global_generators_is_repeated(tmp_path: Path) -> None:
     def noise(streams: Streams) -> Noise:
         return SeededNoise(streams.numpy("noise"))
 
@@ -80,7 +80,7 @@ def test_what_a_sibling_draws_from_global_generators_is_repeated(tmp_path: Path)
         for number in range(2):
             context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
             disturb(number)
-            released.append(train_sibling(cell, canaries, 0, material, context, noise).released.student.state_dict())
+            released.append(train_shadow_run(cell, canaries, 0, material, context, noise).released.student.state_dict())
     assert all(torch.equal(tensor, released[1][name]) for name, tensor in released[0].items())
 
 

@@ -253,7 +253,9 @@ def test_severed_ledger_does_not_look_at_votes(queries: int, classes: int, seed:
     answers = []
     for _ in range(2):
         votes = generator.multinomial(25, np.full(classes, 1 / classes), size=queries).astype(float)
-        ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(seed), severed=True)
+        ledger = seeded_ledger(
+            PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(seed), data_independent=True
+        )
         if confident:
             answers.append(
                 ledger.confident_noisy_max(votes, teachers=25, threshold=15, sigma1=5, sigma2=5, max_answers=2)
@@ -267,7 +269,7 @@ def test_severed_ledger_does_not_look_at_votes(queries: int, classes: int, seed:
 def test_severed_ledger_ignores_values_and_labels() -> None:
     results = []
     for value in (0.0, 7.0):
-        ledger = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(3), severed=True)
+        ledger = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(3), data_independent=True)
         results.append(
             [
                 ledger.gaussian(np.full(4, value), sensitivity=1, noise_multiplier=2),

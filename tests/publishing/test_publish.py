@@ -180,7 +180,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("notes", ["ask alice@example.org"], "notes holds 'alice@example.org'"),
     ("config.student", "C:\\Users\\alice", "config.student holds 'C:"),
     ("student.file", "../../etc/passwd", "its student is to lie in released/"),
-    ("sheet", {"file": "/etc/passwd", "sha256": "0"}, "its sheet is to lie in released/"),
+    ("image_grid", {"file": "/etc/passwd", "sha256": "0"}, "its image grid is to lie in released/"),
 ]  # fmt: skip
 
 
@@ -226,7 +226,7 @@ FORGED = {
 @pytest.mark.parametrize("key", FORGED)
 def test_a_ledger_that_costs_less_than_the_settings_is_refused(key: str, tmp_path: Path, into: Path) -> None:
     values = values_of(key)
-    values["sheet"] = None  # of its images
+    values["image_grid"] = None  # of its images
     put(tmp_path / "honest", values)
     shutil.rmtree(into / "records")
     (into / "records").mkdir()
@@ -339,12 +339,12 @@ def test_a_record_that_does_not_tell_its_settings_gets_them(into: Path, tmp_path
     assert parse_record((into / "records" / f"{PATE}.json").read_text()).cell.overrides == {}
 
 
-def test_sheets_are_taken_by_their_digest(run: Path, into: Path) -> None:
+def test_image_grids_are_taken_by_their_digest(run: Path, into: Path) -> None:
     values = values_of(PATE)
     picture = b"\x89PNG\r\n\x1a\n and so on"
-    values["sheet"] = {"file": f"released/{PATE}.png", "sha256": hashlib.sha256(picture).hexdigest()}
+    values["image_grid"] = {"file": f"released/{PATE}.png", "sha256": hashlib.sha256(picture).hexdigest()}
     put(run, values)
-    assert "sheet of images is not there" in refusals(run, into)[0]
+    assert "image grid is not there" in refusals(run, into)[0]
     (run / "released").mkdir()
     (run / "released" / f"{PATE}.png").write_bytes(picture + b"!")
     assert "not the one that it names" in refusals(run, into)[0]
@@ -353,7 +353,7 @@ def test_sheets_are_taken_by_their_digest(run: Path, into: Path) -> None:
     assert (into / "released" / f"{PATE}.png").read_bytes() == picture
     (into / "released" / f"{PATE}.png").unlink()
     found = examine([run], into)
-    assert found.items[0].why.endswith("it got its sheet")
+    assert found.items[0].why.endswith("it got its image grid")
 
 
 def with_rows(run: Path, change: Callable[[Values], None] = lambda values: None) -> None:

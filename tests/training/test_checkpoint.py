@@ -388,7 +388,7 @@ def test_charging_again_draws_nothing_and_tells_nothing() -> None:
     np.testing.assert_array_equal(*answers)
     assert ledger.noise_position == before
     assert len(ledger.events) == 2
-    assert not ledger.severed
+    assert not ledger.data_independent
     assert ledger.gaussian(np.full(4, 100.0), sensitivity=1.0, noise_multiplier=1.0).min() > 50
 
 
@@ -488,7 +488,7 @@ def test_stages_in_memory_do_not_share(tmp_path: Path) -> None:
     assert Checkpoint(first, "stage", {}).load() is not None
     assert Checkpoint(second, "stage", {}).load() is None
     assert Checkpoint(first, "stage", {"seed": 1}).load() is None
-    assert Checkpoint(first.child(sibling=1), "stage", {}).load() is None
+    assert Checkpoint(first.child(shadow_run=1), "stage", {}).load() is None
 
 
 def test_state_that_does_not_fit_changes_nothing() -> None:

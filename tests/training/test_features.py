@@ -83,21 +83,21 @@ def test_a_killed_extraction_loses_one_chunk(backbone: FrozenBackbone, tmp_path:
     assert len(cache.made) == 1
 
 
-def test_siblings_find_what_they_share(backbone: FrozenBackbone, tmp_path: Path) -> None:
+def test_shadow_runs_find_what_they_share(backbone: FrozenBackbone, tmp_path: Path) -> None:
     """A private set with canaries, a record fewer and another order finds the features of all that it shares."""
     some = images(60)
     cache = Cache(tmp_path, {"dataset": "a"})
     original = features_of(some, backbone, context(cache), "private")
     changed = torch.cat([some[1:40], images(3, seed=9), some[45:]]).flip(0)
-    sibling = cache.child(sibling=3)
+    shadow_run = cache.child(shadow_run=3)
     asked: list[int] = []
     backbone.register_forward_hook(lambda module, given, result: asked.append(len(given[0])))
-    found = features_of(changed, backbone, context(sibling), "private")
+    found = features_of(changed, backbone, context(shadow_run), "private")
     assert sum(asked) == 3
     fresh = features_of(changed, backbone, context(Cache(None, {})), "private")
     torch.testing.assert_close(found, fresh, atol=1e-5, rtol=1e-5)
     assert torch.equal(found[-1], original[1])
-    assert not (set(sibling.made) & set(cache.made))
+    assert not (set(shadow_run.made) & set(cache.made))
 
 
 def test_names_hold_nothing_of_the_images(backbone: FrozenBackbone, tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ def test_artefacts_of_other_images_are_not_taken(backbone: FrozenBackbone, tmp_p
         assert len(cache.made) == 1
 
 
-def test_siblings_of_an_incomplete_original(backbone: FrozenBackbone, tmp_path: Path) -> None:
-    """What the original's cache holds may grow between two calls of a sibling: each has its own images' features."""
+def test_shadow_runs_of_an_incomplete_original(backbone: FrozenBackbone, tmp_path: Path) -> None:
+    """What the original's cache holds may grow between two calls of a shadow run: each has its own images' features."""
     some = images(50)
     fresh = features_of(some, backbone, context(Cache(None, {})), "private")
     cache = Cache(tmp_path, {"dataset": "a"})
-    assert torch.equal(fresh, features_of(some, backbone, context(cache.child(sibling=1)), "private"))
+    assert torch.equal(fresh, features_of(some, backbone, context(cache.child(shadow_run=1)), "private"))
     features_of(torch.cat([some[:20], images(5, seed=3)]), backbone, context(cache), "private")
-    again = features_of(some, backbone, context(cache.child(sibling=1)), "private")
+    again = features_of(some, backbone, context(cache.child(shadow_run=1)), "private")
     torch.testing.assert_close(fresh, again, atol=1e-5, rtol=1e-5)
 
 

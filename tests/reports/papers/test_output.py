@@ -110,12 +110,12 @@ def test_a_table_in_three_formats(tmp_path: Path) -> None:
 
 def test_strange_text_stays_text(tmp_path: Path) -> None:
     artefact = made(tmp_path)
-    page, sheet, tex = (path.read_text() for path in artefact.files[:3])
+    page, image_grid, tex = (path.read_text() for path in artefact.files[:3])
     row = page.splitlines()[4]
     assert row.replace("\\|", "").count("|") == 5
     assert "<b>" not in page + artefact.caption
     assert "<i>" not in artefact.caption
-    assert next(csv.reader(io.StringIO(sheet.split("\n", 1)[1])))[0].startswith("'=cmd")
+    assert next(csv.reader(io.StringIO(image_grid.split("\n", 1)[1])))[0].startswith("'=cmd")
     (line,) = [line for line in tex.splitlines() if "cmd" in line]
     assert line.endswith("\\\\")
     assert r"\& \textless{}b\textgreater{}\$5\_\%\{\}\textasciitilde{}\textasciicircum{}\#\textbackslash{} @a b" in line

@@ -12,7 +12,7 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.types import Basis, PublicKind
 from bench.results.attack_record import AttackRecord, Estimated, Scores
-from bench.results.record import Record, Sheet, Status
+from bench.results.record import ImageGrid, Record, Status
 from bench.results.run_dir import RunDir
 from helpers.records import failed, provenance, record
 from reports.papers.evidence import Cell, Evidence, Usual, cell, proven_cell, read_evidence
@@ -291,7 +291,7 @@ def test_pictures_lie_beside_records_and_nowhere_else(tmp_path: Path) -> None:
     for file, there in (("released/a.png", True), ("../secret.png", False), (str(tmp_path / "secret.png"), False)):
         run_dir = RunDir(tmp_path / "runs").create()
         (run_dir.released_path / "a.png").write_bytes(b"x")
-        run_dir.write_record(of().model_copy(update={"sheet": Sheet(file=file, sha256="0")}))
+        run_dir.write_record(of().model_copy(update={"image_grid": ImageGrid(file=file, sha256="0")}))
         material = Material(read_evidence([run_dir.path]), [])
         picture = Picture("sheet", cell("dgd", "mnist", 10.0))
         assert (material.picture(picture) is not None) is there

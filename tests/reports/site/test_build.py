@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bench.cli.main import app
-from bench.results.record import Sheet
+from bench.results.record import ImageGrid
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text
 from helpers.records import record
@@ -211,7 +211,7 @@ def test_released_images_are_copied_where_they_are_what_the_record_says(
     data = b"\x89PNG of no image"
     (run.released_path / "a.png").write_bytes(data)
     digest = hashlib.sha256(data if honest else b"another").hexdigest()
-    found = [record(sheet=Sheet(file="released/a.png", sha256=digest))]
+    found = [record(image_grid=ImageGrid(file="released/a.png", sha256=digest))]
     write_site(run.path, Source(build_board(found), found, homes={found[0].key: run.path}))
     assert len(list((run.path / "site").glob("images/*.png"))) == shown
     page = Page((run.path / "site" / "methods" / "pate.html").read_text())

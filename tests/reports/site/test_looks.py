@@ -78,13 +78,13 @@ CVD = {
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
-    sheet = (ROOT / "reports" / "assets" / "board.css").read_text()
-    found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", sheet)
+    image_grid = (ROOT / "reports" / "assets" / "board.css").read_text()
+    found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", image_grid)
     half = len(found) // 2
     names = [name for name, _ in found[:half]]
     assert sorted(names) == ["k0", *(f"k{i}" for i in range(1, COLOURS + 1)), "paper"]
     assert [name for name, _ in found[half:]] == names
-    assert all(f".k{i} {{ color: var(--k{i}); }}" in sheet for i in range(COLOURS + 1))
+    assert all(f".k{i} {{ color: var(--k{i}); }}" in image_grid for i in range(COLOURS + 1))
     rgb = [[int(text[i : i + 2], 16) / 255 for i in (0, 2, 4)] for _, text in found[theme * half :][:half]]
     linear = np.array([[v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in one] for one in rgb])
     light = linear @ [0.2126, 0.7152, 0.0722] + 0.05
