@@ -65,6 +65,8 @@ def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> It
 
     Layers such as dropout and the starts of weights draw from the global ones and take no other.
     """
+    import torch
+
     device = torch.device(device)
     seed = int(torch.randint(0, 2**62, (), generator=generator, device=generator.device))
     devices = (

@@ -78,7 +78,7 @@ CVD = {
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
-    image_grid = (ROOT / "reports" / "assets" / "board.css").read_text()
+    image_grid = (ROOT / "reports" / "site" / "assets" / "board.css").read_text()
     found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", image_grid)
     half = len(found) // 2
     names = [name for name, _ in found[:half]]
