@@ -1,1 +1,1 @@
-"""Values, configs, errors, seeds and progress: what every other package builds on."""
+"""Values, configs, errors, seeds and progress: used by every other package."""

@@ -1,1 +1,1 @@
-"""Data sets: what they are (`datasets`), how they come here (`sources`, `store`), how they are split (`splits`)."""
+"""Data sets: catalogue (`datasets`), download (`download`, `array_store`), splits (`splits`)."""

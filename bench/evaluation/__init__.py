@@ -1,1 +1,1 @@
-"""Attacks, audits, and the checks of non-interference and sensitivity."""
+"""Attacks, audits, and the non-interference and sensitivity checks."""

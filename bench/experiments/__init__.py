@@ -1,1 +1,1 @@
-"""From a grid to a plan, from one cell to its record."""
+"""From a grid to a plan, from a cell to its record."""

@@ -1,1 +1,1 @@
-"""Many cells: in this process, in local processes, on Slurm."""
+"""Runs of many cells: in this process, in local processes, on Slurm."""

@@ -1,1 +1,1 @@
-"""ROC curves, bootstrap intervals, similarity of images."""
+"""ROC curves, bootstrap intervals, image similarity."""

@@ -1,1 +1,1 @@
-"""What is checked before a record goes on the board, and students as timm folders."""
+"""Checks before a record goes on the board, and export of students to timm folders."""

@@ -1,1 +1,1 @@
-"""Typed records and the run directory that holds them."""
+"""Typed records, and the run directory that holds them."""

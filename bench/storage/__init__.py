@@ -1,1 +1,1 @@
-"""Files written atomically, locks, and the cache of artefacts."""
+"""Atomic files, locks, and the artefact cache."""
