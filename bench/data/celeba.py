@@ -8,7 +8,7 @@ for testing; 1, the validation part, is not used. Pixels and all 40 attributes a
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.data.array_store import Blocks, storage_errors
-from bench.data.download import Route, RouteError, file_digest
+from bench.data.download import HandRoute, RouteError, file_digest
 from bench.data.image_files import decode
 from bench.data.loaders import Arrays, View
 from bench.data.spec import ArrayRecords, Progress, Records
@@ -40,22 +40,14 @@ _STEP = 512
 
 
 @dataclass(frozen=True)
-class DriveRoute(Route):
+class DriveRoute(HandRoute):
     """The owner's shared drive, by torchvision's own code, which needs the package gdown."""
 
+    by_hand: str = f"download {', '.join(FILES)} (aligned and cropped images) from the owner's page on CelebA"
     label: str = "its owner's shared drive"
 
-    @property
-    def by_hand(self) -> str:
-        """See the base class."""
-        return "download " + ", ".join(FILES) + " (aligned and cropped images) from the owner's page on CelebA"
-
-    def adopt(self, given: Path, into: Path) -> Path | None:
-        """See the base class: decoding itself says what is missing."""
-        return given
-
     def fetch(self, into: Path, progress: Progress) -> None:
-        """See the base class."""
+        """Download the three files; see :class:`bench.data.download.Route`."""
         import importlib.util
 
         if importlib.util.find_spec("gdown") is None:
@@ -139,26 +131,27 @@ def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
             packed.close()
 
 
-def gender(arrays: Arrays) -> tuple[Records, Records]:
-    """Return the records of ``celeba-g``: 0 for not Male, 1 for Male."""
-    column = ATTRIBUTES.index("Male")
+def _view(choose: Callable[[NDArray[np.uint8]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]]) -> View:
+    """Return a view whose records, as rows (None: all), and labels are what `choose` makes of the attributes."""
 
-    def half(name: str) -> Records:
-        return ArrayRecords(arrays[f"{name}_images"], arrays[f"{name}_attributes"][:, column].astype(np.int64))
+    def view(arrays: Arrays) -> tuple[Records, Records]:
+        def half(name: str) -> Records:
+            index, labels = choose(np.asarray(arrays[f"{name}_attributes"]))
+            return ArrayRecords(arrays[f"{name}_images"], labels, index)
 
-    return half("train"), half("test")
+        return half("train"), half("test")
 
-
-def hair(arrays: Arrays) -> tuple[Records, Records]:
-    """Return the records of ``celeba-h``: those with exactly one of black, blond and brown hair."""
-    columns = [ATTRIBUTES.index(name) for name in HAIR]
-
-    def half(name: str) -> Records:
-        colours = np.asarray(arrays[f"{name}_attributes"])[:, columns]
-        index = np.flatnonzero(colours.sum(axis=1) == 1).astype(np.int64)
-        return ArrayRecords(arrays[f"{name}_images"], colours[index].argmax(axis=1).astype(np.int64), index)
-
-    return half("train"), half("test")
+    return view
 
 
-VIEWS: dict[str, View] = {"celeba-g": gender, "celeba-h": hair}
+def _gender(attributes: NDArray[np.uint8]) -> tuple[None, NDArray[np.int64]]:
+    return None, attributes[:, ATTRIBUTES.index("Male")].astype(np.int64)
+
+
+def _hair(attributes: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    colours = attributes[:, [ATTRIBUTES.index(name) for name in HAIR]]
+    index = np.flatnonzero(colours.sum(axis=1) == 1).astype(np.int64)
+    return index, colours[index].argmax(axis=1).astype(np.int64)
+
+
+VIEWS: dict[str, View] = {"celeba-g": _view(_gender), "celeba-h": _view(_hair)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data import catalog as builtin
 from bench.data.array_store import data_root
-from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records
+from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records, silent
 
 __all__ = [
     "DATASETS",
@@ -123,7 +123,7 @@ def load(name: str, root: Path | None = None, fetch: bool = True, progress: Prog
 
     """
     spec = get_dataset(name)
-    return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or (lambda what, done, total: None)))
+    return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or silent))
 
 
 for _spec in builtin.specs():

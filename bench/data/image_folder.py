@@ -20,7 +20,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +27,6 @@ from bench.core.errors import BenchError
 from bench.data.array_store import storage_errors
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
-
-if TYPE_CHECKING:
-    pass
 
 PREFIX = "folder:"
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -199,7 +195,6 @@ class PublicFolderLoader:
     The revision is a plain SHA-256 over relative names and sizes: content is not read, and is public anyway.
     """
 
-    halves: tuple[str, str]
     by_hand: str
 
     def __call__(self, request: LoadRequest) -> Loaded:
@@ -210,7 +205,7 @@ class PublicFolderLoader:
 
         """
         spec, base = request.spec, request.root / "raw" / request.spec.store
-        train, test = (base / half for half in self.halves)
+        train, test = base / "train", base / "val"
         classes = list_classes(train)
         if not classes or not test.is_dir():
             raise BenchError(f"data set {spec.name!r} is not under {base}. {self.by_hand}")

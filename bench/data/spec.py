@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, how much is done and how much there is (None: not known); bytes or records."""
+"""Called with the current step, the amount done and the total (None: unknown), in bytes or records."""
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """Show no progress."""
 
 
 class Records(abc.ABC):

