@@ -13,7 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import print_table
 
 if TYPE_CHECKING:
-    from bench.models.pretrained import PublicWeights
+    from bench.models.weight_store import PublicWeights
 
 app = typer.Typer(
     name="weights",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
-from bench.models.feature_net import FeatureNet, Size, _size
+from bench.models.feature_net import FeatureNet, Size, height_width
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
 from bench.models.registration import register_own
 
@@ -37,7 +37,7 @@ def _assemble(
     num_classes: int, before_head: nn.Module | None = None,
 ) -> FeatureNet:  # fmt: skip
     """Put dense layers of the widths `dense`, each with `activation`, and a linear head on convolutional `layers`."""
-    width = _flat_width(name, layers, in_chans, _size(size))
+    width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
     for units in dense:
         layers += [nn.Linear(width, units), activation()]
@@ -56,9 +56,7 @@ def _start(layer: nn.Module, deviation: float, bias: float) -> None:
 
 
 @register_own
-def pate_mnist(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
-) -> FeatureNet:
+def pate_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build the MNIST teacher of PATE 2017 (two 5x5 convolutions of 64 and 128, dense 384 and 192).
 
     Papernot et al., ICLR 2017, section 4; layer by layer from ``inference`` in ``research/pate_2017/deep_cnn.py`` of
@@ -81,9 +79,7 @@ def pate_mnist(
 
 
 @register_own
-def pate_svhn(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
-) -> FeatureNet:
+def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> FeatureNet:
     """Build the SVHN teacher of PATE 2017: the MNIST one with two more hidden layers.
 
     Papernot et al., ICLR 2017, section 4 ("we add two hidden layers"). The published code trains SVHN with the net of
@@ -123,7 +119,7 @@ class WhitenImage(nn.Module):
 
 @register_own
 def dgd_cnn(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     dense: Sequence[int] = (), **_: Any,
 ) -> FeatureNet:  # fmt: skip
     """Build DGD's baseline and teacher: two 3x3 convolutions (64, 128), each with ReLU and a 2x2 pool, Xavier starts.
@@ -143,16 +139,14 @@ def dgd_cnn(
 
 
 @register_own
-def tanh_cnn_mnist(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
-) -> FeatureNet:
+def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on MNIST and Fashion-MNIST.
 
     Convolution 16 of 8x8 with stride 2 and padding 2, pool 2x2 of stride 1, convolution 32 of 4x4 with stride 2, pool
     2x2 of stride 1, dense 32. Below 20 pixels the first convolution becomes one of 4x4 with stride 1 and the second one
     of 3x3 with stride 1, so that 8x8 digits fit.
     """
-    if min(_size(img_size)) >= 20:
+    if min(height_width(img_size)) >= 20:
         first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
     else:
         first, second = nn.Conv2d(in_chans, 16, 4, stride=1, padding=1), nn.Conv2d(16, 32, 3, stride=1)
@@ -163,9 +157,7 @@ def tanh_cnn_mnist(
 
 
 @register_own
-def tanh_cnn_cifar(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any
-) -> FeatureNet:
+def tanh_cnn_cifar(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> FeatureNet:
     """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on CIFAR-10.
 
     Three pairs of 3x3 convolutions of 32, 64 and 128 channels, each pair before a 2x2 pool of stride 2; dense 128.
@@ -180,11 +172,9 @@ def tanh_cnn_cifar(
 
 
 @register_own
-def small_cnn(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any
-) -> FeatureNet:
+def small_cnn(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any) -> FeatureNet:
     """Build a small CNN for quick runs on a CPU: two strided convolutions and a dense layer. Not from a paper."""
-    big = min(_size(img_size)) >= 16
+    big = min(height_width(img_size)) >= 16
     layers: list[nn.Module] = [
         Normalise(),
         nn.Conv2d(in_chans, width, 5 if big else 3, stride=2 if big else 1, padding=2 if big else 1), nn.ReLU(),
@@ -194,9 +184,7 @@ def small_cnn(
 
 
 @register_own
-def softmax_regression(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
-) -> FeatureNet:
+def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build a linear classifier of pixels: the net of Fredrikson et al. 2015, section 5, attacked on faces there.
 
     Pixels are mapped to [-1, 1]; the head starts at 0, so that what it ends as comes of the data alone.
@@ -211,7 +199,7 @@ def softmax_regression(
 
 @register_own
 def salimans_mlp(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     widths: Sequence[int] = (1000, 500, 250, 250, 250), input_noise: float = 0.3, noise: float = 0.5, **_: Any,
 ) -> FeatureNet:  # fmt: skip
     """Build the MNIST classifier of the improved GAN (Salimans et al. 2016): weight-normed dense layers with noise.
@@ -220,7 +208,7 @@ def salimans_mlp(
     0.5 before every other layer, dense 1000, 500, 250, 250, 250 with ReLU, a last layer whose scale is trained. Pixels
     stay in [0, 1] as there.
     """
-    height, across = _size(img_size)
+    height, across = height_width(img_size)
     fan = in_chans * height * across
     layers: list[nn.Module] = [nn.Flatten()]
     for number, units in enumerate(widths):

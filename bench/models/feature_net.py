@@ -1,4 +1,4 @@
-"""Nets that tell their features beside their logits."""
+"""Nets with timm's feature interface."""
 
 from __future__ import annotations
 
@@ -7,8 +7,35 @@ from torch import Tensor, nn
 Size = int | tuple[int, int]
 
 
-class FeatureNet(nn.Module):
-    """A classifier as a body that gives a vector of features, and a head on top of it.
+def height_width(img_size: Size) -> tuple[int, int]:
+    """Return the height and the width that `img_size` gives, in pixels."""
+    return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
+
+
+class TwoPartNet(nn.Module):
+    """Base of classifiers in two parts, ``forward_features`` and ``forward_head``, with the last layer in ``head``."""
+
+    head: nn.Module
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
+        raise NotImplementedError
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits (n, num_classes) of `features`, or with `pre_logits` the input of the last layer."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer, as timm's models do."""
+        return self.head
+
+
+class FeatureNet(TwoPartNet):
+    """A body that gives a vector of features, and a head.
 
     `before_head` (noise or dropout) lies between the features, which ``forward_head(x, pre_logits=True)`` returns, and
     the last layer.
@@ -24,25 +51,13 @@ class FeatureNet(nn.Module):
         self.num_classes = int(getattr(head, "out_features", 0))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Map images (n, channels, height, width) in [0, 1] to features (n, num_features)."""
+        """Return the output of the body."""
         features: Tensor = self.body(images)
         return features
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits (n, num_classes) of `features`, or `features` themselves with `pre_logits`."""
+        """Return the logits of `features`, or `features` themselves with `pre_logits`."""
         if pre_logits:
             return features
         logits: Tensor = self.head(self.before_head(features))
         return logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
-        return self.forward_head(self.forward_features(images))
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return self.head
-
-
-def _size(img_size: Size) -> tuple[int, int]:
-    return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))

@@ -1,11 +1,10 @@
-"""A classifier on a frozen public backbone: what TrPATE's teachers and students, and every linear baseline, are.
+"""Classifiers on a frozen public backbone: TrPATE's teachers and students, and the linear baselines.
 
-The backbone was trained on public data and never changes, so its weights are no part of what is private or released: a
-student's own state is its head. Where the backbone can be had again by its hash, a released student names it; where it
-cannot (it was trained here, or drawn), the student carries it.
+The backbone is trained on public data and never changes, so a student's own state is its head. A released student names
+a backbone that can be fetched by its hash, and carries one that cannot (trained here, or drawn at random).
 
-Every step from an image to its features works on that image alone. Batch normalisation keeps the public statistics that
-it came with, and features are normalised image by image, so that no record moves another one's features.
+Features depend on one image alone: batch normalisation keeps its public statistics, and features are normalised image
+by image, so no record affects the features of another.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
+from bench.models.feature_net import Size, TwoPartNet, height_width
+from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
-from bench.models.registration import register_all, register_own
+from bench.models.registration import model_options, register_all, register_own
 
 VERSION = 1
 """Raised whenever the same backbone would give other features."""
@@ -32,10 +33,10 @@ HeadKind = Literal["dense", "gaussian"]
 
 @dataclass(frozen=True, slots=True)
 class BackboneSpec:
-    """A frozen backbone in JSON values: a timm name, which weights, and how an image is made ready for it.
+    """A frozen backbone in JSON values: timm name, weights, and preprocessing.
 
-    `sha256` is that of the weights' file, or of the tensors where there is no file. `size` is the side in pixels that
-    images are brought to, 0 for none; `mean` and `std` are by channel, of values in [0, 1], empty for none.
+    `sha256` is the digest of the weights' file, or of the tensors where there is no file. Images are resized to `size`
+    pixels a side (0: not at all); `mean` and `std` are by channel, of values in [0, 1], empty for none.
     """
 
     name: str
@@ -51,24 +52,21 @@ class BackboneSpec:
 
     @property
     def carried(self) -> bool:
-        """Whether a released student must carry the backbone, since nobody could fetch it by its hash."""
+        """Whether a released student must carry the backbone, since it cannot be fetched by its hash."""
         return self.origin in ("random", "trained")
 
     def identity(self) -> dict[str, Any]:
-        """Return what features depend on besides the images, as JSON values."""
-        told = asdict(self)
-        for words in ("origin", "source", "trained_on"):
-            del told[words]
-        return {**told, "mean": list(self.mean), "std": list(self.std), "version": VERSION}
+        """Return everything but the images that features depend on, as JSON values."""
+        options = {**self.options()["backbone"], "version": VERSION}
+        return {name: value for name, value in options.items() if name not in ("origin", "source", "trained_on")}
 
     def options(self) -> dict[str, Any]:
         """Return the spec as options of :func:`frozen_transfer`."""
-        told = asdict(self)
-        return {"backbone": {**told, "mean": list(self.mean), "std": list(self.std)}}
+        return {"backbone": {**asdict(self), "mean": list(self.mean), "std": list(self.std)}}
 
 
 def spec_from(options: dict[str, Any]) -> BackboneSpec:
-    """Return the spec that :meth:`BackboneSpec.options` turned into `options`."""
+    """Return the spec of `options`, the inverse of :meth:`BackboneSpec.options`."""
     return BackboneSpec(**{**options, "mean": tuple(options["mean"]), "std": tuple(options["std"])})
 
 
@@ -97,7 +95,7 @@ class FrozenBackbone(nn.Module):
 
 
 def prepared(images: Tensor, spec: BackboneSpec) -> Tensor:
-    """Return float `images` in [0, 1] with the channels, the size and the scale that the backbone of `spec` takes."""
+    """Return float `images` in [0, 1] with the channels, the size and the scale of the backbone of `spec`."""
     channels = images.shape[1]
     if channels != spec.in_chans:
         if {channels, spec.in_chans} != {1, 3}:
@@ -132,33 +130,27 @@ def check_known(name: str) -> None:
 
 
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
-    """Return the timm model `name` without its classifier; the start of its weights comes from torch's generator.
+    """Return the timm model `name` without its classifier, initialised by torch's generator.
 
     Raises :class:`UnknownNameError` where timm does not know it, :class:`BenchError` where it cannot take such images.
     """
-    from bench.models.registration import model_options
-
     check_known(name)
     net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))
     return net
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
-    """Return an untrained backbone, drawn from the public `seed`: features without knowledge, for controls and tests.
+    """Return an untrained backbone, drawn from the public `seed`, for controls and tests.
 
-    `shape` is that of the data's images; with a `size` of 0 they keep it.
+    `shape` is the shape of the data's images, which they keep with a `size` of 0.
     """
-    pixels = (size, size) if size else (shape[1], shape[2])
+    pixels = height_width(size or shape[1:])
     with seeded(torch.Generator().manual_seed(seed)):
         net = headless(name, in_chans, pixels)
     normalised = any(isinstance(layer, Normalise) for layer in net.modules())
     half = () if normalised or in_chans not in (1, 3) else (0.5,) * in_chans
-    return FrozenBackbone(
-        BackboneSpec(
-            name, "random", state_digest(net), f"drawn at random, seed {seed}", "", size, half, half, in_chans
-        ),
-        net,
-    )  # fmt: skip
+    source = f"drawn at random, seed {seed}"
+    return FrozenBackbone(BackboneSpec(name, "random", state_digest(net), source, "", size, half, half, in_chans), net)
 
 
 def state_digest(net: nn.Module) -> str:
@@ -174,7 +166,7 @@ class DenseHead(nn.Module):
     """Features to logits: one hidden layer of ReLU units, or none with `hidden` = 0."""
 
     def __init__(self, features: int, hidden: int, classes: int) -> None:
-        """Make the layers; the start of their weights comes from torch's generator."""
+        """Make the layers, initialised by torch's generator."""
         super().__init__()
         self.first = nn.Linear(features, hidden) if hidden else None
         self.last = nn.Linear(hidden or features, classes)
@@ -189,11 +181,10 @@ class DenseHead(nn.Module):
         return logits
 
 
-class FrozenTransfer(nn.Module):
+class FrozenTransfer(TwoPartNet):
     """A head on a frozen backbone: its parameters are the head's, and so is its state unless it carries the backbone.
 
-    ``forward_features`` gives the backbone's features, ``forward_head(x, pre_logits=True)`` what the last layer is
-    given.
+    ``forward_features`` gives the backbone's features.
     """
 
     def __init__(self, backbone: FrozenBackbone, head: nn.Module, classes: int) -> None:
@@ -223,17 +214,11 @@ class FrozenTransfer(nn.Module):
         return features
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits of `features`, or what the last layer is given with `pre_logits`."""
-        if pre_logits and isinstance(self.head, DenseHead):
-            return self.head.hidden(features)
+        """Return the logits of `features`, or with `pre_logits` the input of the last layer."""
         if pre_logits:
-            return features
+            return self.head.hidden(features) if isinstance(self.head, DenseHead) else features
         logits: Tensor = self.head(features)
         return logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (n, channels, height, width) in [0, 1] to logits (n, num_classes)."""
-        return self.forward_head(self.forward_features(images))
 
     def get_classifier(self) -> nn.Module:
         """Return the last layer, as timm's models do."""
@@ -241,32 +226,25 @@ class FrozenTransfer(nn.Module):
 
 
 def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Module:
-    """Return a head of `kind` for so many features and classes."""
-    if kind == "dense":
-        return DenseHead(features, hidden, classes)
-    from bench.models.gaussian_nb import GaussianHead
-
-    gaussian: nn.Module = GaussianHead(features, classes)
-    return gaussian
+    """Return a head of `kind`; `hidden` units count for a dense one."""
+    return DenseHead(features, hidden, classes) if kind == "dense" else GaussianHead(features, classes)
 
 
 @register_own
 def frozen_transfer(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 3, img_size: int | tuple[int, int] = 32,
+    num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     backbone: dict[str, Any] | None = None, head: HeadKind = "dense", hidden: int = 256, **_: Any,
 ) -> FrozenTransfer:  # fmt: skip
-    """Build a head on the frozen backbone that the options name; its weights are found by hash where it is not carried.
+    """Build a head on the frozen backbone of the options; a backbone that is not carried is found by its hash.
 
     TrPATE, section V.A: one hidden layer of 256 units on the pretrained net without its top layer. Raises
-    :class:`BenchError` where the weights are not here.
+    :class:`BenchError` where the weights are missing.
     """
     if backbone is None:
         raise BenchError("frozen_transfer needs the option backbone; a method makes it, see methods/_transfer.py.")
     spec = spec_from(backbone)
     if spec.carried:
-        size = (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
-        pixels = (spec.size, spec.size) if spec.size else size
-        frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, pixels))
+        frozen = FrozenBackbone(spec, headless(spec.name, spec.in_chans, height_width(spec.size or img_size)))
     else:
         from bench.models.pretrained import load_backbone, weights_by_digest
 

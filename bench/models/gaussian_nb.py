@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.models.feature_net import FeatureNet, Size, _size
+from bench.models.feature_net import FeatureNet, Size, height_width
 from bench.models.registration import register_own
 
 NEVER = -1e30
@@ -41,10 +41,8 @@ def set_gaussians(head: GaussianHead, mean: Tensor, variance: Tensor, known: Ten
 
 
 @register_own
-def naive_bayes_pixels(
-    pretrained: bool = False, num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any
-) -> FeatureNet:
+def naive_bayes_pixels(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build naive Bayes with one Gaussian for each class and pixel; pixels stay in [0, 1]. Not from a paper."""
-    height, width = _size(img_size)
+    height, width = height_width(img_size)
     features = in_chans * height * width
     return FeatureNet(nn.Sequential(nn.Flatten()), GaussianHead(features, num_classes), features, None)

@@ -1,4 +1,4 @@
-"""Generators: the ones of the improved GAN (Salimans et al., 2016), for small grey images and for 32x32 colour ones.
+"""Generators of the improved GAN (Salimans et al., 2016) and of data-free distillation.
 
 They map noise (n, `noise_size`) to images (n, channels, height, width) in [0, 1].
 """
@@ -14,7 +14,28 @@ from bench.core.errors import BenchError
 from bench.models.layers import WeightNormLinear
 
 
-class DenseGenerator(nn.Module):
+class Generator(nn.Module):
+    """Base of generators: maps that `project` makes of noise, with `low` their shape, go through `net` to images."""
+
+    project: nn.Module
+    net: nn.Module
+
+    def __init__(self, shape: tuple[int, int, int], noise_size: int, low: tuple[int, ...]) -> None:
+        """Make images of `shape`, (channels, height, width), from `noise_size` values."""
+        super().__init__()
+        self.shape, self.noise_size, self.low = shape, noise_size, low
+
+    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Draw noise (count, noise_size), uniform in [0, 1) as the published code of the improved GAN does."""
+        return torch.rand(count, self.noise_size, generator=generator, device=generator.device).to(device)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
+        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
+        return images.view(-1, *self.shape)
+
+
+class DenseGenerator(Generator):
     """100 uniform values -> 500 -> 500, each batch-normalised and softplus, -> pixels by a sigmoid.
 
     ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan: Glorot starts, batch normalisation
@@ -23,28 +44,19 @@ class DenseGenerator(nn.Module):
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 500) -> None:
         """Make images of (`channels`, `height`, `width`)."""
-        super().__init__()
-        self.shape, self.noise_size = (channels, height, width), noise_size
+        super().__init__((channels, height, width), noise_size, (noise_size,))
         first, second = nn.Linear(noise_size, units, bias=False), nn.Linear(units, units, bias=False)
         pixels = WeightNormLinear(units, channels * height * width, train_scale=True)
         for weight in (first.weight, second.weight, pixels.direction):
             nn.init.xavier_uniform_(weight)
+        self.project = nn.Identity()
         self.net = nn.Sequential(
             first, ShiftedBatchNorm(units), nn.Softplus(), second, ShiftedBatchNorm(units), nn.Softplus(), pixels,
             nn.Sigmoid(),
         )  # fmt: skip
 
-    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """Draw noise (count, noise_size), uniform in [0, 1) as the published code does."""
-        return torch.rand(count, self.noise_size, generator=generator, device=generator.device).to(device)
 
-    def forward(self, noise: Tensor) -> Tensor:
-        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
-        images: Tensor = self.net(noise)
-        return images.view(-1, *self.shape)
-
-
-class ConvGenerator(nn.Module):
+class ConvGenerator(Generator):
     """Noise -> 4x4x512 -> three 5x5 transposed convolutions (256, 128, channels) -> image, for sizes of 8 k from 8.
 
     ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan: batch norm and ReLU after all but the
@@ -53,11 +65,9 @@ class ConvGenerator(nn.Module):
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 512) -> None:
         """Make images of (`channels`, `height`, `width`), both sides divisible by 8."""
-        super().__init__()
         if height % 8 or width % 8:
             raise BenchError(f"the convolutional generator needs sides divisible by 8, not {height}x{width}.")
-        self.shape, self.noise_size = (channels, height, width), noise_size
-        self.low = (units, height // 8, width // 8)
+        super().__init__((channels, height, width), noise_size, (units, height // 8, width // 8))
         self.project = nn.Sequential(
             nn.Linear(noise_size, math.prod(self.low), bias=False), nn.BatchNorm1d(math.prod(self.low)), nn.ReLU()
         )
@@ -66,15 +76,6 @@ class ConvGenerator(nn.Module):
             nn.ConvTranspose2d(units // 2, units // 4, 5, 2, 2, 1, bias=False), nn.BatchNorm2d(units // 4), nn.ReLU(),
             nn.ConvTranspose2d(units // 4, channels, 5, 2, 2, 1), nn.Sigmoid(),
         )  # fmt: skip
-
-    def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """Draw noise (count, noise_size), uniform in [0, 1) as the published code does."""
-        return torch.rand(count, self.noise_size, generator=generator, device=generator.device).to(device)
-
-    def forward(self, noise: Tensor) -> Tensor:
-        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
-        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
-        return images
 
 
 class ShiftedBatchNorm(nn.BatchNorm1d):
@@ -97,7 +98,7 @@ def generator_for(channels: int, height: int, width: int) -> DenseGenerator | Co
     return DenseGenerator(channels, height, width)
 
 
-class DataFreeGenerator(nn.Module):
+class DataFreeGenerator(Generator):
     """Gaussian noise -> quarter-sized maps -> two times up, each with a convolution -> pixels by a sigmoid.
 
     The generator of DAFL (Chen et al., ICCV 2019, arXiv:1904.01186), which DGD and DPSD build on: dense layer, batch
@@ -111,13 +112,11 @@ class DataFreeGenerator(nn.Module):
 
         Raises :class:`BenchError` for a size of noise outside 1..4096 or images below 4x4.
         """
-        super().__init__()
         if not 1 <= noise_size <= 4096:
             raise BenchError(f"the generator takes noise of 1 to 4096 values, not {noise_size}.")
         if min(height, width) < 4:
             raise BenchError(f"the generator makes images of 4x4 pixels or more, not {height}x{width}.")
-        self.shape, self.noise_size = (channels, height, width), noise_size
-        self.low = (units, math.ceil(height / 4), math.ceil(width / 4))
+        super().__init__((channels, height, width), noise_size, (units, math.ceil(height / 4), math.ceil(width / 4)))
         self.project = nn.Linear(noise_size, math.prod(self.low))
         self.net = nn.Sequential(
             nn.BatchNorm2d(units), nn.Upsample(scale_factor=2),
@@ -130,8 +129,3 @@ class DataFreeGenerator(nn.Module):
     def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
         """Draw noise (count, noise_size), standard normal."""
         return torch.randn(count, self.noise_size, generator=generator, device=generator.device).to(device)
-
-    def forward(self, noise: Tensor) -> Tensor:
-        """Map noise (n, noise_size) to images (n, channels, height, width) in [0, 1]."""
-        images: Tensor = self.net(self.project(noise).view(-1, *self.low))
-        return images

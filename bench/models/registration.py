@@ -1,6 +1,6 @@
-"""How this project's nets are registered with timm: like timm's own, they load weights where `pretrained` is asked for.
+"""Registration of this project's nets with timm. As timm's own nets do, they load weights with `pretrained`.
 
-A folder that ``bench export`` wrote is then read by ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
+``timm.create_model("local-dir:FOLDER", pretrained=True)`` reads a folder written by ``bench export``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from timm.models import create_model, is_model, list_models, load_pretrained, mo
 from torch import nn
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.models.feature_net import Size, _size
+from bench.models.feature_net import Size, height_width
 
 OWN_NETS = (
     "bench.models.classifiers",
@@ -30,29 +30,28 @@ B = TypeVar("B", bound=Callable[..., nn.Module])
 
 
 def register_all() -> None:
-    """Register every net of this project with timm; they are found by name from then on."""
+    """Register every net of this project with timm, by name."""
     for name in OWN_NETS:
         importlib.import_module(name)
 
 
 def register_own(build: B) -> B:
-    """Register the entry point `build` with timm; asked for `pretrained`, it loads what ``pretrained_cfg`` names.
+    """Register the entry point `build` with timm; with `pretrained` it loads the weights of ``pretrained_cfg``.
 
-    Every tensor must fit. Raises what :func:`timm.models.load_pretrained` does: RuntimeError where the configuration
-    names no weights, or others than the net's.
+    Raises RuntimeError, as :func:`timm.models.load_pretrained` does, where the configuration names no weights or a
+    tensor does not fit.
     """
 
     @functools.wraps(build)
     def make(pretrained: bool = False, pretrained_cfg: Any = None, **options: Any) -> nn.Module:
-        net = build(pretrained=False, **options)
+        net = build(**options)
         if pretrained:
-            given = pretrained_cfg if isinstance(pretrained_cfg, dict) else None
-            if given is None:
+            if not isinstance(pretrained_cfg, dict):
                 raise RuntimeError(
                     f"{build.__name__} has no published weights. A student that was exported is loaded by "
                     "timm.create_model('local-dir:FOLDER', pretrained=True)."
                 )
-            load_pretrained(net, given, num_classes=int(given.get("num_classes", 0)))
+            load_pretrained(net, pretrained_cfg, num_classes=int(pretrained_cfg.get("num_classes", 0)))
         return net
 
     return cast(B, register_model(make))
@@ -63,15 +62,15 @@ OWN_MODULES = "bench.models."
 
 
 def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
-    """Return the keyword arguments with which ``timm.create_model(name, ...)`` gives what :func:`build` gives.
+    """Return the keyword arguments, JSON values, with which ``timm.create_model(name, ...)`` gives the same net.
 
-    They hold JSON values only, so a record can keep them. The model is made once on the meta device to learn whether it
-    takes `img_size`. Raises as :func:`build` does.
+    The model is made once on the meta device to find whether it takes `img_size`. Raises as
+    :func:`bench.models.build.build` does.
     """
     register_all()
     if not is_model(name):
         raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
-    height, width = _size(img_size)
+    height, width = height_width(img_size)
     base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
     sized = {**base, "img_size": height if height == width else [height, width]}
     if model_entrypoint(name).__module__.startswith(OWN_MODULES):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.data.text import FIRST_WORD, PADDING, UNKNOWN, VOCABULARY, is_text
-from bench.models.feature_net import FeatureNet, Size, _size
+from bench.models.feature_net import FeatureNet, Size, TwoPartNet, height_width
 from bench.models.registration import register_own
 
 
@@ -61,7 +61,7 @@ class CountWords(nn.Module):
 
 @register_own
 def naive_bayes_words(
-    pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
+    num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, **_: Any,
 ) -> FeatureNet:  # fmt: skip
     """Build naive Bayes over words: the counts of a sentence times a table of log-probabilities, TrPATE section V.B.2.
@@ -69,7 +69,7 @@ def naive_bayes_words(
     The table is ``head.weight`` (classes, vocabulary) and the log-prior of the classes ``head.bias``; both are 0 until
     :func:`set_words` writes a posterior there.
     """
-    _check("naive_bayes_words", (in_chans, *_size(img_size)))
+    _check("naive_bayes_words", (in_chans, *height_width(img_size)))
     head = nn.Linear(vocabulary, num_classes)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -86,7 +86,7 @@ def set_words(net: nn.Module, table: Tensor) -> None:
         head.weight.copy_(table)
 
 
-class TextCNN(nn.Module):
+class TextCNN(TwoPartNet):
     """See :func:`text_cnn`."""
 
     def __init__(self, classes: int, vocabulary: int, width: int, filters: int, hidden: int) -> None:
@@ -96,7 +96,7 @@ class TextCNN(nn.Module):
         self.embedding = nn.Embedding(FIRST_WORD + vocabulary, width, padding_idx=PADDING)
         self.convolution = nn.Conv1d(width, filters, 3, padding=1)
         self.hidden = nn.Sequential(nn.Linear(filters, hidden), nn.ReLU()) if classes else nn.Identity()
-        self.head: nn.Module = nn.Linear(hidden, classes) if classes else nn.Identity()
+        self.head = nn.Linear(hidden, classes) if classes else nn.Identity()
         self.num_classes, self.num_features, self.head_hidden_size = classes, filters, hidden if classes else filters
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -115,18 +115,10 @@ class TextCNN(nn.Module):
         logits: Tensor = self.head(hidden)
         return logits
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map sentences to logits, or to the pooled features where there are no classes."""
-        return self.forward_head(self.forward_features(images))
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return self.head
-
 
 @register_own
 def text_cnn(
-    pretrained: bool = False, num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
+    num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, width: int = 50, filters: int = 250, hidden: int = 250, **_: Any,
 ) -> TextCNN:  # fmt: skip
     """Build TrPATE's net for sentences: embedding 50, 250 filters, largest value over the words, dense 250, dense.
@@ -135,5 +127,5 @@ def text_cnn(
     whole embedding; ReLU after it and after the first dense layer, of which the paper says nothing. With `num_classes`
     0 the net ends at the pool: that is the part which is trained on the source.
     """
-    _check("text_cnn", (in_chans, *_size(img_size)))
+    _check("text_cnn", (in_chans, *height_width(img_size)))
     return TextCNN(num_classes, vocabulary, width, filters, hidden)
