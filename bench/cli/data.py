@@ -1,4 +1,4 @@
-"""``bench data``: which data sets there are, and how they come here."""
+"""``bench data``: list, fetch and verify data sets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.core.errors import BenchError
+from bench.core.progress import make_console, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from bench.data.spec import DatasetSpec, Progress
@@ -30,9 +31,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
 
+FACTS = ("name", "classes", "shape", "train_records", "test_records", "download_bytes", "revision", "split_rule",
+         "licence", "source", "citation", "resolution")  # fmt: skip
+
+
 @app.command(name="list")
 def list_(json_: Json = False) -> None:
-    """List every data set: classes, shape, records, whether it is here, its licence and source."""
+    """List every data set: classes, shape, records, size on disk, revision and licence."""
     from bench.data.datasets import PLUGIN_ERRORS, all_datasets, data_root
 
     root = data_root()
@@ -40,75 +45,72 @@ def list_(json_: Json = False) -> None:
     if json_:
         print(json.dumps({"root": str(root), "datasets": rows, "broken_plugins": PLUGIN_ERRORS}, indent=1))
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, right in (("name", 0), ("classes", 1), ("shape", 0), ("train", 1), ("test", 1), ("here", 1)):
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
-    table.add_column("revision", no_wrap=True)
-    table.add_column("licence", overflow="fold")
+    cells = []
     for row in rows:
         counts = [f"{n:,}" if n is not None else "?" for n in (row["train_records"], row["test_records"])]
-        shape = "x".join(map(str, row["shape"]))
         here = _size(row["bytes_here"]) if row["here"] else "no"
-        revision = row["revision"] or "not pinned"
-        table.add_row(row["name"], str(row["classes"]), shape, *counts, here, revision, row["licence"])
-    console = _console()
-    console.print(table)
-    console.print(f"Under {root}. Any folder of images: folder:PATH. Fetch one with: python -m bench data get NAME")
+        shape, revision = "x".join(map(str, row["shape"])), row["revision"] or "not pinned"
+        cells.append((row["name"], str(row["classes"]), shape, *counts, here, revision, row["licence"]))
+    columns = ("name", "classes", "shape", "train", "test", "here", "revision", "licence")
+    print_table(f"data sets under {root}", columns, cells)
+    print("Any folder of images: folder:PATH. Fetch a data set with: python -m bench data get NAME")
     for name, reason in PLUGIN_ERRORS.items():
-        console.print(f"plug-in {name} could not be used: {reason}", markup=False)
+        print(f"plug-in {name} could not be used: {reason}")
 
 
 def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
-    folder = root / spec.store
+    folder, labelled = root / spec.store, spec.labelled
     here = (folder / "manifest.json").is_file() or (root / "raw" / spec.store).is_dir()
+    source = labelled and {"name": labelled.name, "records": labelled.records, "overlap": labelled.overlap}
     return {
-        "name": spec.name,
-        "classes": spec.classes,
-        "shape": list(spec.shape),
-        "train_records": spec.train_records,
-        "test_records": spec.test_records,
+        **{name: getattr(spec, name) for name in FACTS},
         "here": here,
         "bytes_here": sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if here else 0,
-        "download_bytes": spec.download_bytes,
-        "revision": spec.revision,
-        "split_rule": spec.split_rule,
-        "licence": spec.licence,
-        "source": spec.source,
-        "citation": spec.citation,
-        "resolution": spec.resolution,
-        "labelled_source": None
-        if spec.labelled is None
-        else {"name": spec.labelled.name, "records": spec.labelled.records, "overlap": spec.labelled.overlap},
+        "labelled_source": source,
     }
 
 
 @app.command()
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch data sets that are not here; one that fails does not stop the others."""
+    """Fetch missing data sets; one that fails does not stop the others."""
     from bench.data.datasets import get_dataset, load
 
     # A misspelt name is noticed before the first byte is fetched.
     for name in names:
         get_dataset(name)
-    failures: list[str] = []
+
+    def fetch(name: str, progress: Progress) -> tuple[dict[str, Any], str]:
+        loaded = load(name, progress=progress)
+        train, test, path = len(loaded.train), len(loaded.test), loaded.paths[0]
+        row = {"name": name, "revision": loaded.revision, "route": loaded.route, "path": str(path)}
+        line = f"{name}: {train:,} + {test:,} records, {loaded.revision}, from {loaded.route}, in {path}"
+        return {**row, "train_records": train, "test_records": test}, line
+
+    fetch_each(names, fetch, "datasets", quiet, json_)
+
+
+def fetch_each(
+    names: list[str], fetch: Callable[[str, Progress], tuple[dict[str, Any], str]], kind: str, quiet: bool, json_: bool
+) -> None:
+    """Print the line, or with `json_` the rows under `kind`, that `fetch` returns for each name.
+
+    A failure is printed and does not stop the rest; the program then exits with 1.
+    """
     rows: list[dict[str, Any]] = []
+    failures: list[str] = []
     for name in dict.fromkeys(names):
         try:
             with progress_display(quiet) as progress:
-                loaded = load(name, progress=progress)
+                row, line = fetch(name, progress)
         except BenchError as error:
             failures.append(name)
             print(f"error: {error}", file=sys.stderr)
             continue
-        row = {"name": name, "revision": loaded.revision, "route": loaded.route, "path": str(loaded.paths[0])}
-        rows.append({**row, "train_records": len(loaded.train), "test_records": len(loaded.test)})
+        rows.append(row)
         if not json_:
-            counted = f"{len(loaded.train):,} + {len(loaded.test):,} records"
-            print(f"{name}: {counted}, {loaded.revision}, from {loaded.route}, in {loaded.paths[0]}")
+            print(line)
     if json_:
-        print(json.dumps({"datasets": rows, "failed": failures}, indent=1))
+        print(json.dumps({kind: rows, "failed": failures}, indent=1))
     if failures:
         raise typer.Exit(1)
 
@@ -143,12 +145,6 @@ def path(name: Name) -> None:
     print(spec.source if name.startswith("folder:") else data_root() / spec.store)
 
 
-def _console() -> Any:
-    from bench.core.progress import make_console
-
-    return make_console()
-
-
 def _size(count: int) -> str:
     value = float(count)
     for unit in ("B", "kB", "MB"):
@@ -160,35 +156,27 @@ def _size(count: int) -> str:
 
 @contextmanager
 def progress_display(quiet: bool) -> Iterator[Progress]:
-    """Give a progress hook: a bar with an estimate where a terminal is, else a line whenever the work changes."""
+    """Give a progress hook: a bar with an estimate on a terminal, else a line for each step."""
     if quiet:
         yield lambda what, done, total: None
         return
+    last = ""
     if not sys.stderr.isatty():
-        last = [""]
 
         def line(what: str, done: int, total: int | None) -> None:
-            if what != last[0]:
-                last[0] = what
+            nonlocal last
+            if what != last:
+                last = what
                 print(what, file=sys.stderr, flush=True)
 
         yield line
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
+    from rich import progress as rich
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Bars(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bars:
+    text = rich.TextColumn("{task.description}", markup=False)
+    columns = (rich.SpinnerColumn(), text, rich.BarColumn(), rich.DownloadColumn(), rich.TimeElapsedColumn(),
+               rich.TimeRemainingColumn())  # fmt: skip
+    with rich.Progress(*columns, console=make_console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=None)
 
         def bar(what: str, done: int, total: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Tables for ``bench ls`` and ``bench show``: what there is to run, and what was run."""
+"""Tables for ``bench ls`` and ``bench show``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from bench.core.types import Facts
 from bench.interface.attack import Attack, MembershipAttack
 from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS
+from bench.publishing.reproduce import command_of
 from bench.results.audited import with_audits
 from bench.results.record import Plausibility, Privacy, Record, Status
 from bench.results.run_dir import RunDir
+from bench.results.text import epsilon_text
 
 Rows = list[tuple[str, ...]]
 Table = tuple[str, tuple[str, ...], Rows]
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-"""For which data set ``bench show METHOD`` prints the quick preset."""
+"""The data set of the quick preset that ``bench show METHOD`` prints."""
 
 
 def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
@@ -38,6 +40,7 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     if what == "datasets":
         from bench.data.datasets import DATASETS
 
+        sets = (DATASETS[name] for name in sorted(DATASETS))
         rows = [
             (
                 s.name,
@@ -46,9 +49,9 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
                 str(s.train_records or "?"),
                 s.revision or "not pinned",
             )
-            for s in (DATASETS[name] for name in sorted(DATASETS))
+            for s in sets
         ]
-        return "data sets", ("name", "classes", "shape", "records", "revision"), rows, ["`bench data list` tells more."]
+        return "data sets", ("name", "classes", "shape", "records", "revision"), rows, ["`bench data list` shows more."]
     if what == "models":
         from timm.models import list_models, model_entrypoint
 
@@ -81,8 +84,6 @@ def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
 
 
 def _record_row(record: Record) -> tuple[str, ...]:
-    from bench.results.text import epsilon_text
-
     if record.privacy is None or record.utility is None:
         return (record.key, record.status.value, "", "", record.failure.reason if record.failure else "")
     return (
@@ -120,23 +121,34 @@ def find_record(path: Path, key: str) -> Record:
 
 
 def record_page(record: Record) -> list[Table]:
-    """Return the tables that show a record."""
-    from bench.results.text import epsilon_text
+    """Return the tables that show a record: what was run, the epsilons, the ledger, and the provenance."""
+    tables: list[Table] = [(record.key, ("what", "value"), _about(record))]
+    if record.privacy is not None:
+        privacy = record.privacy
+        columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "note")
+        unit = f"unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
+        tables.append((unit, columns, _epsilons(privacy)))
+        events = [
+            (str(event.get("kind", "")), ", ".join(f"{k}={v}" for k, v in event.items() if k != "kind"))
+            for event in privacy.events
+        ]
+        tables.append(("ledger", ("event", "parameters"), events))
+    if record.status is Status.DONE or record.failure is not None:
+        where = record.provenance.model_dump(mode="json")
+        tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
+    return tables
 
+
+def _about(record: Record) -> Rows:
+    """Return what was run, with its outcome, as rows of a name and a value."""
+    sizes = f"{record.private_records} private, {record.public_records} public"
+    target = f"{epsilon_text(record.epsilon)} {record.basis.value}, delta {record.delta:g}, seed {record.seed}"
     about: Rows = [
         ("status", record.status.value),
         ("method", f"{record.method} (version {record.method_version}) {record.citation}"),
-        (
-            "data",
-            f"{record.dataset} ({record.dataset_revision}), {record.private_records} private, "
-            f"{record.public_records} public",
-        ),
+        ("data", f"{record.dataset} ({record.dataset_revision}), {sizes}"),
         ("public data", record.public_data),
-        (
-            "asked",
-            f"{epsilon_text(record.epsilon)} {record.basis.value}, delta {record.delta:g}, seed {record.seed}, "
-            f"{record.noise} noise",
-        ),
+        ("target epsilon", f"{target}, {record.noise} noise"),
         ("preset", record.preset),
         *(("differs from the paper", str(change)) for change in record.reduced),
         *(("note", line) for line in record.notes),
@@ -147,69 +159,39 @@ def record_page(record: Record) -> list[Table]:
         about.append(("under the claim", _plausibility(record.privacy.plausibility)))
     if record.queries is not None:
         right = record.queries.label_accuracy
-        about.append(
-            (
-                "answers",
-                f"{record.queries.answered} of {record.queries.asked}"
-                + ("" if right is None else f", {100 * right:.1f}% right"),
-            )
-        )
-    if record.student is not None:
-        about.append(
-            ("student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}")
-        )
+        correct = "" if right is None else f", {100 * right:.1f}% correct"
+        about.append(("answers", f"{record.queries.answered} of {record.queries.asked}{correct}"))
+    if (student := record.student) is not None:
+        about.append(("student", f"{student.name}, {student.parameters:,} parameters, {student.file}"))
     if record.image_grid is not None:
         about.append(("synthetic images", record.image_grid.file))
     if record.failure is not None:
         about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
-    about.append(("made again by", _command(record)))
-    tables: list[Table] = [(record.key, ("what", "value"), about)]
-    if record.privacy is not None:
-        p = record.privacy
-        figures: Rows = [
-            ("claimed", epsilon_text(p.claimed.epsilon), "", "", "", p.claimed.source),
-            ("proven", epsilon_text(p.proven.epsilon, "up"), "yes", "no", "yes", f"{p.proven.name}. {p.proven.note}"),
-            ("audited", epsilon_text(p.audited.epsilon if p.audited else None, "down"), "", "", "", _audit_note(p)),
-        ]
-        if p.record_level is not None:
-            follows = p.record_level
-            figures.append(
-                ("a training record", epsilon_text(follows.epsilon, "up"), "yes", "no", "yes", f"{follows.name}: what "
-                 "follows for one record, which can change every label")
-            )  # fmt: skip
-        figures += [
-            (a.name, epsilon_text(a.epsilon), _yes(a.sound), _yes(a.data_dependent), _yes(a.releasable), a.note)
-            for a in p.accountants
-        ]
-        columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "note")
-        tables.append((f"unit {p.unit.value}, adjacency {p.adjacency.value}, delta {p.delta:g}", columns, figures))
-        tables.append(
-            (
-                "ledger",
-                ("event", "parameters"),
-                [
-                    (str(event.get("kind", "")), ", ".join(f"{k}={v}" for k, v in event.items() if k != "kind"))
-                    for event in p.events
-                ],
-            )
-        )
-    if record.status is Status.DONE or record.failure is not None:
-        where = record.provenance.model_dump(mode="json")
-        tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
-    return tables
-
-
-def _command(record: Record) -> str:
-    from bench.publishing.reproduce import command_of
-
     command, reason = command_of(record)
-    return " ".join(filter(None, [command or "no command:", f"({reason})" if command and reason else reason]))
+    remark = f"({reason})" if command and reason else reason
+    about.append(("reproduce with", " ".join(filter(None, [command or "no command:", remark]))))
+    return about
 
 
-def _audit_note(privacy: Privacy) -> str:
-    if privacy.audited is None:
-        return "`python -m bench audit` fills it"
-    return f"at {100 * privacy.audited.confidence:g}% confidence; {privacy.audited.audit}"
+def _epsilons(privacy: Privacy) -> Rows:
+    """Return the claimed, proven and audited epsilons, then those of the accountants."""
+    audited, follows = privacy.audited, privacy.record_level
+    note = "`python -m bench audit` fills it"
+    if audited is not None:
+        note = f"at {100 * audited.confidence:g}% confidence; {audited.audit}"
+    proven = f"{privacy.proven.name}. {privacy.proven.note}"
+    rows: Rows = [
+        ("claimed", epsilon_text(privacy.claimed.epsilon), "", "", "", privacy.claimed.source),
+        ("proven", epsilon_text(privacy.proven.epsilon, "up"), "yes", "no", "yes", proven),
+        ("audited", epsilon_text(audited.epsilon if audited else None, "down"), "", "", "", note),
+    ]
+    if follows is not None:
+        note = f"{follows.name}: what follows for one record, which can change every label"
+        rows.append(("a training record", epsilon_text(follows.epsilon, "up"), "yes", "no", "yes", note))
+    for each in privacy.accountants:
+        flags = ("yes" if flag else "no" for flag in (each.sound, each.data_dependent, each.releasable))
+        rows.append((each.name, epsilon_text(each.epsilon), *flags, each.note))
+    return rows
 
 
 def _plausibility(found: Plausibility) -> str:
@@ -217,12 +199,8 @@ def _plausibility(found: Plausibility) -> str:
 
     if found.probability >= 1:
         return "nothing is known against such an accuracy"
-    said = remark([found.probability])
+    impossible = ": impossible as claimed" if remark([found.probability]) else ""
     return (
         f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
-        f"(a code of {found.permutations:.10g} permutations)"
-    ) + (": impossible as claimed" if said else "")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+        f"(a code of {found.permutations:.10g} permutations){impossible}"
+    )

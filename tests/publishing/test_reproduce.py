@@ -192,4 +192,4 @@ def test_run_writes_the_command_and_show_prints_it(tmp_path: Path) -> None:
     planned = runner.invoke(app, ["plan", *text.split()[4:], *out, "--json"])
     assert [cell["key"] for cell in json.loads(planned.stdout)["cells"]] == [record.key]
     shown = runner.invoke(app, ["show", record.key, *out], terminal_width=300)
-    assert "made again by" in shown.output
+    assert "reproduce with" in shown.output
