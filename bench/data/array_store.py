@@ -1,12 +1,10 @@
-"""Where decoded data sets lie, and how they get there without a torn file.
+"""Atomic storage of decoded data sets.
 
 Below the data root (``$BENCH_DATA``, else the user's cache folder) each data set has one folder with one ``.npy`` per
-array and a ``manifest.json`` that gives every array's SHA-256. The folder is written beside its place, flushed to the
-disk and renamed, so that it is there whole or not at all. Every read checks sizes and headers, which costs nothing;
-:func:`verify_store` reads every byte.
+array and a ``manifest.json`` with every array's SHA-256. The folder is written under another name, flushed to the disk
+and renamed. Reads check sizes and headers; :func:`verify_store` reads every byte.
 
-The SHA-256 of an array is that of its raw bytes in C order, without the npy header: it is the same by whatever route
-the data came, and can be compared with what others publish.
+The SHA-256 of an array covers its raw bytes in C order without the npy header, so it does not depend on the route.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from bench.core.errors import BenchError
 
@@ -38,24 +36,21 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class StorageError(BenchError):
-    """The disk is full or the folder cannot be written: no other route would help."""
+    """The disk is full or the folder is not writable: no other route would help."""
 
 
 class DamagedError(BenchError):
-    """A stored file is not what its manifest says. `path` names it."""
+    """The stored file `path` does not match its manifest."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        """Say that the file at `path` is damaged, and how it shows."""
-        self.path, self.reason = path, reason
+        """Name the file at `path` and the `reason`."""
+        self.path = path
         super().__init__(f"{path} is damaged: {reason}.")
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """An array to be stored, given in pieces along its first axis, so that a large one never fills the memory.
-
-    `shape` is that of the whole array, `dtype` is ``uint8`` or ``int64``.
-    """
+    """An array of `shape` and `dtype` (``uint8`` or ``int64``) in pieces along its first axis, to save memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -78,7 +73,7 @@ def data_root(root: Path | None = None) -> Path:
 
 
 def revision_of(digests: Mapping[str, str]) -> str:
-    """Return the revision that the SHA-256 of each array, by name, adds up to."""
+    """Return the revision of arrays, a hash over the SHA-256 of each by name."""
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()[:16]
 
@@ -101,48 +96,31 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(root: Path, store: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of `store`, waiting for another process that fetches the same data set.
-
-    The operating system lets go of the lock when its owner dies, so that a killed fetch blocks nobody. The lock file
-    itself stays: to remove it would race with a process that has just opened it.
-    """
+    """Hold the lock of `store`, waiting for another process that fetches it. A lock ends with its process."""
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        handle = (root / f".{store}.lock").open("ab")
-    with handle:
+        lock = FileLock(root / f".{store}.lock")
         try:
-            import fcntl
-        except ImportError:  # not on this platform: fetch without a lock
-            yield
-            return
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                progress(f"waiting for another process that fetches {store}", 0, None)
-                time.sleep(0.2)
-        try:
-            yield
-        finally:
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            lock.acquire(blocking=False)
+        except Timeout:
+            progress(f"waiting for another process that fetches {store}", 0, None)
+            lock.acquire(poll_interval=0.2)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_store(
     root: Path, store: str, arrays: Mapping[str, Blocks], route: str, pinned: Mapping[str, str] | None = None
 ) -> None:
-    """Store `arrays` under `root`/`store`, replacing what is there, once all are written and verified.
+    """Store `arrays` by name under `root`/`store`, replacing an older version once all are written and verified.
 
-    Args:
-        root: the data root.
-        store: the folder's name under it.
-        arrays: the arrays by name.
-        route: how they came here, for the manifest.
-        pinned: SHA-256 by array name; every one that is named must fit.
+    `route` is for the manifest; `pinned` gives the SHA-256 that arrays must have, by name.
 
     Raises:
         BenchError: where an array is not the pinned one; names the array and both digests.
-        StorageError: where the disk is full or not writable. What was stored before is then still there.
+        StorageError: where the disk is full or not writable. An older version is then kept.
 
     """
     staging = root / f".{store}.staging"
@@ -164,34 +142,24 @@ def write_store(
             }
             with (staging / "manifest.json").open("wb") as handle:
                 _write(handle, (json.dumps(manifest, indent=1) + "\n").encode())
-                _flush(handle)
+                os.fsync(handle.fileno())
             old = root / f".{store}.old"
             shutil.rmtree(old, ignore_errors=True)
             if (root / store).exists():
                 os.replace(root / store, old)
             os.replace(staging, root / store)
-            _flush_folder(root)
+            descriptor = os.open(root, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
 
 def _write(handle: BinaryIO, data: bytes | memoryview) -> None:
-    """Write `data`: the one place through which stored bytes go."""
+    """Write `data` through to the operating system."""
     handle.write(data)
-
-
-def _flush(handle: BinaryIO) -> None:
     handle.flush()
-    os.fsync(handle.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
@@ -209,7 +177,7 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
             rows += len(piece)
         if rows != blocks.shape[0]:
             raise ValueError(f"{path.stem}: {rows} rows came, {blocks.shape[0]} were announced")
-        _flush(handle)
+        os.fsync(handle.fileno())
     return {
         "file": path.name,
         "sha256": digest.hexdigest(),
@@ -220,10 +188,10 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
 
 
 def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
-    """Return the manifest of `store`, or None where the data set is not here.
+    """Return the manifest of `store`, or None where the data set is not stored.
 
     Raises:
-        DamagedError: where the manifest cannot be understood.
+        DamagedError: where the manifest is unreadable.
 
     """
     path = root / store / "manifest.json"
@@ -244,12 +212,12 @@ def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
 def read_store(
     root: Path, store: str, pinned: Mapping[str, str] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """Return the arrays of `store`, memory-mapped and read-only, and its manifest; None where it is not here.
+    """Return the arrays of `store`, memory-mapped and read-only, and its manifest; None where it is not stored.
 
-    Only sizes and headers are checked: the bytes were when they were stored.
+    Only sizes and headers are checked.
 
     Raises:
-        DamagedError: where a file is missing, cut, or not the array that the manifest tells of.
+        DamagedError: where a file is missing, cut, or not the array of the manifest.
 
     """
     manifest = read_manifest(root, store)
@@ -280,8 +248,8 @@ def verify_store(root: Path, store: str, progress: Progress) -> None:
     """Read every byte of `store` and compare it with the manifest.
 
     Raises:
-        DamagedError: naming the first file that does not fit.
-        BenchError: where the data set is not here.
+        DamagedError: naming the first file that does not match.
+        BenchError: where the data set is not stored.
 
     """
     found = read_store(root, store)

@@ -12,6 +12,7 @@ A package of someone else's adds data sets through the entry-point group ``bench
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from bench.core.errors import BenchError, UnknownNameError
@@ -127,4 +128,4 @@ def load(name: str, root: Path | None = None, fetch: bool = True, progress: Prog
 
 
 for _spec in builtin.specs():
-    register_dataset(_spec.with_facts(public_benchmark=True))
+    register_dataset(replace(_spec, public_benchmark=True))

@@ -18,7 +18,7 @@ import hmac
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +125,7 @@ def load_folder(request: LoadRequest) -> Loaded:
     if not files or not tests:
         raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
     everything = [(train_folder, file) for file in files] + [(test_base, file) for file in tests]
-    known = spec.with_facts(train_records=len(files), test_records=len(tests))
+    known = replace(spec, train_records=len(files), test_records=len(tests))
     return Loaded(
         spec=known,
         train=FileRecords(train_folder, files, labels, spec.shape),
@@ -222,6 +222,6 @@ class PublicFolderLoader:
                 if number % 4096 == 0:
                     request.progress(f"listing {half}", number, len(files))
             records.append(FileRecords(half, files, labels, spec.shape))
-        known = spec.with_facts(class_names=tuple(classes), train_records=len(records[0]), test_records=len(records[1]))
+        known = replace(spec, class_names=tuple(classes), train_records=len(records[0]), test_records=len(records[1]))
         revision = "names-sizes:" + digest.hexdigest()[:16]
         return Loaded(known, records[0], records[1], revision, f"files in {base}", (base,))

@@ -1,4 +1,4 @@
-"""The loader that most data sets use: fetch raw files by the first route that works, decode, verify, store, map."""
+"""The loader of most data sets: fetch by the first route that works, decode, verify, store, memory-map."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, "NDArray[Any]"]
 UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)
-"""What reading files raises that are not what they should be."""
+"""Errors of reading damaged or wrong files."""
 View = Callable[[Arrays], "tuple[Records, Records]"]
 
 
 def plain_view(arrays: Arrays) -> tuple[Records, Records]:
     """Return the train and the test records as they are stored."""
-    return (
-        ArrayRecords(arrays["train_images"], arrays["train_labels"]),
-        ArrayRecords(arrays["test_images"], arrays["test_labels"]),
-    )
+    train, test = (ArrayRecords(arrays[f"{half}_images"], arrays[f"{half}_labels"]) for half in ("train", "test"))
+    return train, test
 
 
 def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
-    """Raise ValueError where decoded `arrays` have not the records, the shape or the labels that `spec` tells of."""
-    for half, expected, wanted in halves(spec):
+    """Raise ValueError where decoded `arrays` do not have the number of records, the shape or the labels of `spec`."""
+    halves = [("train", spec.train_records, spec.shape), ("test", spec.test_records, spec.shape)]
+    if spec.labelled is not None:
+        halves.append(("source", spec.labelled.records, spec.labelled.shape))
+    for half, expected, wanted in halves:
         found, *shape = arrays[f"{half}_images"].shape
         if expected is not None and found != expected:
             raise ValueError(f"{found} {half} records were found, {expected} are expected")
@@ -56,15 +57,9 @@ def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
                 raise ValueError(f"a {half} label lies outside 0..{spec.classes - 1}")
 
 
-def halves(spec: DatasetSpec) -> list[tuple[str, int | None, tuple[int, int, int]]]:
-    """Return the name, the count and the shape of each kind of records that `spec` stores."""
-    own = [("train", spec.train_records, spec.shape), ("test", spec.test_records, spec.shape)]
-    return own if spec.labelled is None else [*own, ("source", spec.labelled.records, spec.labelled.shape)]
-
-
 @dataclass(frozen=True)
 class Way:
-    """A route and the decoder for the layout in which it leaves the files. No route: the data comes with a package."""
+    """A route and the decoder of its files. Without a route the data come with an installed package."""
 
     route: Route | None
     decode: Decode
@@ -74,24 +69,24 @@ class Way:
 class StoredLoader:
     """Loads a data set that is decoded once and stored as arrays.
 
-    `ways` are tried in their order, after files that the user put into ``raw/STORE`` below the data root. `pinned`
-    has the SHA-256 of decoded arrays by name; every way must give just these.
+    `ways` are tried in order, after the user's own files in ``raw/STORE`` below the data root. `pinned` gives the
+    SHA-256 of decoded arrays by name, the same for every way.
     """
 
     ways: tuple[Way, ...]
     pinned: Mapping[str, str] | None = None
     view: View = plain_view
     layout: str = ""
-    """Which raw files a person may put under ``raw/STORE``, in words."""
+    """The raw files that a user may put under ``raw/STORE``, in words."""
     whole: DatasetSpec | None = None
-    """The data set whose records are stored, where `view` shows some of them only: decoding is checked against it."""
+    """The data set that is stored, where `view` is a subset of it: decoded arrays are checked against it."""
 
     def __call__(self, request: LoadRequest) -> Loaded:
-        """Return the stored data set, fetching it first where it is missing or damaged and fetching is allowed.
+        """Return the stored data set, fetching it first where it is missing or damaged.
 
         Raises:
-            BenchError: where it is not here and cannot be fetched, with every route and why it failed; where a file
-                is damaged and cannot be fetched anew, naming the file.
+            BenchError: where it cannot be fetched, with the failure of every route; where a damaged file may not be
+                fetched anew, naming the file.
 
         """
         spec, root, damage = request.spec, request.root, ""
@@ -143,7 +138,7 @@ class StoredLoader:
             partial.rmdir()
 
     def _by_hand(self, request: LoadRequest, reasons: list[str]) -> bool:
-        """Store what the user put under ``raw``; False where there is nothing or nothing that can be used."""
+        """Store the user's files under ``raw``; return whether they were usable."""
         spec, given = request.spec, request.root / "raw" / request.spec.store
         if not given.is_dir():
             return False
@@ -165,7 +160,7 @@ class StoredLoader:
         return False
 
     def _by_route(self, request: LoadRequest, reasons: list[str]) -> bool:
-        """Store what the first route gives that works; False where none does."""
+        """Store the data of the first route that works; return whether one did."""
         spec = request.spec
         for number, way in enumerate(self.ways):
             label = way.route.label if way.route else "an installed package"
@@ -178,11 +173,10 @@ class StoredLoader:
                 self._store(request, way, folder, label)
             except StorageError:
                 raise
-            except RouteError as error:
-                reasons.append(f"{label}: {error}")
             except UNUSABLE as error:
-                # The files came and are not what they should be: kept, they would fail every later call.
-                shutil.rmtree(folder, ignore_errors=True)
+                if not isinstance(error, RouteError):
+                    # The files are not the right ones: kept, they would fail every later call.
+                    shutil.rmtree(folder, ignore_errors=True)
                 reasons.append(f"{label}: {error}")
             else:
                 return True

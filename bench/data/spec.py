@@ -1,16 +1,16 @@
-"""What a data set is, what loading one returns, and what a loader is handed.
+"""Interfaces of data sets: the public facts, the request to a loader, and the loaded records.
 
-No class here reads a file. A third-party package builds a :class:`DatasetSpec` with a loader of its own and offers it
-through the entry-point group ``bench.datasets``; see :mod:`bench.data.datasets`.
+A third-party package builds a :class:`DatasetSpec` with its own loader and offers it through the entry-point group
+``bench.datasets``; see :mod:`bench.data.datasets`.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def silent(what: str, done: int, total: int | None) -> None:
 
 
 class Records(abc.ABC):
-    """Labelled images, read when asked for. `labels` is int64 (n,), `shape` is (channels, height, width)."""
+    """Labelled images, read on demand. `labels` is int64 (n,), `shape` is (channels, height, width)."""
 
     labels: NDArray[np.int64]
     shape: tuple[int, int, int]
@@ -60,7 +60,7 @@ class Records(abc.ABC):
 class ArrayRecords(Records):
     """Records over one array, in memory or memory-mapped: uint8 (m, channels, height, width).
 
-    `index` picks and orders the rows that count as records; left out, every row is one.
+    `index` selects and orders the rows that are records; left out, all are.
     """
 
     def __init__(
@@ -76,30 +76,30 @@ class ArrayRecords(Records):
     def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
         rows = positions if self._index is None else self._index[positions]
         if rows.size and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
-            # A run of neighbours is one read from the disk: fancy indexing would fault page by page.
+            # Consecutive rows are one read from the disk; fancy indexing would fault page by page.
             return np.array(self._images[int(rows[0]) : int(rows[0]) + rows.size], dtype=np.uint8, order="C")
         return np.ascontiguousarray(self._images[rows], dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A data set that is here. `revision` names its exact content and belongs in every record."""
+    """A loaded data set. `revision` identifies its exact content and belongs in every record."""
 
     spec: DatasetSpec
     train: Records
     test: Records
     revision: str
     route: str = ""
-    """How it came here, in words."""
+    """Where the data come from, in words."""
     paths: tuple[Path, ...] = ()
-    """The files or folders that hold it."""
+    """Its files or folders."""
     labelled: Records | None = None
     """The labelled public source that comes with it; see :class:`LabelledSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What a loader is handed: the data root, whether it may fetch, and whom to tell of progress."""
+    """The arguments of a loader: the data root, whether it may fetch, and the progress hook."""
 
     spec: DatasetSpec
     root: Path
@@ -109,25 +109,25 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpec:
-    """What is known of a labelled public source before it is read: other records, of the same classes.
+    """Facts of a labelled public source, other records of the same classes, before it is read.
 
-    `shape` is (channels, height, width) of one of its records, which may be larger than the data set's; `records` is
-    None where only the files tell.
+    `shape` is (channels, height, width) of a record, which may be larger than the data set's; `records` is None where
+    only the files give it.
     """
 
     name: str
     records: int | None
     shape: tuple[int, int, int]
     overlap: str
-    """What it may share with the private records, in words."""
+    """The overlap with the private records, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """What is public about a data set before anything is read.
+    """Public facts of a data set before it is read.
 
-    `shape` is (channels, height, width) of a decoded image in pixels; records are counted in images. A count is None
-    where only the files tell.
+    `shape` is (channels, height, width) of a decoded image in pixels; a count of records is None where only the files
+    give it.
     """
 
     name: str
@@ -142,24 +142,19 @@ class DatasetSpec:
     revision: str | None = None
     """``sha256:`` and 16 hex digits over the decoded arrays, where they were verified; None where nothing is pinned."""
     public_benchmark: bool = False
-    """True for a set that everybody may read. Otherwise what depends on its content is withheld from records."""
+    """Whether anyone may read the set. Otherwise facts that depend on its content are withheld from records."""
     licence: str = "not stated by its owner"
     source: str = ""
     citation: str = ""
     resolution: str = ""
-    """How an image gets its shape, in words; empty where images come in this shape."""
+    """How images are brought to the shape, in words; empty where they have it."""
     store: str = ""
-    """Folder under the data root; sets that share pixels share it. Empty: the name."""
+    """Folder under the data root, shared by sets with the same pixels. Empty: the name."""
     download_bytes: int | None = None
     labelled: LabelledSpec | None = None
-    """A labelled public source that is stored with it, where it has one."""
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.classes:
             raise ValueError(f"data set {self.name!r} has {self.classes} classes and {len(self.class_names)} names")
         if not self.store:
             object.__setattr__(self, "store", self.name)
-
-    def with_facts(self, **changes: Any) -> DatasetSpec:
-        """Return a copy with `changes`: what a folder's loader learns when it looks."""
-        return replace(self, **changes)

