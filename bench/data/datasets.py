@@ -1,17 +1,16 @@
-"""The registry of data sets, and the one call that loads one: :func:`load`.
+"""The registry of data sets and their loading.
 
     from bench.data.datasets import load
-    mnist = load("mnist")                  # fetched by itself the first time
+    mnist = load("mnist")                  # fetched the first time
     mnist.train.images(slice(0, 10))       # uint8 (10, 1, 28, 28)
     mnist.train.labels, mnist.revision
 
-A package of someone else's adds data sets through the entry-point group ``bench.datasets``: each entry point is a
+A third-party package adds data sets through the entry-point group ``bench.datasets``: each entry point is a
 :class:`bench.data.spec.DatasetSpec`, or a function without arguments that returns one or several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,19 +20,9 @@ from bench.data.array_store import data_root
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records, silent
 
 __all__ = [
-    "DATASETS",
-    "PLUGIN_ERRORS",
-    "ArrayRecords",
-    "DatasetSpec",
-    "LoadRequest",
-    "Loaded",
-    "Records",
-    "all_datasets",
-    "data_root",
-    "get_dataset",
-    "load",
-    "register_dataset",
-]
+    "DATASETS", "PLUGIN_ERRORS", "ArrayRecords", "DatasetSpec", "LoadRequest", "Loaded", "Records", "all_datasets",
+    "data_root", "get_dataset", "load", "register_dataset",
+]  # fmt: skip
 
 FOLDER = "folder:"
 ENTRY_POINTS = "bench.datasets"
@@ -51,7 +40,7 @@ def register_dataset(spec: DatasetSpec) -> DatasetSpec:
     """Register `spec` under its name and return it.
 
     Raises:
-        BenchError: where the name is taken, or is none that fits into a path.
+        BenchError: where the name is taken or not valid in a path.
 
     """
     if not spec.name or spec.name.startswith((".", FOLDER)) or set(spec.name) & set("/\\\0 "):
@@ -63,7 +52,7 @@ def register_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 
 def read_plugins() -> None:
-    """Register what entry points offer, once. One that fails is kept in `PLUGIN_ERRORS` and stops nothing else."""
+    """Register the data sets of entry points, once. Failures are kept in `PLUGIN_ERRORS`."""
     global _plugins_read
     if _plugins_read:
         return
@@ -75,15 +64,14 @@ def read_plugins() -> None:
             offered = point.load()
             if callable(offered) and not isinstance(offered, DatasetSpec):
                 offered = offered()
-            specs: Iterable[DatasetSpec] = [offered] if isinstance(offered, DatasetSpec) else offered
-            for spec in specs:
+            for spec in [offered] if isinstance(offered, DatasetSpec) else offered:
                 register_dataset(spec)
-        except Exception as error:  # noqa: BLE001 (a stranger's package may fail in any way and must not take the rest along)
+        except Exception as error:  # noqa: BLE001 (a third-party package may fail in any way and must not affect the rest)
             PLUGIN_ERRORS[point.name] = f"{type(error).__name__}: {error}"
 
 
 def all_datasets() -> dict[str, DatasetSpec]:
-    """Return every data set by name, those of other packages among them."""
+    """Return every data set by name, including those of other packages."""
     read_plugins()
     return dict(DATASETS)
 
@@ -93,7 +81,7 @@ def get_dataset(name: str) -> DatasetSpec:
 
     Raises:
         UnknownNameError: where no data set has this name; names the nearest.
-        BenchError: where the folder is missing or not laid out as it should be.
+        BenchError: where the folder is missing or has another layout.
 
     """
     if name.startswith(FOLDER):
@@ -110,17 +98,17 @@ def get_dataset(name: str) -> DatasetSpec:
 
 
 def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
-    """Return the data set called `name`, fetching it first where it is not here.
+    """Return the data set called `name`, a registered name or ``folder:PATH``, fetching it first where it is missing.
 
     Args:
-        name: a registered name or ``folder:PATH``.
+        name: as above.
         root: the data root; left out, ``$BENCH_DATA`` or the user's cache folder.
-        fetch: whether what is missing or damaged may be fetched.
-        progress: told what is being done, how much is done and how much there is, in bytes or records.
+        fetch: whether a missing or damaged data set may be fetched.
+        progress: the progress hook.
 
     Raises:
         UnknownNameError: where no data set has this name.
-        BenchError: where it is not here and cannot be had; says what was tried and how to get it by hand.
+        BenchError: where it cannot be fetched; says what was tried and how to get it by hand.
 
     """
     spec = get_dataset(name)

@@ -1,14 +1,13 @@
 """A user's own images, ``folder:PATH``, and public sets that are too large to be stored decoded.
 
-Two layouts are accepted, ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (``val``, ``valid`` and
-``validation`` do as well), or ``PATH/CLASS/*.png``, of which a fifth is set apart for testing by a hash of each file's
-relative path. All images get one shape: ``folder:PATH@1x64x64`` states it (channels, height, width); left out, it is
-that of the first file by name, which is thereby treated as public, like the number of records and the class names.
+Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (or ``val``, ``valid``,
+``validation``), and ``PATH/CLASS/*.png``, of which a fifth is for testing, by a hash of each file's relative path. All
+images get one shape, (channels, height, width) as in ``folder:PATH@1x64x64``; left out, it is the shape of the first
+file by name, which is thereby public, like the number of records and the class names.
 
-What goes into a record about such a data set must not tell what is in it. Its revision is therefore keyed: HMAC-SHA256
-over names, sizes and contents with a random salt that stays in the data root (file ``folder-salt``, readable by its
-owner only). Two runs on one machine can be compared; who has a record and a guess of the folder's content, but not the
-salt, cannot test the guess. If the salt is lost the revision changes, and nothing else.
+A record must not reveal the folder's content, so the revision is keyed: HMAC-SHA256 over names, sizes and contents with
+a random salt in the data root (file ``folder-salt``, readable by its owner only). Runs on one machine are comparable,
+but a guess of the content cannot be tested without the salt. If the salt is lost, only the revision changes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
 
 
 def folder_spec(name: str) -> DatasetSpec:
-    """Return the data set in a user's own folder; only names are read, and the size of one image.
+    """Return the data set in a user's own folder, from its file names and the size of one image.
 
     Raises:
         BenchError: where the folder is missing, has fewer than two classes, or no image.
@@ -78,7 +77,7 @@ def folder_spec(name: str) -> DatasetSpec:
 
 
 def _halves(path: Path) -> tuple[Path, Path | None]:
-    """Return the folder with the training classes, and that with the test classes where there is one."""
+    """Return the folder of the training classes, and that of the test classes or None."""
     if not (path / "train").is_dir():
         return path, None
     tests = [path / name for name in TEST_NAMES if (path / name).is_dir()]
@@ -100,22 +99,20 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 
 
 def load_folder(request: LoadRequest) -> Loaded:
-    """Return the records of a user's own folder; images are decoded when they are asked for.
+    """Return the records of a user's own folder; images are decoded on demand.
 
     Raises:
-        BenchError: where the test classes are not among the training classes, a half is empty, or the salt cannot be
-            kept in the data root.
+        BenchError: where a test class is no training class, a half is empty, or the salt cannot be stored.
 
     """
     spec = request.spec
     path, _ = parse(spec.name)
     train_folder, test_folder = _halves(path)
-    if test_folder:
-        strange = sorted(set(list_classes(test_folder)) - set(spec.class_names))
-        if strange:
-            raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(strange[:5])}.")
     files, labels = list_labelled(train_folder, spec.class_names)
     if test_folder:
+        unknown = sorted(set(list_classes(test_folder)) - set(spec.class_names))
+        if unknown:
+            raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(unknown[:5])}.")
         tests, test_labels = list_labelled(test_folder, spec.class_names)
     else:
         chosen = np.fromiter((_is_test(file) for file in files), dtype=np.bool_, count=len(files))
@@ -126,18 +123,13 @@ def load_folder(request: LoadRequest) -> Loaded:
         raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
     everything = [(train_folder, file) for file in files] + [(test_base, file) for file in tests]
     known = replace(spec, train_records=len(files), test_records=len(tests))
-    return Loaded(
-        spec=known,
-        train=FileRecords(train_folder, files, labels, spec.shape),
-        test=FileRecords(test_base, tests, test_labels, spec.shape),
-        revision=_keyed_revision(request, path, everything),
-        route=f"files in {path}",
-        paths=(path,),
-    )
+    train = FileRecords(train_folder, files, labels, spec.shape)
+    test = FileRecords(test_base, tests, test_labels, spec.shape)
+    return Loaded(known, train, test, _keyed_revision(request, path, everything), f"files in {path}", (path,))
 
 
 def _is_test(relative: str) -> bool:
-    """Return whether a file is set apart for testing: a hash of its own path decides, and no other file."""
+    """Return whether a file is for testing, by a hash of its path alone."""
     digest = hashlib.sha256(b"bench.data/folder test\0" + os.fsencode(relative)).digest()
     return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
 
@@ -154,7 +146,7 @@ def _keyed_revision(request: LoadRequest, path: Path, files: Sequence[tuple[Path
                 size = os.fstat(handle.fileno()).st_size
         except OSError as error:
             raise BenchError(f"cannot read the image {full}: {error.strerror}.") from error
-        # Lengths first, so that no two lists of files run together to the same bytes.
+        # Lengths first, so that no two lists of files give the same bytes.
         digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big") + content)
         if number % 256 == 0:
             request.progress(f"reading {path}", number, len(files))
@@ -162,7 +154,7 @@ def _keyed_revision(request: LoadRequest, path: Path, files: Sequence[tuple[Path
 
 
 def _salt(root: Path) -> bytes:
-    """Return the salt of this data root, making it the first time: complete under its name, or not there."""
+    """Return the salt of this data root, created atomically the first time."""
     target = root / SALT
     with storage_errors(target):
         root.mkdir(parents=True, exist_ok=True)
@@ -174,7 +166,7 @@ def _salt(root: Path) -> bytes:
                     handle.write(os.urandom(32))
                     handle.flush()
                     os.fsync(handle.fileno())
-                # A link fails where another process was first, whose salt then counts.
+                # A link fails where another process was first; its salt then counts.
                 os.link(aside, target)
             except FileExistsError:
                 pass
@@ -190,9 +182,9 @@ def _salt(root: Path) -> bytes:
 
 @dataclass(frozen=True)
 class PublicFolderLoader:
-    """Loads a public set from ``raw/STORE/{train,val}/CLASS/*``, decoding on demand; for what is too large to store.
+    """Loads a large public set from ``raw/STORE/{train,val}/CLASS/*``, decoding on demand.
 
-    The revision is a plain SHA-256 over relative names and sizes: content is not read, and is public anyway.
+    The revision is a SHA-256 over relative names and sizes.
     """
 
     by_hand: str
@@ -201,7 +193,7 @@ class PublicFolderLoader:
         """Return the records.
 
         Raises:
-            BenchError: where the folders are not there, with how to get them, or have another number of classes.
+            BenchError: where the folders are missing, with how to get them, or have another number of classes.
 
         """
         spec, base = request.spec, request.root / "raw" / request.spec.store

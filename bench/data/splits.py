@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.core.types import Facts, LabelledSource, PrivateData, PublicData
+    from bench.core.types import Facts, PrivateData, PublicData
 
     Indices = NDArray[np.int64]
 
@@ -83,7 +83,7 @@ def split(loaded: Loaded, rule: str | None = None, private_records: int | None =
     """Divide the records of a data set.
 
     Args:
-        loaded: the data set: only its name, its record counts and its default rule are used.
+        loaded: the data set, of which only the name, the record counts and the default rule are used.
         rule: one of `RULES`; left out, the data set's own.
         private_records: the maximum number of private records, chosen by index hash; left out, all.
 
@@ -137,16 +137,9 @@ def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indic
 
 
 def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
-    """Assign each of `count` records to exactly one of `parts` teachers, by a hash of its index.
+    """Assign each of `count` records to exactly one of `parts` teachers, by a hash of its index and `seed_name`.
 
-    Args:
-        count: how many records there are.
-        parts: how many teachers; sizes differ by one record at most.
-        seed_name: another name gives another assignment.
-
-    Returns:
-        One sorted int64 array of positions in 0..count-1 for each teacher. Where a record goes depends on its index,
-        the two numbers and the name, and on no record.
+    Returns one sorted int64 array of positions in 0..count-1 for each teacher; sizes differ by one record at most.
 
     Raises:
         BenchError: where there are more teachers than records, or no teacher.
@@ -191,7 +184,7 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     """
     import torch
 
-    from bench.core.types import PrivateData, PublicData
+    from bench.core.types import LabelledSource, PrivateData, PublicData
 
     spec = loaded.spec
     _check_memory(spec, split)
@@ -206,36 +199,25 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     if split.rule == "trpate" and spec.name in TRPATE_POOLED:
         origin = "labelled records"
     source = f"{len(split.public)} {origin} of {known.dataset}, without labels" if len(split.public) else "none"
+    labelled, about = None, spec.labelled
+    if about is not None and (records := loaded.labelled) is not None:
+        pair = torch.from_numpy(records.images(slice(None))), torch.from_numpy(np.array(records.labels))
+        labelled = LabelledSource(*pair, about.name, about.overlap)
     return Materialised(
         private=PrivateData(images(split.private), torch.from_numpy(labels[split.private]), known),
-        public=PublicData(images(split.public), source, _labelled(loaded)),
+        public=PublicData(images(split.public), source, labelled),
         public_labels=torch.from_numpy(labels[split.public]),
         test_images=images(split.test),
         test_labels=torch.from_numpy(labels[split.test]),
     )
 
 
-def _labelled(loaded: Loaded) -> LabelledSource | None:
-    """Return the labelled public source of a data set that has one."""
-    import torch
-
-    from bench.core.types import LabelledSource
-
-    about, records = loaded.spec.labelled, loaded.labelled
-    if about is None or records is None:
-        return None
-    images = torch.from_numpy(records.images(slice(None)))
-    return LabelledSource(images, torch.from_numpy(np.array(records.labels)), about.name, about.overlap)
-
-
 def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
     """Return the images at the pooled indices `which`, uint8 (k, channels, height, width)."""
     border = len(loaded.train)
     from_train = which < border
-    if from_train.all():
-        return loaded.train.images(which)
-    if not from_train.any():
-        return loaded.test.images(which - border)
+    if from_train.all() or not from_train.any():  # without a second copy
+        return loaded.train.images(which) if from_train.all() else loaded.test.images(which - border)
     out = np.empty((len(which), *loaded.train.shape), dtype=np.uint8)
     out[from_train] = loaded.train.images(which[from_train])
     out[~from_train] = loaded.test.images(which[~from_train] - border)
@@ -253,7 +235,7 @@ def _check_classes(spec: DatasetSpec, labels: Indices) -> None:
 
 
 def _check_memory(spec: DatasetSpec, split: Split) -> None:
-    """Refuse what cannot fit before hours of decoding, where the operating system tells its memory."""
+    """Refuse images that do not fit into memory before hours of decoding, where its size is known."""
     import os
 
     images = len(split.private) + len(split.public) + len(split.test)

@@ -1,21 +1,19 @@
-"""Sentences as images of word numbers, and the two forms of Movie Review with a labelled public source.
+"""Sentences as images of word numbers, and the decoders of Movie Review with a labelled public source.
 
-A sentence is stored as uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the rest, so that
-splits, canaries, caches and checks need to know of images only. Number 0 fills the sentence up, 1 stands for every word
-outside the vocabulary, 2 and on are the vocabulary's words, the most frequent first. Other numbers, which only random
-bytes give, mean the same as 1.
+A sentence is stored as uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the remainder, so
+that splits, canaries, caches and checks handle images only. Number 0 is padding, 1 is any word outside the vocabulary,
+2 and on are the vocabulary's words by frequency. Other numbers, from random bytes, mean the same as 1.
 
-The tokeniser is public and fixed: HTML line breaks become blanks, letters small, typographic apostrophes plain; a word
-is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``). All else separates words.
+The tokeniser is public and fixed: HTML line breaks become blanks, letters lower case, typographic apostrophes plain; a
+word is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``).
 
-The vocabulary comes of the public source alone, as TrPATE has it (IEEE Access 2019, section V.B: "5000 words with the
-highest frequency"), ties broken by alphabet; so no private record decides how another is written.
+The vocabulary comes from the public source alone, as in TrPATE (IEEE Access 2019, section V.B: "5000 words with the
+highest frequency"), ties by alphabet, so no private record affects the encoding of another.
 
-What the source shares with the private records is a finding of its own. TrPATE transfers from the Stanford Sentiment
-Treebank (SST) to Movie Review (MR). But SST was made by parsing and labelling the very sentences of MR (Socher et al.,
-EMNLP 2013, section 3), so the paper's "public" source holds the private, the public and the test sentences, with their
-labels: the guarantee says nothing of such records. ``movie-review-sst`` is that setting, for those who have the files;
-``movie-review`` takes IMDB's reviews instead, which share no more than stock phrases with MR.
+TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of the parsed and
+labelled sentences of MR (Socher et al., EMNLP 2013, section 3), so the paper's "public" source contains the private,
+public and test sentences with labels, and the guarantee does not cover them. ``movie-review-sst`` is that setting;
+``movie-review`` uses IMDB's reviews instead, which share only stock phrases with MR.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 VOCABULARY = 5_000
-"""Words that are told apart: TrPATE, section V.B."""
+"""Number of words in the vocabulary: TrPATE, section V.B."""
 SENTENCE_WORDS = 64
 """Words kept of a sentence; the longest of Movie Review has 51."""
 REVIEW_WORDS = 1_024
@@ -86,10 +84,10 @@ def word_numbers(images: NDArray[np.uint8]) -> NDArray[np.int64]:
 def windows(
     images: NDArray[np.uint8], labels: NDArray[np.int64], length: int, least: int = 10
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Cut long records into pieces of `length` words, each with its record's label, for nets of short sentences.
+    """Cut records into pieces of `length` words, each with its record's label.
 
     `images` is uint8 (n, 2, 1, any), the pieces (m, 2, 1, `length`). All first pieces come first, in the order of the
-    records, then all second ones. A piece of fewer than `least` words is left out, unless it is its record's first.
+    records, then all second ones. A piece of fewer than `least` words is dropped unless it is the first of its record.
     """
     written = (word_numbers(images) != PADDING).sum(axis=1)
     pieces, kept = [], []

@@ -21,7 +21,7 @@ from bench.models.registration import register_own
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
-    """Return how many values `layers` make of one image, or say that the image is too small for them."""
+    """Return the number of outputs of `layers` for one image; raise :class:`BenchError` where it is too small."""
     try:
         with torch.no_grad():
             return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
@@ -36,23 +36,23 @@ def _assemble(
     name: str, layers: list[nn.Module], dense: Sequence[int], activation: type[nn.Module], in_chans: int, size: Size,
     num_classes: int, before_head: nn.Module | None = None,
 ) -> FeatureNet:  # fmt: skip
-    """Put dense layers of the widths `dense`, each with `activation`, and a linear head on convolutional `layers`."""
+    """Add dense layers of the widths `dense`, each with `activation`, and a linear head to convolutional `layers`."""
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
     for units in dense:
         layers += [nn.Linear(width, units), activation()]
         width = units
-    # Like timm's own nets these have no head where there are no classes: they end at their features.
+    # Without classes the net ends at its features, as timm's nets do.
     head = nn.Linear(width, num_classes) if num_classes else nn.Identity()
     return FeatureNet(nn.Sequential(*layers), head, width, before_head if num_classes else None)
 
 
-def _start(layer: nn.Module, deviation: float, bias: float) -> None:
-    """Start a layer as the published code does: truncated normal weights (cut at two deviations), constant biases."""
-    assert isinstance(layer, (nn.Conv2d, nn.Linear))
-    nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2.0 * deviation, 2.0 * deviation)
-    if layer.bias is not None:
-        nn.init.constant_(layer.bias, bias)
+def _pate_layers(scale: nn.Module, in_chans: int) -> list[nn.Module]:
+    return [
+        scale,
+        nn.Conv2d(in_chans, 64, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU(), ChannelNorm(64),
+        nn.Conv2d(64, 128, 5, padding=2), nn.ReLU(), ChannelNorm(128), nn.MaxPool2d(3, 2, ceil_mode=True),
+    ]  # fmt: skip
 
 
 @register_own
@@ -65,16 +65,14 @@ def pate_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **
     same values faster. The code's weight decay, 0.004 on the two dense layers, is the `dense_decay` of
     :class:`bench.training.loop.FitSettings`.
     """
-    layers: list[nn.Module] = [
-        BytesAboutHalf(),
-        nn.Conv2d(in_chans, 64, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU(), ChannelNorm(64),
-        nn.Conv2d(64, 128, 5, padding=2), nn.ReLU(), ChannelNorm(128), nn.MaxPool2d(3, 2, ceil_mode=True),
-    ]  # fmt: skip
+    layers = _pate_layers(BytesAboutHalf(), in_chans)
     net = _assemble("pate_mnist", layers, (384, 192), nn.ReLU, in_chans, img_size, num_classes)
     linear = [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))]
     starts = [(1e-4, 0.0), (1e-4, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192.0, 0.0)]
     for layer, (deviation, bias) in zip(linear, starts[: len(linear)], strict=True):
-        _start(layer, deviation, bias)
+        nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2.0 * deviation, 2.0 * deviation)
+        if layer.bias is not None:
+            nn.init.constant_(layer.bias, bias)
     return net
 
 
@@ -86,11 +84,7 @@ def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_
     :func:`pate_mnist` on whitened images (per-image mean 0, deviation 1); the two further hidden layers are read here
     as two more dense layers of 192, and the input is normalised per image as the code does.
     """
-    layers: list[nn.Module] = [
-        WhitenImage(),
-        nn.Conv2d(in_chans, 64, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU(), ChannelNorm(64),
-        nn.Conv2d(64, 128, 5, padding=2), nn.ReLU(), ChannelNorm(128), nn.MaxPool2d(3, 2, ceil_mode=True),
-    ]  # fmt: skip
+    layers = _pate_layers(WhitenImage(), in_chans)
     net = _assemble("pate_svhn", layers, (384, 192, 192, 192), nn.ReLU, in_chans, img_size, num_classes)
     for layer in net.modules():
         # He's start, not the code's 1e-4: through four dense layers that one gives no gradient at all.
@@ -102,10 +96,10 @@ def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_
 
 
 class WhitenImage(nn.Module):
-    """Give each image mean 0 and deviation 1 by itself: no statistics of the data set, so no image tells of another.
+    """Give each image mean 0 and standard deviation 1, without statistics of the data set.
 
-    Source: ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes; the
-    deviation is held above one over the root of the number of pixels.
+    ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes; the deviation
+    is at least one over the root of the number of pixels.
     """
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""ResNet-50 as Keras built it first (``resnet50_keras``), registered with timm: for weights that were trained in it.
+"""Keras' first ResNet-50 (``resnet50_keras``), registered with timm, for weights trained with it.
 
-It differs from timm's ``resnet50`` in two things: the first block of layers 2 to 4 has its stride on the first
-convolution (He et al., CVPR 2016) instead of the second, and batch normalisation adds 1e-3 to the variance. Keras adds
-a bias to each convolution; the converter of :mod:`bench.models.weight_packages` puts it into the running mean.
+It differs from timm's ``resnet50``: the first block of layers 2 to 4 has its stride on the first convolution (He et
+al., CVPR 2016) instead of the second, and batch normalisation adds 1e-3 to the variance. Keras' convolutions have a
+bias, which the converter of :mod:`bench.models.weight_packages` puts into the running mean.
 """
 
 from __future__ import annotations
@@ -17,24 +17,17 @@ from torch import nn
 from bench.core.errors import BenchError
 
 MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
-"""Of RGB in [0, 1]: Keras takes these from bytes and divides by nothing, so that the deviation is one byte."""
+"""Of RGB in [0, 1]: Keras subtracts these from bytes and does not scale, so the deviation is one byte."""
 STD = (1 / 255, 1 / 255, 1 / 255)
 
 default_cfgs = generate_default_cfgs(
     {
         "resnet50_keras": {
-            "input_size": (3, 224, 224),
-            "pool_size": (7, 7),
-            "num_classes": 1000,
-            "crop_pct": 0.875,
-            "interpolation": "bilinear",
-            "mean": MEAN,
-            "std": STD,
-            "first_conv": "conv1",
-            "classifier": "fc",
+            "input_size": (3, 224, 224), "pool_size": (7, 7), "num_classes": 1000, "crop_pct": 0.875,
+            "interpolation": "bilinear", "mean": MEAN, "std": STD, "first_conv": "conv1", "classifier": "fc",
         }
     }
-)
+)  # fmt: skip
 
 
 @register_model
@@ -43,25 +36,21 @@ def resnet50_keras(
 ) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `img_size` changes nothing: the net takes any. `options` are those of timm's ResNet.
+    `img_size` is ignored. `options` are those of timm's ResNet.
 
-    Raises :class:`BenchError` for other than three channels, and for `pretrained`: its weights come from a package
-    registry, not from timm's hub.
+    Raises :class:`BenchError` for other than three channels, and for `pretrained`: its weights are in a package
+    registry, not on timm's hub.
     """
     if in_chans != 3:
-        raise BenchError(
-            f"resnet50_keras takes RGB images of 3 channels, not of {in_chans}: repeat a grey channel three times."
-        )
+        raise BenchError(f"resnet50_keras takes images of 3 channels, not of {in_chans}: repeat a grey channel.")
     if pretrained:
-        raise BenchError(
-            "resnet50_keras is on no hub. Get its weights with: python -m bench weights get resnet50_keras"
-        )
+        raise BenchError("resnet50_keras is on no hub. Get its weights: python -m bench weights get resnet50_keras")
     options.setdefault("norm_layer", partial(nn.BatchNorm2d, eps=1e-3))
     net: nn.Module = build_model_with_cfg(
         ResNet, "resnet50_keras", False, block=Bottleneck, layers=(3, 4, 6, 3), num_classes=num_classes, **options
     )
     for block in net.modules():
-        # features_only wraps the net: blocks are found by their class, wherever they lie.
+        # features_only wraps the net, so blocks are found by class.
         if isinstance(block, Bottleneck):
             block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
     return net

@@ -1,7 +1,7 @@
 """Nets for sentences, registered with timm: naive Bayes over words, and the convolutional net of TrPATE.
 
-They take what every net here takes, float images in [0, 1], here (n, 2, 1, length) as :mod:`bench.data.text` writes
-them, and turn the bytes back into word numbers. No gradient reaches the input.
+They take float images in [0, 1], (n, 2, 1, length), as :mod:`bench.data.text` encodes sentences, and recover the word
+numbers. No gradient reaches the input.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class WordNumbers(nn.Module):
     """
 
     def __init__(self, name: str, vocabulary: int) -> None:
-        """Keep the `name` of the net for its errors, and how many words there are."""
+        """Keep the net's `name`, for errors, and the number of words."""
         super().__init__()
         self.name, self.vocabulary = name, vocabulary
 
     def forward(self, images: Tensor) -> Tensor:
         """Return word numbers; see the class."""
         _check(self.name, tuple(images.shape[1:]))
-        # Channels are read one by one: the layout of the memory does not matter.
+        # Channels are read one by one, so the memory layout does not matter.
         numbers = ((images[:, 0, 0] * 255.0).round() * 256 + (images[:, 1, 0] * 255.0).round()).long()
         return torch.where(numbers < FIRST_WORD + self.vocabulary, numbers, UNKNOWN)
 
@@ -48,7 +48,7 @@ class CountWords(nn.Module):
     """Turn word numbers (n, length) into counts (n, `vocabulary`), float32; padding and unknown words do not count."""
 
     def __init__(self, vocabulary: int) -> None:
-        """Keep how many words there are."""
+        """Keep the number of words."""
         super().__init__()
         self.vocabulary = vocabulary
 
@@ -103,7 +103,7 @@ class TextCNN(TwoPartNet):
         """Map sentences (n, 2, 1, length) to the largest value of each filter, (n, filters)."""
         numbers = self.numbers(images)
         values: Tensor = self.convolution(self.embedding(numbers).transpose(1, 2)).relu()
-        # Filled-up places count for nothing: a sentence has the same features however long its image is.
+        # Padding does not count, so features do not depend on the length of the image.
         pooled: Tensor = (values * (numbers != PADDING)[:, None]).amax(2)
         return pooled
 

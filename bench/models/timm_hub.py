@@ -1,4 +1,4 @@
-"""Weights from the hub that timm knows: fetched where it answers, refused in seconds where it does not."""
+"""Weights from timm's hub."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from bench.data.spec import Progress
 
 ANSWER_SECONDS = 6.0
-"""How long the hub may take to say anything. Its client alone would try for most of a minute."""
+"""Time limit for the hub's first answer; its client alone would try for most of a minute."""
 
 SOURCES = {"in1k": "imagenet", "in12k": "imagenet-21k", "in21k": "imagenet-21k", "in22k": "imagenet-21k"}
-"""Public data sets by the part of timm's tag that names them; ImageNet-12k is a part of ImageNet-21k."""
+"""Public data sets by part of timm's tag; ImageNet-12k is a subset of ImageNet-21k."""
 
 OTHERS = (
     "ig", "yfcc", "jft", "laion", "openai", "clip", "mclip", "tinyclip", "metaclip", "webli", "dfn", "lvd", "m30m",
     "m38m", "seer", "swag", "sa1b", "datacomp", "merged", "cc12m", "ssld", "swsl", "wsl", "ssl", "indomain", "inw21k",
 )  # fmt: skip
-"""Beginnings of parts of a tag that name further data, much of it not public."""
+"""Prefixes of parts of a tag that name other data, mostly not public."""
 
 
 def trained_on(tag: str) -> str:
-    """Return the public data set that a tag of timm's names, the largest one; empty where it names others or none."""
+    """Return the largest public data set that a tag of timm names; empty where it names others or none."""
     parts = tag.split("_")
     named = [SOURCES[part] for part in parts if part in SOURCES]
     if not named or any(part.startswith(OTHERS) for part in parts):
@@ -41,10 +41,10 @@ def trained_on(tag: str) -> str:
 
 
 def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tuple[dict[str, Tensor], str]:
-    """Return the state dict that timm fetches for `backbone`, and its source in words.
+    """Return the state dict of `backbone` from the hub, and its source in words.
 
     Raises:
-        BenchError: where timm names no weights, or the hub does not answer; says which of the `packages` need no hub.
+        BenchError: where timm names no weights, or the hub does not answer; lists the `packages`, which need no hub.
 
     """
     config: Any = timm.get_pretrained_cfg(backbone)
@@ -57,17 +57,17 @@ def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tup
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co") if config.hf_hub_id else str(config.url or "")
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     say(f"fetching weights of {backbone}: {place}", 0, None)
-    # Offline, the client looks into its own cache and says at once where there is nothing.
+    # Offline, the client reads its own cache and fails at once.
     if not offline and endpoint.startswith("http") and not _answers(endpoint):
         raise BenchError(
             f"could not fetch weights of {backbone}: {endpoint} does not answer. {_else(packages)} "
             "HF_HUB_OFFLINE=1 takes what the hub's own cache holds."
         )
     try:
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+        with torch.random.fork_rng(devices=[]):  # the caller's random state does not change
             model = timm.create_model(backbone, pretrained=True)
     except Exception as error:
-        # Several clients may be at work, each with errors of its own.
+        # timm has several clients, each with its own errors.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise BenchError(f"could not fetch weights of {backbone} ({place}): {reason}. {_else(packages)}") from error
     return dict(model.state_dict()), f"timm hub {place}"
@@ -78,22 +78,18 @@ def _else(packages: Sequence[str]) -> str:
 
 
 def _answers(endpoint: str) -> bool:
-    """Return whether anything, a refusal included, comes back in time. Proxies of the environment are used."""
-    answered = threading.Event()
+    """Return whether any answer, even a refusal, comes in time. Proxies of the environment are used."""
+    answers: list[bool] = []
 
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=ANSWER_SECONDS).close()
-        except urllib.error.HTTPError:
-            pass
-        except (OSError, ValueError):
-            done.set()
-            return
-        answered.set()
-        done.set()
+            answers.append(True)
+        except (OSError, ValueError) as error:
+            answers.append(isinstance(error, urllib.error.HTTPError))
 
-    # A thread, because looking up a name without a network knows no time limit.
-    done = threading.Event()
-    threading.Thread(target=ask, daemon=True).start()
-    done.wait(ANSWER_SECONDS + 1)
-    return answered.is_set()
+    # A thread, because name resolution without a network has no time limit.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS + 1)
+    return answers == [True]
