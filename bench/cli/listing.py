@@ -128,7 +128,7 @@ def record_page(record: Record) -> list[Table]:
         columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "note")
         unit = f"unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
         tables.append((unit, columns, _epsilons(privacy)))
-        events = [
+        events: Rows = [
             (str(event.get("kind", "")), ", ".join(f"{k}={v}" for k, v in event.items() if k != "kind"))
             for event in privacy.events
         ]
