@@ -133,9 +133,7 @@ class DPLinearGD(Method):
             for _ in range(config.steps):
                 total = clipped_sum(weights, features, private.labels, config.max_grad_norm)
                 noisy = ledger.gaussian(
-                    total.cpu().numpy(),
-                    sensitivity=config.max_grad_norm,
-                    noise_multiplier=config.noise_multiplier,
+                    total.cpu().numpy(), sensitivity=config.max_grad_norm, noise_multiplier=config.noise_multiplier
                 )
                 # By the number that the data's facts state, not by a count of the records: that would be private.
                 mean = torch.from_numpy(noisy).to(weights) / private.facts.private_records

@@ -135,10 +135,7 @@ class DPSDSound(Method):
             "queries": 10_000 if facts.private_records > 10_000 else 2000,
         }
         tiny = {"teachers": min(10, max(2, facts.private_records // 4)), "teacher_steps": 5, "queries": 64}
-        return {
-            "quick": quick,
-            "tiny": {**tiny, "student_steps": 10, "generator_steps": 2, "generator_width": 8},
-        }
+        return {"quick": quick, "tiny": {**tiny, "student_steps": 10, "generator_steps": 2, "generator_width": 8}}
 
     @classmethod
     def calibrate(cls, config: DPSDSoundConfig, budget: Budget, facts: Facts) -> DPSDSoundConfig:

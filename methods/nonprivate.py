@@ -80,12 +80,7 @@ class NonPrivate(Method):
         return Claim(math.inf, delta, "no privacy is claimed")
 
     def train_student(
-        self,
-        config: NonPrivateConfig,
-        private: PrivateData,
-        public: PublicData,
-        ledger: Ledger,
-        context: Context,
+        self, config: NonPrivateConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the student on all private records, or as many as the config says, declared as a bypass."""
         from bench.interface import FitSettings, fit, make_student

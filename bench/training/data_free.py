@@ -49,11 +49,7 @@ def generator_terms(
         logs = logits.log_softmax(1)
         return {"one_hot": one_hot, "entropy": (logs.exp() * logs).sum(1).mean(), "activation": strength}
     mean = logits.softmax(1).mean(0)
-    return {
-        "one_hot": one_hot,
-        "entropy": (mean * mean.clamp_min(1e-12).log()).sum(),
-        "activation": -strength,
-    }
+    return {"one_hot": one_hot, "entropy": (mean * mean.clamp_min(1e-12).log()).sum(), "activation": -strength}
 
 
 @dataclass(frozen=True, slots=True)

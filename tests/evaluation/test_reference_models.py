@@ -111,7 +111,7 @@ def test_the_matched_control_goes_on_after_a_kill(tmp_path: Path, monkeypatch: p
     said: list[str] = []
     again = made(Role.MATCHED, wanted, cache=Cache(tmp_path, {}, said.append))
     assert weights(again) == weights(expected)
-    assert any("goes on where" in line for line in said)
+    assert any("resumes where" in line for line in said)
 
 
 def test_a_control_of_another_version_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
 from attacks._decoder import Decoder, train_decoder
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Budget
@@ -38,7 +40,7 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training import checkpoint as module
-from bench.training.checkpoint import Checkpoint, MismatchError, flatten, restore
+from bench.training.checkpoint import Checkpoint, Loop, state_of
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, train_generator
 from bench.training.gan import GanGenerator, GanSettings, train_gan
@@ -491,17 +493,18 @@ def test_stages_in_memory_do_not_share(tmp_path: Path) -> None:
     assert Checkpoint(first.child(shadow_run=1), "stage", {}).load() is None
 
 
-def test_state_that_does_not_fit_changes_nothing() -> None:
-    source, other = net(width=4), net(width=8)
-    before = everything(other)
-    with pytest.raises(MismatchError, match="shape"):
-        restore({"first": (tensor := torch.zeros(2)), "net": other}, flatten({"first": torch.ones(2), "net": source}))
-    assert everything(other) == before
-    assert torch.equal(tensor, torch.zeros(2))
-    with pytest.raises(MismatchError, match="has other tensors"):
-        restore({"value": torch.zeros(2)}, {})
-    with pytest.raises(MismatchError, match="the stage has not"):
-        restore({}, flatten({"value": torch.ones(2)}))
+def test_state_that_does_not_fit_is_deleted_with_a_clear_error(tmp_path: Path) -> None:
+    def part(width: int) -> dict[str, Any]:
+        return {"net": net(width=width)}
+
+    Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(4)).done(1, 5)
+    assert list(tmp_path.iterdir())
+    with pytest.raises(BenchError, match=r"(?s)does not fit the stage stage .*it is deleted"):
+        Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(8)).start()
+    assert not list(tmp_path.iterdir())
+    Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(4)).done(1, 5)
+    with pytest.raises(BenchError, match="it holds net"):
+        Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), {"other": torch.zeros(2)}).start()
 
 
 shapes = st.lists(st.integers(0, 3), max_size=3)
@@ -509,19 +512,20 @@ kinds = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.uint8,
 
 
 @given(st.lists(st.tuples(shapes, kinds), max_size=4), st.integers(0, 2**32), st.booleans())
-def test_flattened_parts_come_back(tensors: list[tuple[list[int], torch.dtype]], start: int, disk: bool) -> None:
+def test_saved_parts_are_restored(tensors: list[tuple[list[int], torch.dtype]], start: int, disk: bool) -> None:
     def parts(number: int) -> dict[str, Any]:
         random = seed(number)
         values = [torch.randint(0, 2, shape, generator=random).to(dtype) for shape, dtype in tensors]
         return {"values": values, "torch": random, "numpy": np.random.default_rng(number)}
 
     given_parts, into = parts(start), parts(start + 1)
-    state = flatten(given_parts)
-    if disk:
-        from safetensors.numpy import load, save
-
-        state = {name: torch.from_numpy(v) for name, v in load(save({n: v.numpy() for n, v in state.items()})).items()}
-    restore(into, state)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(Path(folder) if disk else None, {})
+        Checkpoint(cache, "stage", {}).save({name: state_of(part) for name, part in given_parts.items()})
+        saved = Checkpoint(cache, "stage", {})
+        state = saved.load()
+        assert state is not None
+        saved.restore(into, state)
     for value, found in zip(given_parts["values"], into["values"], strict=True):
         assert torch.equal(value, found)
     assert torch.equal(*(torch.rand(3, generator=one["torch"]) for one in (given_parts, into)))
@@ -562,5 +566,5 @@ def test_run_that_is_killed_in_its_stages_ends_as_one_that_was_not(tmp_path: Pat
         assert list(out.glob(f"cache/checkpoint-{kind}-*.safetensors"))
     found, said = finish(out)
     assert found == expected
-    assert "the stage alternation goes on where an earlier run was stopped" in said
+    assert "the stage alternation resumes where an earlier run was stopped" in said
     assert not list(out.glob("cache/checkpoint-*"))
