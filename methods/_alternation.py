@@ -11,7 +11,6 @@ stopped run had drawn for it is lost with that run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +22,7 @@ from bench.interface import BenchError, as_float, features_and_logits, setting
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.data_free import generator_terms
 from bench.training.divergence import check_finite
+from methods._common import SHOWN, at_least_one, check_latent_size, positive
 from methods._random_images import random_images
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from bench.interface import Context, Facts, Ledger
     from bench.models.generators import DataFreeGenerator
     from bench.training.checkpoint import Part
-
-SHOWN = 100
-"""Released synthetic images."""
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -227,15 +224,11 @@ class AlternationConfig:
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch", "generator_width"):
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("teacher_epochs", "teacher_lr", "student_lr", "generator_lr"):
-            positive(name, getattr(self, name))
+        at_least_one(self, "iterations", "batch", "generator_width")
+        positive(self, "teacher_epochs", "teacher_lr", "student_lr", "generator_lr")
+        check_latent_size(self, "latent_size")
         if self.amount is not None and self.amount < 1:
             raise BenchError(f"amount must be at least 1, or none for all queries, not {self.amount}.")
-        if not 1 <= self.latent_size <= 4096:
-            raise BenchError(f"latent_size must lie in 1..4096, which the generator takes, not {self.latent_size}.")
         if not 0 <= self.random_share < 1:
             raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
         if self.generated < 2:
@@ -262,9 +255,3 @@ class AlternationConfig:
         if not 2 <= k <= classes:
             raise BenchError(f"k must lie in 2..{classes}, the number of classes of {facts.dataset}, not {k}.")
         return k
-
-
-def positive(name: str, value: float) -> None:
-    """Raise :class:`BenchError` unless `value` is positive and finite."""
-    if not (math.isfinite(value) and value > 0):
-        raise BenchError(f"{name} must be positive and finite, not {value}.")

@@ -12,19 +12,18 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.interface import BenchError, Context, Facts, Method, PrivateData, PublicData, Released, make_student, setting
+from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
 from bench.storage.cache import digest_of
-from methods._pate import (
+from methods._common import SHOWN, at_least_one, positive, student_depends
+from methods._pate import quick_settings
+from methods._teachers import (
+    EnsembleMethod,
     augmented_settings,
+    ensemble_labels,
     largest_shift,
-    quick_settings,
     say_missing_classes,
-    shared_ensemble,
-    teacher_pool,
-    train_ensemble,
-    train_shard,
+    tiny_teachers,
 )
-from methods._students import student_depends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from bench.interface import FitSettings, Ledger
     from bench.models.autoencoders import VAE
     from methods._tangent_normal import Triples
-
-SHOWN = 100
-"""Synthetic images that are released, for people to look at."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +64,9 @@ class DGDConfig:
     synthetic: int = setting(60_000, "DGD, section IV: as many as private records")
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
-        least = {"queries": self.queries, "teachers": self.teachers, "synthetic": self.synthetic}
-        least |= {name: getattr(self, name) for name in ("teacher_steps", "student_steps", "vae_steps", "vae_units")}
-        least |= {"teacher_batch": self.teacher_batch, "student_batch": self.student_batch}
-        for name, number in least.items():
-            if number < 1:
-                raise BenchError(f"{name} must be at least 1, not {number}.")
-        for name in ("teacher_lr", "student_lr", "vae_lr", "radius"):
-            if not getattr(self, name) > 0:
-                raise BenchError(f"{name} must be positive, not {getattr(self, name)}.")
+        at_least_one(self, "queries", "teachers", "synthetic", "teacher_steps", "student_steps", "vae_steps")
+        at_least_one(self, "vae_units", "teacher_batch", "student_batch")
+        positive(self, "teacher_lr", "student_lr", "vae_lr", "radius")
         if not 1 <= self.latent <= 1024:
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
@@ -88,12 +77,9 @@ class DGDConfig:
         if self.teacher_recipe == "augmented":
             return augmented_settings(self.teacher_steps, self.teacher_batch, self.teacher_lr, facts)
         return FitSettings(
-            steps=self.teacher_steps,
-            batch_size=self.teacher_batch,
-            optimizer="adam",
-            lr=self.teacher_lr,
+            steps=self.teacher_steps, batch_size=self.teacher_batch, optimizer="adam", lr=self.teacher_lr,
             schedule="linear",
-        )
+        )  # fmt: skip
 
 
 def quick_dgd(facts: Facts) -> dict[str, Any]:
@@ -117,7 +103,7 @@ def tiny_dgd(facts: Facts) -> dict[str, Any]:
     """Return what ``tiny`` changes for data of `facts`."""
     return {
         **quick_dgd(facts),
-        "teachers": min(10, max(2, facts.private_records // 4)),
+        "teachers": tiny_teachers(facts),
         "teacher_steps": 5,
         "synthetic": 120,
         "vae_steps": 3,
@@ -126,20 +112,11 @@ def tiny_dgd(facts: Facts) -> dict[str, Any]:
     }
 
 
-class DGDFamily(Method):
+class DGDFamily(EnsembleMethod):
     """Images, noisy answers to a few of them, triples of all of them, a student on both."""
 
     citation = "Ge et al. 2023"
     public_data: ClassVar[str] = "none"
-
-    @classmethod
-    def check_facts(cls, config: Any, facts: Facts) -> None:
-        """Raise :class:`BenchError` where the data set has too few records for so many teachers."""
-        if config.teachers > facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
-                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
-            )
 
     @classmethod
     def payable(cls, config: Any, queries: int) -> int:
@@ -158,15 +135,7 @@ class DGDFamily(Method):
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
         """Return the images (and their triples), and the ensemble that is asked about some of them."""
         images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
-        return (images, shared_ensemble(config, facts, seed))
-
-    shardable: ClassVar[bool] = True
-
-    def make_shard(
-        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
-        """Train a shard of the ensemble."""
-        train_shard(config, private, context, shard, shards)
+        return (images, *super().shares(config, facts, seed))
 
     @classmethod
     def images_depend(cls, config: Any) -> dict[str, Any]:
@@ -183,6 +152,8 @@ class DGDFamily(Method):
         """Make images, ask the teachers about some, train the student on the answers and on all images."""
         import torch
 
+        from bench.training.ensemble import count_votes
+
         facts = private.facts
         self.check_facts(config, facts)
         for model in (config.teacher, config.student):  # a wrong name is told before minutes of training
@@ -191,22 +162,14 @@ class DGDFamily(Method):
         images = self.images(config, private, ledger, context)
         asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
         queries = images[torch.from_numpy(asked)]
-        labels = torch.from_numpy(self.answer(config, self.votes(config, private, queries, context), ledger))
+        votes = count_votes(ensemble_labels(config, private, queries, context), facts.classes)
+        labels = torch.from_numpy(self.answer(config, votes, ledger))
         triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
         student, options = self.learn(config, queries, labels, triples, facts, context)
         extras = {"query_answers": labels}
         if self.shows(config):
             extras["synthetic_images"] = images[:SHOWN].clone()
         return Released(student, config.student, options, extras=extras)
-
-    def votes(self, config: Any, private: PrivateData, queries: torch.Tensor, context: Context) -> NDArray[np.int64]:
-        """Return the teachers' votes (queries, classes). Private: for the ledger only."""
-        from bench.training.ensemble import count_votes
-
-        with teacher_pool(config, context) as pool:
-            teachers = train_ensemble(config, private, context, pool)
-            with context.progress.stage("votes", config.teachers) as stage:
-                return count_votes(teachers.labels(queries, pool, stage), private.facts.classes)
 
     def triples(self, config: Any, images: torch.Tensor, facts: Facts, context: Context) -> Triples:
         """Return the reconstructed triples of all images (Eq. 4); an artefact that epsilons share."""
@@ -217,12 +180,8 @@ class DGDFamily(Method):
         from methods._tangent_normal import Triples, make_triples, train_vae
 
         names = ("vae_steps", "vae_units", "latent", "radius", "perturbation", "student_batch", "vae_lr")
-        depends = {
-            **self.images_depend(config),
-            **{name: getattr(config, name) for name in names},
-            "seed": context.streams.seed,
-            "device": context.device.type,
-        }
+        depends = self.images_depend(config) | {name: getattr(config, name) for name in names}
+        depends |= {"seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
             with seeded(context.streams.torch("vae/start")):
@@ -244,30 +203,19 @@ class DGDFamily(Method):
         return Triples(*(torch.from_numpy(found[name]) for name in ("plain", "tangent", "normal")))
 
     def learn(
-        self,
-        config: Any,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        triples: Triples | None,
-        facts: Facts,
+        self, config: Any, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, facts: Facts,
         context: Context,
-    ) -> tuple[torch.nn.Module, dict[str, Any]]:
+    ) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
         """Return a student trained by Eq. 5 and 6, and its timm options. Sees nothing private."""
         from methods._tangent_normal import StudentSettings, train_tangent_normal
 
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))
         quick = config.teacher_recipe == "augmented"
         settings = StudentSettings(
-            steps=config.student_steps,
-            batch_size=config.student_batch,
-            lr=config.student_lr,
-            optimizer=config.student_optimizer,
-            tangent=config.regularise,
-            normal=config.regularise,
-            entropy=config.regularise,
-            shift=largest_shift(facts) if quick else 0,
-            reading=self.reading(config),
-        )
+            steps=config.student_steps, batch_size=config.student_batch, lr=config.student_lr,
+            optimizer=config.student_optimizer, tangent=config.regularise, normal=config.regularise,
+            entropy=config.regularise, shift=largest_shift(facts) if quick else 0, reading=self.reading(config),
+        )  # fmt: skip
         with (
             context.checkpoint("student", student_depends(config, context)) as checkpoint,
             context.progress.stage("student", settings.steps) as stage,

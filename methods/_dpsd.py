@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student
 from bench.storage.cache import digest_of
 from methods._alternation import AlternationConfig
-from methods._students import student_depends
+from methods._common import student_depends
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from bench.models.frozen_backbone import DenseHead
 from bench.training.ensemble import check_disjoint
 from bench.training.processes import one_thread
-from methods._head_settings import HeadSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.progress import Stage
+    from methods._heads import HeadSettings
 
 Result = TypeVar("Result")
 VERSION = 1

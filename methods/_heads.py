@@ -5,18 +5,22 @@ Mixed in before a class of the PATE family, whose aggregator, calibration and cl
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.interface import BenchError, Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
 from bench.storage.cache import digest_of
+from methods._common import at_least_one, positive
 from methods._pate import PATEFamily
+from methods._teachers import tiny_teachers
 from methods._transfer import (
     PAPER,
+    OnBackbone,
     TransferConfig,
-    backbone_of,
     paper_transfer,
     quick_transfer,
     shared_features,
@@ -30,8 +34,27 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.models.frozen_backbone import FrozenBackbone
-    from methods._head_settings import HeadSettings
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """How heads are trained: plain SGD on the mean cross-entropy of each batch, the rate falling to zero.
+
+    Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
+    hidden units.
+    """
+
+    hidden: int = 256
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "hidden", "epochs", "batch_size")
+        positive(self, "lr")
+
+    def steps(self, records: int) -> int:
+        """Return how many steps a head of `records` records takes."""
+        return self.epochs * math.ceil(records / self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -46,29 +69,24 @@ class HeadTeachersConfig(TransferConfig):
     lr: float = setting(0.1, "ours: the paper names no optimiser; plain SGD whose rate falls to zero")
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         self.check()
-        for name in ("teachers", "queries"):
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        at_least_one(self, "teachers", "queries")
         self.heads()
 
     def heads(self) -> HeadSettings:
         """Return how each head is trained."""
-        from methods._head_settings import HeadSettings
-
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
-class HeadTeachers(PATEFamily):
+class HeadTeachers(OnBackbone, PATEFamily):
     """Teachers are heads on the features of a frozen backbone, trained at once; so is the student."""
 
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
 
     @classmethod
-    def head_presets(cls, facts: Facts) -> dict[str, dict[str, Any]]:
-        """Return what the presets change, the aggregator left out."""
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
         from bench.data.text import is_text
 
         paper = paper_transfer(facts)
@@ -79,10 +97,10 @@ class HeadTeachers(PATEFamily):
         most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
         quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
-        tiny = {**tiny_transfer(facts), "teachers": min(10, max(2, facts.private_records // 4)), "hidden": 16}
+        tiny = {**tiny_transfer(facts), "teachers": tiny_teachers(facts), "hidden": 16, "epochs": 2}
         if paper:
             tiny["backbone"] = paper["backbone"]
-        return {"paper": paper, "quick": quick, "tiny": {**tiny, "epochs": 2}}
+        return {"paper": paper, "quick": cls.scaled(quick, facts), "tiny": cls.scaled(tiny, facts)}
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
@@ -116,7 +134,7 @@ class HeadTeachers(PATEFamily):
         from methods._head_training import VERSION, head_labels
 
         facts = private.facts
-        backbone = self._backbone(config, public, facts, context)
+        backbone = self.backbone(config, public, facts, context)
         settings = config.heads()
         part_name = f"{facts.dataset}/teachers/{context.streams.seed}"
         depends = {
@@ -147,7 +165,7 @@ class HeadTeachers(PATEFamily):
         from bench.training.features import features_of
         from methods._head_training import train_heads
 
-        backbone = self._backbone(config, public, facts, context)
+        backbone = self.backbone(config, public, facts, context)
         features = features_of(public.images, backbone, context, "public")[asked]
         everything = [np.arange(len(asked), dtype=np.int64)]
         with context.progress.stage("student", 1) as stage:
@@ -160,11 +178,3 @@ class HeadTeachers(PATEFamily):
         )
         heads.write(0, student.head)
         return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
-
-    def _backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
-        # An instance serves one cell: votes and student have the same backbone, loaded once.
-        if self._loaded is None:
-            self._loaded = backbone_of(config, facts, public, context)
-        return self._loaded
-
-    _loaded: FrozenBackbone | None = None

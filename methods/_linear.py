@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, setting
+from methods._common import positive
 from methods._transfer import TransferConfig
 
 if TYPE_CHECKING:
@@ -43,12 +44,9 @@ class LinearConfig(TransferConfig):
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
-        """Refuse settings that cannot be meant."""
+        """See :meth:`methods._transfer.TransferConfig.check`."""
         super().check()
-        for name in ("max_grad_norm", "lr"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise BenchError(f"{name} must be a positive number, not {value}.")
+        positive(self, "max_grad_norm", "lr")
         if not 0 <= self.momentum < 1:
             raise BenchError(f"momentum must lie in [0, 1), not {self.momentum}.")
 

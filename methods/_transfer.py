@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bench.interface import BenchError, Context, Facts, PublicData, setting
+from bench.interface import BenchError, Context, Facts, Method, PublicData, PublicKind, setting
 from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,30 @@ def shared_features(config: TransferConfig, facts: Facts) -> str:
     """Return the name of a backbone's features of a data set for :meth:`bench.interface.Method.shares`."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
     return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
+
+
+class OnBackbone(Method):
+    """A method on the features of a frozen public backbone, mixed in before its other base classes."""
+
+    public_data = "a frozen backbone trained on public data"
+    public_data_kinds = (PublicKind.TRANSFERRED,)
+    _loaded: FrozenBackbone | None = None
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`: the backbone's features, for every seed and epsilon."""
+        return (shared_features(config, facts),)
+
+    @classmethod
+    def public_words(cls, config: Any, facts: Facts) -> str:
+        """See :meth:`bench.interface.Method.public_words`: the public data that the backbone has seen."""
+        return words_of(config, facts)
+
+    def backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
+        """Return the backbone, loaded once: an instance serves one cell."""
+        if self._loaded is None:
+            self._loaded = backbone_of(config, facts, public, context)
+        return self._loaded
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
+from methods._common import at_least_one, check_latent_size, positive
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
@@ -76,18 +77,12 @@ class DGDPrintedConfig(DGDConfig):
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         super().__post_init__()
-        for name in ("noise_scale", "generator_lr"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise BenchError(f"{name} must be positive and finite, not {getattr(self, name)}.")
-        for name in ("baseline_steps", "generator_steps", "generator_batch", "generator_units"):
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        positive(self, "noise_scale", "generator_lr")
+        at_least_one(self, "baseline_steps", "generator_steps", "generator_batch", "generator_units")
+        check_latent_size(self, "generator_noise")
         if not 0 <= self.random_share < 1:
             raise BenchError(f"random_share must be at least 0 and below 1, not {self.random_share}.")
-        if not 1 <= self.generator_noise <= 4096:
-            raise BenchError(f"generator_noise must lie between 1 and 4096, not {self.generator_noise}.")
 
     @property
     def eps1(self) -> float:
@@ -173,18 +168,9 @@ class DGD(DGDFamily):
     def images_depend(cls, config: DGDPrintedConfig) -> dict[str, Any]:
         """See :meth:`methods._dgd.DGDFamily.images_depend`: epsilons and both aggregations share the images."""
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
-        names += [
-            "images",
-            "synthetic",
-            "random_share",
-            "baseline_steps",
-            "alpha",
-            "beta",
-            "reading",
-            "teacher",
-            "teacher_recipe",
-        ]
-        return {name: getattr(config, name) for name in (*names, "teacher_lr", "teacher_batch")}
+        names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
+        names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
+        return {name: getattr(config, name) for name in names}
 
     def shows(self, config: DGDPrintedConfig) -> bool:
         """Private records are never among what is released."""
@@ -198,9 +184,7 @@ class DGD(DGDFamily):
         order, textures_order = context.streams.torch("images"), context.streams.torch("textures")
         if config.images == "private":
             return private.images[torch.randperm(len(private), generator=order)[: config.synthetic]]
-        depends = {
-            **self.images_depend(config), "seed": context.streams.seed, "device": context.device.type,
-        }  # fmt: skip
+        depends = {**self.images_depend(config), "seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
             # Both open until the images are made: neither net is an artefact of its own.
@@ -225,21 +209,19 @@ class DGD(DGDFamily):
         private: PrivateData,
         context: Context,
         order: torch.Generator,
-        of_baseline: Checkpoint | None = None,
-        of_generator: Checkpoint | None = None,
+        of_baseline: Checkpoint,
+        of_generator: Checkpoint,
     ) -> torch.Tensor:
         """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
         from bench.core.seeds import seeded
-        from bench.interface import FitSettings, fit, make_student
+        from bench.interface import fit, make_student
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import GeneratorSettings, generate, train_generator
 
         facts = private.facts
-        augmented = config.teacher_recipe == "augmented"
         settings = dataclasses.replace(config.teacher_settings(len(private), facts), steps=config.baseline_steps)
-        if augmented:  # more records than a teacher has: larger batches
+        if config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
             settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
-        assert isinstance(settings, FitSettings)
         baseline, _ = make_student(config.teacher, facts, context.streams.torch("baseline/start"))
         with context.progress.stage("baseline", config.baseline_steps) as stage:
             fit(
@@ -249,15 +231,10 @@ class DGD(DGDFamily):
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
         driving = GeneratorSettings(
-            steps=config.generator_steps,
-            batch_size=config.generator_batch,
-            lr=config.generator_lr,
-            decay_steps=config.generator_decay,
-            alpha=config.alpha,
-            beta=config.beta,
-            shift=settings.shift,
+            steps=config.generator_steps, batch_size=config.generator_batch, lr=config.generator_lr,
+            decay_steps=config.generator_decay, alpha=config.alpha, beta=config.beta, shift=settings.shift,
             reading=config.reading,
-        )
+        )  # fmt: skip
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, config.synthetic, order, context.device)
@@ -276,7 +253,7 @@ def gan_images(
     private: PrivateData,
     context: Context,
     order: torch.Generator,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint,
 ) -> torch.Tensor:
     """Return images of a GAN trained on private images, for the comparison of Fig. 4."""
     from bench.training.data_free import generate

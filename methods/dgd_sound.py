@@ -20,11 +20,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from bench.interface import Budget, Claim, Context, Facts, PrivateData, register_method, setting
+from methods._common import positive
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
 
 if TYPE_CHECKING:
@@ -43,10 +44,8 @@ class DGDSoundConfig(DGDConfig):
     regularise: float = setting(0.0, "ours: Eq. 6 gained nothing on random images, see docs/reproduction.md")
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         super().__post_init__()
-        if not self.sigma > 0:
-            raise BenchError(f"sigma must be positive, not {self.sigma}.")
+        positive(self, "sigma")
 
 
 @register_method("dgd-sound")
@@ -55,7 +54,6 @@ class DGDSound(DGDFamily):
 
     Config = DGDSoundConfig
     citation = "after Ge et al. 2023"
-    public_data: ClassVar[str] = "none"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -77,9 +75,9 @@ class DGDSound(DGDFamily):
     @classmethod
     def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
         """Return what is proven: one Gaussian release of all histograms."""
-        from bench.interface import Gaussian, proven
+        from bench.interface import proven
 
-        figure = proven([Gaussian(config.sigma / math.sqrt(2 * config.queries))], delta)
+        figure = proven(cls.charges(config, facts), delta)
         return Claim(figure.epsilon, delta, "the proven figure: no paper claims anything for this variant")
 
     @classmethod

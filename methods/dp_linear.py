@@ -23,13 +23,12 @@ from bench.interface import (
     Facts,
     PrivateData,
     PublicData,
-    PublicKind,
     Released,
     register_method,
     setting,
 )
 from methods._linear import OURS, LinearConfig
-from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
+from methods._transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 from methods.dp_sgd import DPSGD, PoissonBatches
 
 if TYPE_CHECKING:
@@ -46,13 +45,11 @@ class DPLinearConfig(PoissonBatches, LinearConfig):
 
 
 @register_method("dp-linear")
-class DPLinear(DPSGD):
+class DPLinear(OnBackbone, DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer; by Opacus through the ledger."""
 
     Config: ClassVar[type] = DPLinearConfig
     citation = "De et al. 2022; Tramer and Boneh 2021"
-    public_data = "a frozen backbone trained on public data"
-    public_data_kinds = (PublicKind.TRANSFERRED,)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -70,37 +67,14 @@ class DPLinear(DPSGD):
         """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
         return super().calibrate(with_digest(config, facts), budget, facts)
 
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the backbone's features, which every seed and epsilon shares."""
-        return (shared_features(config, facts),)
-
-    @classmethod
-    def public_words(cls, config: DPLinearConfig, facts: Facts) -> str:
-        """Return which public data the backbone has seen."""
-        return words_of(config, facts)
-
     def train_student(
         self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the head by DP-SGD on the features of the private records."""
-        import torch
-        from torch.nn.functional import cross_entropy
-
-        from bench.privacy.dp_sgd import DPSGDRun
         from methods._linear import begin, finish
 
         features, student, options = begin(config, private, public, context)
         steps = config.steps(len(private))
         with context.progress.stage("student", steps) as stage:
-            run = DPSGDRun(
-                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
-                loss=cross_entropy,
-                noise_multiplier=config.noise_multiplier,
-                max_grad_norm=config.max_grad_norm,
-                expected_batch_size=config.batch_size,
-                steps=steps,
-                stage=stage,
-            )
-            ledger.dp_sgd(student.head, features, private.labels, run)
+            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(config, steps, stage))
         return Released(finish(student), "frozen_transfer", options)

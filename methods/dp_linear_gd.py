@@ -24,21 +24,19 @@ from typing import TYPE_CHECKING, Any
 from bench.interface import (
     Adjacency,
     Basis,
-    BenchError,
     Budget,
     Claim,
     Context,
     Facts,
-    Method,
     PrivateData,
     PublicData,
-    PublicKind,
     Released,
     register_method,
     setting,
 )
+from methods._common import at_least_one
 from methods._linear import OURS, LinearConfig
-from methods._transfer import paper_transfer, quick_transfer, shared_features, tiny_transfer, with_digest, words_of
+from methods._transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 
 if TYPE_CHECKING:
     from bench.interface import Event, Ledger
@@ -51,21 +49,18 @@ class DPLinearGDConfig(LinearConfig):
     steps: int = setting(100, OURS)
 
     def check(self) -> None:
-        """Refuse settings that cannot be meant."""
+        """See :meth:`methods._transfer.TransferConfig.check`."""
         super().check()
-        if self.steps < 1:
-            raise BenchError(f"steps must be at least 1, not {self.steps}.")
+        at_least_one(self, "steps")
 
 
 @register_method("dp-linear-gd")
-class DPLinearGD(Method):
+class DPLinearGD(OnBackbone):
     """The sum of all clipped gradients with Gaussian noise, once a step, through the ledger."""
 
     Config = DPLinearGDConfig
     adjacency = Adjacency.ADD_REMOVE
     citation = "after De et al. 2022"
-    public_data = "a frozen backbone trained on public data"
-    public_data_kinds = (PublicKind.TRANSFERRED,)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -79,11 +74,11 @@ class DPLinearGD(Method):
     @classmethod
     def calibrate(cls, config: DPLinearGDConfig, budget: Budget, facts: Facts) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        from bench.interface import Gaussian, accountant, smallest_noise
+        from bench.interface import accountant, smallest_noise
 
         named: DPLinearGDConfig = with_digest(config, facts)
         noise = smallest_noise(
-            lambda noise: [Gaussian(noise, config.steps, adjacency=cls.adjacency)],
+            lambda noise: cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts),
             budget.epsilon,
             budget.delta,
             accountant("rdp" if budget.basis is Basis.CLAIMED else "exact-gaussian"),
@@ -105,16 +100,6 @@ class DPLinearGD(Method):
         from bench.interface import Gaussian
 
         return [Gaussian(config.noise_multiplier, config.steps, adjacency=cls.adjacency)]
-
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the backbone's features, which every seed and epsilon shares."""
-        return (shared_features(config, facts),)
-
-    @classmethod
-    def public_words(cls, config: DPLinearGDConfig, facts: Facts) -> str:
-        """Return which public data the backbone has seen."""
-        return words_of(config, facts)
 
     def train_student(
         self, config: DPLinearGDConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

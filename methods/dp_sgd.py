@@ -33,9 +33,13 @@ from bench.interface import (
     register_method,
     setting,
 )
+from methods._common import student_depends
 
 if TYPE_CHECKING:
+    from bench.core.progress import Stage
     from bench.interface import Event, Ledger
+    from bench.privacy.dp_sgd import DPSGDRun
+    from bench.training.checkpoint import Checkpoint
 
 
 class PoissonBatches:
@@ -128,27 +132,30 @@ class DPSGD(Method):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the student by DP-SGD."""
-        import torch
-        from torch.nn.functional import cross_entropy
-
         from bench.interface import make_student
-        from bench.privacy.dp_sgd import DPSGDRun
-        from methods._students import student_depends
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
         steps = config.steps(len(private))
         depends = {**student_depends(config, context), "opacus": version("opacus")}
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = DPSGDRun(
-                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
-                loss=cross_entropy,
-                noise_multiplier=config.noise_multiplier,
-                max_grad_norm=config.max_grad_norm,
-                expected_batch_size=config.batch_size,
-                steps=steps,
-                stage=stage,
-                checkpoint=checkpoint,
-            )
+            run = self.dp_sgd_run(config, steps, stage, checkpoint)
             ledger.dp_sgd(student, private.images, private.labels, run)
         return Released(student, config.student, options)
+
+    def dp_sgd_run(self, config: Any, steps: int, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
+        """Return what the ledger is given besides the model and the records."""
+        import torch
+
+        from bench.privacy.dp_sgd import DPSGDRun
+
+        return DPSGDRun(
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum),
+            loss=torch.nn.functional.cross_entropy,
+            noise_multiplier=config.noise_multiplier,
+            max_grad_norm=config.max_grad_norm,
+            expected_batch_size=config.batch_size,
+            steps=steps,
+            stage=stage,
+            checkpoint=checkpoint,
+        )

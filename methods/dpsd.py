@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
-from methods._alternation import AlternationConfig, positive
+from methods._alternation import AlternationConfig
+from methods._common import positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from bench.interface import Event, Ledger
     from methods._dpsd import Annotate
@@ -52,11 +53,8 @@ class DPSDConfig(AlternationConfig):
     annotation_lr: float | None = setting(None, "Eq. 3: gamma_s, the same as the student's rate")
 
     def __post_init__(self) -> None:
-        AlternationConfig.__post_init__(self)
-        for name in ("sigma", "beta", "stability", "annotation_lr", "non_target_weight"):
-            value = getattr(self, name)
-            if value is not None:
-                positive(name, value)
+        super().__post_init__()
+        positive(self, "sigma", "beta", "stability", "annotation_lr", "non_target_weight")
 
     @property
     def gamma(self) -> float:
@@ -93,32 +91,33 @@ class DPSD(Alternation):
     @classmethod
     def calibrate(cls, config: DPSDConfig, budget: Budget, facts: Facts) -> DPSDConfig:
         """Return `config` with the paper's beta for `budget` and the least sigma that it pays for."""
-        from bench.interface import smallest_noise
+        from bench.interface import proven, smallest_noise
         from bench.privacy.claims import dpsd_events, dpsd_smallest_sigma
 
-        config = with_beta(config, budget, facts)
+        k, beta = config.top_k(facts), config.beta
+        if beta is None:
+            beta = 1e-4 if facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
+        config = dataclasses.replace(config, k=k, beta=beta)
+        claimed = budget.basis is Basis.CLAIMED
         if config.calibrate == "printed":
-            check_printed(config, budget, cls.cost(config, facts, budget))
+            cost = (
+                cls.claimed(config, facts, budget.delta)
+                if claimed
+                else proven(cls.charges(config, facts), budget.delta)
+            ).epsilon
+            if cost > budget.epsilon:
+                raise BenchError(
+                    f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than "
+                    f"{budget.epsilon:g}. Take calibrate=sigma, or a larger sigma."
+                )
             return config
-        if budget.basis is Basis.CLAIMED:
-            sigma = dpsd_smallest_sigma(
-                config.bound(), facts.classes, config.batch, config.asked, budget.epsilon, budget.delta
-            )
+        if claimed:
+            sigma = dpsd_smallest_sigma(beta, facts.classes, config.batch, config.asked, budget.epsilon, budget.delta)
         else:
             sigma = smallest_noise(
                 lambda noise: dpsd_events(config.batch, config.asked, noise), budget.epsilon, budget.delta
             )
         return dataclasses.replace(config, sigma=sigma)
-
-    @classmethod
-    def cost(cls, config: DPSDConfig, facts: Facts, budget: Budget) -> float:
-        """Return what `config` costs on the basis of `budget`."""
-        from bench.interface import proven
-        from bench.privacy.claims import dpsd_events
-
-        if budget.basis is Basis.CLAIMED:
-            return cls.claimed(config, facts, budget.delta).epsilon
-        return proven(dpsd_events(config.batch, config.asked, config.sigma), budget.delta).epsilon
 
     @classmethod
     def claimed(cls, config: DPSDConfig, facts: Facts, delta: float) -> Claim:
@@ -134,21 +133,31 @@ class DPSD(Alternation):
 
         return dpsd_events(config.batch, config.asked, config.sigma)
 
+    def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
+        """Return the teachers, whose bounded gradients are summed. Private."""
+        return [train_teacher(config, private, context)]
+
     def annotator(self, config: DPSDConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
-        """Return Eq. (3) with the one teacher."""
+        """Return Eq. (3)."""
+        import torch
+
         from methods._annotation import bounded, distillation_gradient, keep_top, released_gradients
 
-        teacher, k, beta = train_teacher(config, private, context), config.top_k(private.facts), config.bound()
+        teachers = self.teachers(config, private, context)
+        k, beta = config.top_k(private.facts), config.bound()
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
-            gradient = distillation_gradient(
-                teacher(images).softmax(1), student, config.distillation, config.non_target_weight
-            )
-            given = bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
+            given = torch.zeros_like(student, dtype=torch.float64)
+            for teacher in teachers:
+                gradient = distillation_gradient(
+                    teacher(images).softmax(1), student, config.distillation, config.non_target_weight
+                )
+                given += bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
             noisy = released_gradients(
-                given.cpu(), ledger, beta=beta, sigma=config.sigma, answers=1, reading=config.eq3
+                given.cpu(), ledger, beta=beta, sigma=config.sigma, answers=len(teachers), reading=config.eq3
             )
-            return student - config.gamma * noisy.to(student.device)
+            labels: Tensor = student - config.gamma * noisy.to(student.device)
+            return labels
 
         return annotate
 
@@ -160,21 +169,3 @@ class DPSD(Alternation):
 
         nothing = torch.zeros(config.batch, facts.classes)
         released_gradients(nothing, ledger, beta=config.bound(), sigma=config.sigma, answers=1, reading=config.eq3)
-
-
-def with_beta(config: DPSDConfig, budget: Budget, facts: Facts) -> DPSDConfig:
-    """Return `config` with k checked and with the beta that the paper takes for `budget` where none is set."""
-    k = config.top_k(facts)
-    beta = config.beta
-    if beta is None:
-        beta = 1e-4 if facts.classes >= 1000 else 1e-3 if budget.epsilon <= 1 else 5e-3
-    return dataclasses.replace(config, k=k, beta=beta)
-
-
-def check_printed(config: DPSDConfig, budget: Budget, cost: float) -> None:
-    """Raise :class:`BenchError` where the sigma that is not to be changed costs more than `budget`."""
-    if cost > budget.epsilon:
-        raise BenchError(
-            f"sigma {config.sigma:g} costs epsilon {cost:.4g} ({budget.basis.value}), more than {budget.epsilon:g}. "
-            "Take calibrate=sigma, or a larger sigma."
-        )

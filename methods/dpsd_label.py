@@ -36,7 +36,8 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._alternation import AlternationConfig, positive
+from methods._alternation import AlternationConfig
+from methods._common import positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class DPSDLabelConfig(AlternationConfig):
     outside: Literal["set", "printed"] = setting("set", "Eq. 5 over the k set in both cases; printed: to the letter")
 
     def __post_init__(self) -> None:
-        AlternationConfig.__post_init__(self)
-        positive("epsilon", self.epsilon)
+        super().__post_init__()
+        positive(self, "epsilon")
 
 
 @register_method("dpsd-label")
@@ -96,29 +97,21 @@ class DPSDLabel(Alternation):
     @classmethod
     def charges(cls, config: DPSDLabelConfig, facts: Facts) -> Sequence[Event]:
         """Return the labels of all queries."""
-        from bench.interface import PrivacyUnit
         from bench.privacy.claims import DPSD_LABEL_GAP
         from bench.privacy.events import PrintedTopK, TopKRandomizedResponse
 
-        k, answers = config.top_k(facts), config.batch * config.asked
+        given, answers = (config.epsilon, config.top_k(facts), facts.classes), config.batch * config.asked
         if config.outside == "printed":
-            return [
-                PrintedTopK(
-                    DPSD_LABEL_GAP, config.epsilon, k, facts.classes, answers=answers, unit=PrivacyUnit.QUERY_LABEL
-                )
-            ]
-        return [TopKRandomizedResponse(config.epsilon, k, facts.classes, answers=answers, unit=PrivacyUnit.QUERY_LABEL)]
+            return [PrintedTopK(DPSD_LABEL_GAP, *given, answers=answers, unit=cls.unit)]
+        return [TopKRandomizedResponse(*given, answers=answers, unit=cls.unit)]
 
     def annotator(self, config: DPSDLabelConfig, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
         """Return Eq. (5) with the one teacher."""
         import torch
         from torch.nn import functional
 
-        teacher, k, classes = (
-            train_teacher(config, private, context),
-            config.top_k(private.facts),
-            private.facts.classes,
-        )
+        teacher = train_teacher(config, private, context)
+        k, classes = config.top_k(private.facts), private.facts.classes
 
         def annotate(images: Tensor, student: Tensor) -> Tensor:
             labels = teacher(images).argmax(1).cpu().numpy()

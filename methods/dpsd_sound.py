@@ -23,7 +23,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench.interface import (
     BenchError,
@@ -31,7 +31,6 @@ from bench.interface import (
     Claim,
     Context,
     Facts,
-    Method,
     PrivateData,
     PublicData,
     Released,
@@ -39,10 +38,17 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._alternation import positive
+from methods._common import SHOWN, at_least_one, check_latent_size, positive, student_depends
 from methods._dpsd import CITATION
-from methods._pate import augmented_settings, shared_ensemble
-from methods._students import student_depends
+from methods._teachers import (
+    EnsembleMethod,
+    augmented_settings,
+    largest_shift,
+    quick_teachers,
+    teacher_pool,
+    tiny_teachers,
+    train_ensemble,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -81,18 +87,12 @@ class DPSDSoundConfig:
     latent_size: int = setting(100, "ours: as methods/dpsd.py")
 
     def __post_init__(self) -> None:
-        for name in (
-            "teachers", "teacher_steps", "queries", "rounds", "student_steps", "student_batch", "generator_steps",
-            "generator_width",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("teacher_lr", "student_lr", "generator_lr", "sigma", "step"):
-            positive(name, getattr(self, name))
+        at_least_one(self, "teachers", "teacher_steps", "queries", "rounds", "student_steps", "student_batch")
+        at_least_one(self, "generator_steps", "generator_width")
+        positive(self, "teacher_lr", "student_lr", "generator_lr", "sigma", "step")
+        check_latent_size(self, "latent_size")
         if self.rounds > self.queries:
             raise BenchError(f"{self.rounds} rounds need as many queries, not {self.queries}.")
-        if not 1 <= self.latent_size <= 4096:
-            raise BenchError(f"latent_size must lie in 1..4096, which the generator takes, not {self.latent_size}.")
         if not 0 <= self.random_share <= 1:
             raise BenchError(f"random_share must lie in 0..1, not {self.random_share}.")
 
@@ -120,7 +120,7 @@ def events(config: DPSDSoundConfig, sigma: float) -> list[Gaussian]:
 
 
 @register_method("dpsd-sound")
-class DPSDSound(Method):
+class DPSDSound(EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, a student that learns from them."""
 
     Config = DPSDSoundConfig
@@ -131,10 +131,10 @@ class DPSDSound(Method):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
         quick = {
-            "teachers": min(250, max(2, facts.private_records // 25)),
+            "teachers": quick_teachers(facts),
             "queries": 10_000 if facts.private_records > 10_000 else 2000,
         }
-        tiny = {"teachers": min(10, max(2, facts.private_records // 4)), "teacher_steps": 5, "queries": 64}
+        tiny = {"teachers": tiny_teachers(facts), "teacher_steps": 5, "queries": 64}
         return {"quick": quick, "tiny": {**tiny, "student_steps": 10, "generator_steps": 2, "generator_width": 8}}
 
     @classmethod
@@ -143,11 +143,7 @@ class DPSDSound(Method):
         from bench.interface import accountant, smallest_noise
 
         config.top_k(facts)
-        if config.teachers > facts.private_records:
-            raise BenchError(
-                f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
-                f"{facts.dataset}. Use --set {cls.name}.teachers=N with N at most {facts.private_records}."
-            )
+        cls.check_facts(config, facts)
         sigma = smallest_noise(
             lambda noise: events(config, noise), budget.epsilon, budget.delta, accountant("exact-gaussian")
         )
@@ -167,21 +163,6 @@ class DPSDSound(Method):
         """Return the noisy sums of all queries."""
         return events(config, config.sigma)
 
-    @classmethod
-    def shares(cls, config: DPSDSoundConfig, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the ensemble, which cells of other epsilons ask too."""
-        return (shared_ensemble(config, facts, seed),)
-
-    shardable: ClassVar[bool] = True
-
-    def make_shard(
-        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
-    ) -> None:
-        """Train a shard of the ensemble."""
-        from methods._pate import train_shard
-
-        train_shard(config, private, context, shard, shards)
-
     def train_student(
         self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
@@ -191,7 +172,6 @@ class DPSDSound(Method):
         from bench.core.seeds import seeded
         from bench.interface import predict
         from bench.models.generators import DataFreeGenerator
-        from methods._pate import teacher_pool, train_ensemble
         from methods._random_images import random_images
 
         facts, draws = private.facts, context.streams.torch("queries")
@@ -213,9 +193,9 @@ class DPSDSound(Method):
             believed = predict(student, asked, device=context.device).softmax(1)
             images.append(asked)
             labels.append(ask(teachers, asked, believed, config, ledger, facts, context))
-            learn(student, torch.cat(images), torch.cat(labels), config, context, number)
+            learn(student, torch.cat(images), torch.cat(labels), config, facts, context, number)
         drive(generator, student, config, context)
-        shown = generate(generator, 100, draws)
+        shown = generate(generator, SHOWN, draws)
         return Released(student, config.student, options, generator.eval(), {"synthetic_images": shown})
 
 
@@ -259,8 +239,9 @@ def ask(
 
 
 def learn(
-    student: nn.Module, images: Tensor, labels: Tensor, config: DPSDSoundConfig, context: Context, number: int
-) -> None:
+    student: nn.Module, images: Tensor, labels: Tensor, config: DPSDSoundConfig, facts: Facts, context: Context,
+    number: int,
+) -> None:  # fmt: skip
     """Train `student` on `images` (uint8) and noisy `labels` (n, classes) by the squared error of its probabilities."""
     import torch
 
@@ -269,7 +250,6 @@ def learn(
     from bench.training.divergence import check_finite
 
     draws = context.streams.torch(f"student/round-{number}")
-    shift = 2 if min(images.shape[2:]) >= 16 else 1
     student.to(context.device).train()
     optimizer = torch.optim.Adam(student.parameters(), config.student_lr)
     depends = {**student_depends(config, context), "round": number}
@@ -283,7 +263,7 @@ def learn(
             for group in optimizer.param_groups:
                 group["lr"] = config.student_lr * 0.5 * (1 + math.cos(math.pi * step / config.student_steps))
             rows = torch.randint(len(images), (config.student_batch,), generator=draws)
-            batch = shifted(as_float(images[rows]), shift, draws).to(context.device)
+            batch = shifted(as_float(images[rows]), largest_shift(facts), draws).to(context.device)
             loss = (student(batch).softmax(1) - labels[rows].to(context.device)).square().sum(1).mean()
             if step % 100 == 0:
                 check_finite({"squared error": loss}, step, "the student")

@@ -28,16 +28,13 @@ import numpy as np
 
 from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
 from bench.storage.cache import digest_of
-from methods._alternation import positive
+from methods._common import at_least_one, positive
 from methods._dpsd import train_teacher
 from methods.dpsd import DPSD, DPSDConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
-
-    from bench.interface import Ledger
-    from methods._dpsd import Annotate
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,9 @@ class FedDPSDConfig(DPSDConfig):
     concentration: float = setting(0.5, "section IV-E: Dirichlet distribution with parameter 0.5")
 
     def __post_init__(self) -> None:
-        DPSDConfig.__post_init__(self)
-        positive("concentration", self.concentration)
-        if self.clients < 1:
-            raise BenchError(f"clients must be at least 1, not {self.clients}.")
+        super().__post_init__()
+        positive(self, "concentration")
+        at_least_one(self, "clients")
 
 
 @register_method("fed-dpsd")
@@ -74,35 +70,15 @@ class FedDPSD(DPSD):
         meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
         return (f"clients of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
-    def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
-        """Return Eq. (3) with one teacher for each client."""
-        import torch
-
-        from methods._annotation import bounded, distillation_gradient, keep_top, released_gradients
-
+    def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
+        """Return one teacher for each client. Private."""
         if config.clients > len(private):
             raise BenchError(f"{config.clients} clients need as many private records; there are {len(private)}.")
         parts = deal(private.labels.numpy(), config.clients, config.concentration, context.streams.numpy("clients"))
-        teachers = [
+        return [
             train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
             for i, part in enumerate(parts)
         ]
-        k, beta = config.top_k(private.facts), config.bound()
-
-        def annotate(images: Tensor, student: Tensor) -> Tensor:
-            given = torch.zeros_like(student, dtype=torch.float64)
-            for teacher in teachers:
-                gradient = distillation_gradient(
-                    teacher(images).softmax(1), student, config.distillation, config.non_target_weight
-                )
-                given += bounded(keep_top(gradient, k), config.bounding, beta, config.stability)
-            noisy = released_gradients(
-                given.cpu(), ledger, beta=beta, sigma=config.sigma, answers=len(teachers), reading=config.eq3
-            )
-            labels: Tensor = student - config.gamma * noisy.to(student.device)
-            return labels
-
-        return annotate
 
 
 def deal(

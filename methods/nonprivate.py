@@ -24,11 +24,15 @@ from bench.interface import (
     PrivateData,
     PublicData,
     Released,
+    make_student,
     register_method,
     setting,
 )
+from methods._common import check_records, some_records, student_depends
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from bench.interface import Ledger
 
 
@@ -51,7 +55,7 @@ class NonPrivateConfig:
 class NonPrivate(Method):
     """Train on everything; an upper bound for every private student."""
 
-    Config = NonPrivateConfig
+    Config: ClassVar[type] = NonPrivateConfig
     adjacency = Adjacency.REPLACE
     citation = "baseline"
     public_data = "none"
@@ -67,15 +71,13 @@ class NonPrivate(Method):
         }
 
     @classmethod
-    def calibrate(cls, config: NonPrivateConfig, budget: Budget, facts: Facts) -> NonPrivateConfig:
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config`: there is nothing to calibrate."""
-        from methods._students import check_records
-
         check_records(config.records, facts)
         return config
 
     @classmethod
-    def claimed(cls, config: NonPrivateConfig, facts: Facts, delta: float) -> Claim:
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
         """Return infinity: nothing is claimed."""
         return Claim(math.inf, delta, "no privacy is claimed")
 
@@ -83,26 +85,23 @@ class NonPrivate(Method):
         self, config: NonPrivateConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train the student on all private records, or as many as the config says, declared as a bypass."""
-        from bench.interface import FitSettings, fit, make_student
-        from methods._students import some_records, student_depends
-
         ledger.bypass(self.bypass)
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        self.fit_net(student, private.images, config, private, context)
+        return Released(student, config.student, options)
+
+    def fit_net(self, net: nn.Module, inputs: Tensor, config: Any, private: PrivateData, context: Context) -> None:
+        """Train `net` on the `inputs` (n, ...) of the private records, or as many of them as the config says."""
+        from bench.interface import FitSettings, fit
+
         steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
         settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
         chosen = some_records(config.records, private, context)
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         with (
             context.checkpoint("student", student_depends(config, context)) as checkpoint,
             context.progress.stage("student", steps) as stage,
         ):
             fit(
-                student,
-                private.images[chosen],
-                private.labels[chosen],
-                settings,
-                context.streams.torch("student/order"),
-                device=context.device,
-                stage=stage,
-                checkpoint=checkpoint,
-            )
-        return Released(student, config.student, options)
+                net, inputs[chosen], private.labels[chosen], settings, context.streams.torch("student/order"),
+                device=context.device, stage=stage, checkpoint=checkpoint,
+            )  # fmt: skip

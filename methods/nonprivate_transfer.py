@@ -10,35 +10,21 @@ epsilon is infinite by construction; it says what privacy costs the methods that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from bench.interface import (
-    Adjacency,
-    Budget,
-    Claim,
-    Context,
-    Facts,
-    Method,
-    PrivateData,
-    PublicData,
-    PublicKind,
-    Released,
-    register_method,
-    setting,
-)
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
 from methods._transfer import (
     PAPER,
+    OnBackbone,
     TransferConfig,
     paper_transfer,
     quick_transfer,
-    shared_features,
     tiny_transfer,
     with_digest,
-    words_of,
 )
+from methods.nonprivate import NonPrivate
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
@@ -59,16 +45,12 @@ class NonPrivateTransferConfig(TransferConfig):
 
 
 @register_method("nonprivate-transfer")
-class NonPrivateTransfer(Method):
+class NonPrivateTransfer(OnBackbone, NonPrivate):
     """Train a head on all features; an upper bound for every private student on the same backbone."""
 
     Config = NonPrivateTransferConfig
-    adjacency = Adjacency.REPLACE
     citation = "baseline of TrPATE (IEEE Access 2019), table 2"
-    public_data = "a frozen backbone trained on public data"
-    public_data_kinds = (PublicKind.TRANSFERRED,)
     bypass = "the head is trained on all private records without noise"
-    private: ClassVar[bool] = False
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -80,53 +62,20 @@ class NonPrivateTransfer(Method):
         }
 
     @classmethod
-    def calibrate(cls, config: NonPrivateTransferConfig, budget: Budget, facts: Facts) -> NonPrivateTransferConfig:
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with its weights named: there is no noise to calibrate."""
-        from methods._students import check_records
-
-        check_records(config.records, facts)
-        named: NonPrivateTransferConfig = with_digest(config, facts)
-        return named
-
-    @classmethod
-    def claimed(cls, config: NonPrivateTransferConfig, facts: Facts, delta: float) -> Claim:
-        """Return infinity: nothing is claimed."""
-        return Claim(math.inf, delta, "no privacy is claimed")
-
-    @classmethod
-    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the backbone's features, which every seed and epsilon shares."""
-        return (shared_features(config, facts),)
-
-    @classmethod
-    def public_words(cls, config: NonPrivateTransferConfig, facts: Facts) -> str:
-        """Return which public data the backbone has seen."""
-        return words_of(config, facts)
+        return with_digest(super().calibrate(config, budget, facts), facts)
 
     def train_student(
-        self, config: NonPrivateTransferConfig, private: PrivateData, public: PublicData, ledger: Ledger,
-        context: Context,
-    ) -> Released:  # fmt: skip
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
         """Train the head on the features of all private records, or as many as the config says; it is a bypass."""
-        from bench.interface import FitSettings, fit
         from bench.training.features import features_of
-        from methods._students import some_records, student_depends
-        from methods._transfer import backbone_of, make_transfer
+        from methods._transfer import make_transfer
 
         ledger.bypass(self.bypass)
-        backbone = backbone_of(config, private.facts, public, context)
+        backbone = self.backbone(config, public, private.facts, context)
         features = features_of(private.images, backbone, context, "private")
-        steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))
-        settings = FitSettings(steps=steps, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum)
-        chosen = some_records(config.records, private, context)
         student, options = make_transfer(backbone, private.facts, config.hidden, context.streams.torch("student/start"))
-        order = context.streams.torch("student/order")
-        with (
-            context.checkpoint("student", student_depends(config, context)) as checkpoint,
-            context.progress.stage("student", steps) as stage,
-        ):
-            fit(
-                student.head, features[chosen], private.labels[chosen], settings, order, device=context.device,
-                stage=stage, checkpoint=checkpoint,
-            )  # fmt: skip
+        self.fit_net(student.head, features, config, private, context)
         return Released(student.eval(), "frozen_transfer", options)

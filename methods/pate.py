@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
-from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
+from methods._pate import PATEFamily, PATEFamilyConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,15 +53,11 @@ class PATE(PATEFamily):
     printed: ClassVar[Printed] = PRINTED
 
     @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        quick, tiny = quick_settings(facts), tiny_settings(facts)
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """See :meth:`methods._pate.PATEFamily.scaled`."""
         # Chosen on MNIST: four noisy labels a class serve the student better than one good one.
         fewest = {"claim": "closed-form", "least_queries": 4 * facts.classes}
-        return {
-            "quick": {**quick, **fewest, "gamma": 5 / quick["teachers"]},
-            "tiny": {**tiny, **fewest, "gamma": 5 / tiny["teachers"]},
-        }
+        return {**settings, **fewest, "gamma": 5 / settings["teachers"]}
 
     @classmethod
     def calibrate(cls, config: PATEConfig, budget: Budget, facts: Facts) -> PATEConfig:
@@ -75,14 +71,11 @@ class PATE(PATEFamily):
         paper = cls.Config()
         as_printed = config.gamma == paper.gamma and config.teachers == paper.teachers
         delta, rows = cls.printed.get(facts.dataset, (1.0, ())) if as_printed else (1.0, ())
-        printed = [
-            queries
-            for queries, epsilon in rows
-            if epsilon <= budget.epsilon + 1e-9 and delta <= budget.delta * (1 + 1e-9)
-        ]
+        covered = delta <= budget.delta * (1 + 1e-9)
+        printed = [queries for queries, epsilon in rows if covered and epsilon <= budget.epsilon + 1e-9]
         if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and printed:
-            return dataclasses.replace(config, queries=cls.payable(max(printed), facts))
-        wanted = cls.payable(config.least_queries, facts)
+            return dataclasses.replace(config, queries=min(max(printed), facts.public_records))
+        wanted = min(config.least_queries, facts.public_records)
         try:
             queries = _most_queries(config.gamma, budget)
         except BenchError:
@@ -92,7 +85,7 @@ class PATE(PATEFamily):
         gamma = config.gamma
         if queries < wanted:
             queries, gamma = wanted, _largest_gamma(wanted, budget)
-        return dataclasses.replace(config, queries=cls.payable(queries, facts), gamma=gamma)
+        return dataclasses.replace(config, queries=min(queries, facts.public_records), gamma=gamma)
 
     @classmethod
     def claimed(cls, config: PATEConfig, facts: Facts, delta: float) -> Claim:

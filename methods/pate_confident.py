@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
-from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
+from bench.interface import Basis, Budget, Claim, Facts, register_method, setting
+from methods._pate import PATEFamilyConfig
+from methods.pate_gnmax import PATEGNMax
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.interface import ConfidentGNMax, Event, Ledger
+    from bench.interface import ConfidentGNMax, Ledger
+    from bench.privacy.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
 PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}
@@ -72,34 +74,21 @@ class PATEConfidentConfig(ConfidentEvents, PATEFamilyConfig):
 
 
 @register_method("pate-confident")
-class PATEConfident(PATEFamily):
+class PATEConfident(PATEGNMax):
     """Label those public images on which the teachers clearly agree, then train the student on them."""
 
     Config: ClassVar[type] = PATEConfidentConfig
     printed: ClassVar[Printed] = PRINTED
-    citation = "Papernot et al. 2018"
+    source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.2"
+    noises: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "sigma1": 0.6, "sigma2": 0.16}
 
     @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-
-        def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            # The paper's threshold and noises are these shares of its 250 teachers.
-            teachers = settings["teachers"]
-            noises = {"threshold": 0.8 * teachers, "sigma1": 0.6 * teachers, "sigma2": 0.16 * teachers}
-            return {**settings, **noises, "claim": "data-independent"}
-
-        return {"quick": scaled(quick_settings(facts)), "tiny": scaled(tiny_settings(facts))}
-
-    @classmethod
-    def calibrate(cls, config: PATEConfidentConfig, budget: Budget, facts: Facts) -> PATEConfidentConfig:
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the most queries that `budget` pays for, judged without votes.
 
         On the claimed basis with the data-dependent claim, a budget that covers the epsilon that the paper prints
         gets the paper's setting.
         """
-        from bench.interface import accountant, largest_count
-
         cls.check_facts(config, facts)
         paper = cls.Config()
         noises = ("teachers", "threshold", "sigma1", "sigma2", "queries", "max_answers")
@@ -107,66 +96,20 @@ class PATEConfident(PATEFamily):
         delta, answers, epsilon = cls.printed.get(facts.dataset, (1.0, 0, math.inf))
         covered = as_printed and epsilon <= budget.epsilon + 1e-9 and delta <= budget.delta * (1 + 1e-9)
         if budget.basis is Basis.CLAIMED and config.claim == "data-dependent" and covered:
-            return dataclasses.replace(
-                config, queries=cls.payable(config.queries, facts), max_answers=min(config.max_answers, answers)
-            )
-        queries = largest_count(
-            lambda queries: [config.at(queries).event()],
-            budget.epsilon,
-            budget.delta,
-            accountant("rdp-classic" if budget.basis is Basis.CLAIMED else "proven"),
-        )
-        found = config.at(cls.payable(queries, facts))
-        if config.claim == "sanitised":
-            from bench.privacy.smooth_sensitivity import check_release
-
-            if not facts.public_benchmark:
-                raise BenchError(
-                    f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
-                    "recorded. Use claim=data-independent."
-                )
-
-            check_release(found.event(), budget.delta, facts.classes)
-        return found
+            queries = min(config.queries, facts.public_records)
+            return dataclasses.replace(config, queries=queries, max_answers=min(config.max_answers, answers))
+        return super().calibrate(config, budget, facts)
 
     @classmethod
-    def claimed(cls, config: PATEConfidentConfig, facts: Facts, delta: float) -> Claim:
-        """Return the paper's Renyi figure without votes, every answer that the cap allows counted."""
-        from bench.privacy.accountants import rdp_classic
-
-        figure = rdp_classic([config.event()], delta)
-        assert figure is not None  # it applies to every Gaussian event
-        return Claim(figure.epsilon, delta, SOURCE, "data-independent")
-
-    @classmethod
-    def claimed_after(cls, config: PATEConfidentConfig, facts: Facts, delta: float, ledger: Ledger) -> Claim:
-        """Return the paper's Renyi figure for the votes, where that is the claim."""
-        if config.claim == "data-independent":
-            return cls.claimed(config, facts, delta)
-        if config.claim == "sanitised":
-            return ledger.sanitised(delta)
+    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+        """See :meth:`methods.pate_gnmax.PATEGNMax.claim_of`."""
         from bench.privacy.claims import pate_2018
 
-        (release,) = ledger.private_votes()
         return pate_2018(release.votes, config.sigma2, delta, config.threshold, config.sigma1, release.answered)
 
-    @classmethod
-    def charges(cls, config: PATEConfidentConfig, facts: Facts) -> Sequence[Event]:
-        """Return the threshold of all queries and the answers that it may let through."""
-        return [config.event()]
-
-    def answer(self, config: PATEConfidentConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """See :meth:`methods._pate.PATEFamily.answer`."""
-        if config.claim == "sanitised":
-            ledger.check_sanitised()
+    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """See :meth:`methods.pate_gnmax.PATEGNMax.noisy_answer`."""
         return ledger.confident_noisy_max(
-            votes,
-            teachers=config.teachers,
-            threshold=config.threshold,
-            sigma1=config.sigma1,
-            sigma2=config.sigma2,
+            votes, teachers=config.teachers, threshold=config.threshold, sigma1=config.sigma1, sigma2=config.sigma2,
             max_answers=config.max_answers,
-        )
-
-
-SOURCE = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.2"
+        )  # fmt: skip

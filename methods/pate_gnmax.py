@@ -17,22 +17,40 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
-from methods._pate import PATEFamily, PATEFamilyConfig, quick_settings, tiny_settings
+from methods._pate import PATEFamily, PATEFamilyConfig
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.interface import Event, Ledger
+    from bench.interface import ConfidentGNMax, GNMax, Ledger
+    from bench.privacy.ledger import VoteRelease
 
-SOURCE = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+
+class GNMaxEvents:
+    """The event of a config with the settings of GNMax."""
+
+    queries: int
+    sigma: float
+
+    def at(self, queries: int) -> Self:
+        """Return the same with `queries` queries."""
+        config: Any = self
+        changed: Self = dataclasses.replace(config, queries=queries)
+        return changed
+
+    def event(self) -> GNMax:
+        """Return what the ledger will record."""
+        from bench.interface import GNMax
+
+        return GNMax(self.sigma, self.queries)
 
 
 @dataclass(frozen=True)
-class PATEGNMaxConfig(PATEFamilyConfig):
+class PATEGNMaxConfig(GNMaxEvents, PATEFamilyConfig):
     """Settings of PATE with GNMax."""
 
     sigma: float = setting(40.0, "PATE 2018, section 5: sigma_2 of MNIST and SVHN")
@@ -48,29 +66,29 @@ class PATEGNMax(PATEFamily):
     Config: ClassVar[type] = PATEGNMaxConfig
     citation = "Papernot et al. 2018"
 
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-
-        def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            # The paper's noise is 0.16 of its 250 teachers.
-            return {**settings, "claim": "data-independent", "sigma": 0.16 * settings["teachers"]}
-
-        return {"quick": scaled(quick_settings(facts)), "tiny": scaled(tiny_settings(facts))}
+    source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
+    noises: ClassVar[Mapping[str, float]] = {"sigma": 0.16}
+    """The paper's noise as a share of its 250 teachers."""
 
     @classmethod
-    def calibrate(cls, config: PATEGNMaxConfig, budget: Budget, facts: Facts) -> PATEGNMaxConfig:
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """See :meth:`methods._pate.PATEFamily.scaled`."""
+        noises = {name: share * settings["teachers"] for name, share in cls.noises.items()}
+        return {**settings, **noises, "claim": "data-independent"}
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the most queries that `budget` pays for, judged without votes."""
-        from bench.interface import GNMax, accountant, largest_count
+        from bench.interface import accountant, largest_count
 
         cls.check_facts(config, facts)
         queries = largest_count(
-            lambda queries: [GNMax(config.sigma, queries)],
+            lambda queries: [config.at(queries).event()],
             budget.epsilon,
             budget.delta,
             accountant("rdp-classic" if budget.basis is Basis.CLAIMED else "proven"),
         )
-        found = dataclasses.replace(config, queries=cls.payable(queries, facts))
+        found = config.at(min(queries, facts.public_records))
         if config.claim == "sanitised":
             from bench.privacy.smooth_sensitivity import check_release
 
@@ -79,41 +97,46 @@ class PATEGNMax(PATEFamily):
                     f"claim=sanitised is for public benchmarks: of {facts.dataset} no figure that depends on votes is "
                     "recorded. Use claim=data-independent."
                 )
-
-            check_release(GNMax(found.sigma, found.queries), budget.delta, facts.classes)
+            check_release(found.event(), budget.delta, facts.classes)
         return found
 
     @classmethod
-    def claimed(cls, config: PATEGNMaxConfig, facts: Facts, delta: float) -> Claim:
-        """Return the paper's Renyi figure without votes."""
-        from bench.interface import GNMax
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return the paper's Renyi figure without votes; all answers that a cap allows count."""
         from bench.privacy.accountants import rdp_classic
 
-        figure = rdp_classic([GNMax(config.sigma, config.queries)], delta)
+        figure = rdp_classic([config.event()], delta)
         assert figure is not None  # it applies to every Gaussian event
-        return Claim(figure.epsilon, delta, SOURCE, "data-independent")
+        return Claim(figure.epsilon, delta, cls.source, "data-independent")
 
     @classmethod
-    def claimed_after(cls, config: PATEGNMaxConfig, facts: Facts, delta: float, ledger: Ledger) -> Claim:
+    def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
         """Return the paper's Renyi figure for the votes, where that is the claim."""
         if config.claim == "data-independent":
             return cls.claimed(config, facts, delta)
         if config.claim == "sanitised":
             return ledger.sanitised(delta)
+        (release,) = ledger.private_votes()
+        return cls.claim_of(release, config, delta)
+
+    @classmethod
+    def claim_of(cls, release: VoteRelease, config: Any, delta: float) -> Claim:
+        """Return the paper's Renyi figure for the votes of a run. Private."""
         from bench.privacy.claims import pate_2018
 
-        (release,) = ledger.private_votes()
         return pate_2018(release.votes, config.sigma, delta)
 
     @classmethod
-    def charges(cls, config: PATEGNMaxConfig, facts: Facts) -> Sequence[Event]:
-        """Return the noisy histograms of all queries."""
-        from bench.interface import GNMax
+    def charges(cls, config: Any, facts: Facts) -> Sequence[GNMax | ConfidentGNMax]:
+        """Return the one event of all queries."""
+        return [config.event()]
 
-        return [GNMax(config.sigma, config.queries)]
-
-    def answer(self, config: PATEGNMaxConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+    def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.answer`."""
         if config.claim == "sanitised":
             ledger.check_sanitised()
+        return self.noisy_answer(config, votes, ledger)
+
+    def noisy_answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
+        """Return the aggregator's answer to each query."""
         return ledger.noisy_max_gaussian(votes, teachers=config.teachers, sigma=config.sigma)

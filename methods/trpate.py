@@ -18,7 +18,6 @@ histograms.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -46,19 +45,12 @@ class TrPATE(HeadTeachers, PATE):
     printed: ClassVar[Printed] = {}
 
     @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-
-        def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays
-            # for so many queries. Chosen on Fashion-MNIST's public records.
-            teachers = settings["teachers"]
-            return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
-
-        settings = cls.head_presets(facts)
-        return {
-            "paper": settings["paper"], "quick": scaled(settings["quick"]), "tiny": scaled(settings["tiny"])
-        }  # fmt: skip
+    def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """See :meth:`methods._pate.PATEFamily.scaled`."""
+        # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays for
+        # so many queries. Chosen on Fashion-MNIST's public records.
+        teachers = settings["teachers"]
+        return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:

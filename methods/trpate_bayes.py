@@ -43,14 +43,15 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._transfer import TransferConfig, backbone_of, transfer_options, with_digest, words_of
+from methods._common import at_least_one, positive
+from methods._teachers import quick_teachers, tiny_teachers
+from methods._transfer import OnBackbone, TransferConfig, transfer_options, with_digest, words_of
 from methods.pate import PATE
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from bench.models.frozen_backbone import FrozenBackbone
     from bench.training.features import Part
     from methods._naive_bayes import GaussianPrior
 
@@ -70,12 +71,8 @@ class PATEBayesConfig:
     variance_floor: float = setting(0.01, "ours: features only; (a tenth of the pixels' range) squared")
 
     def __post_init__(self) -> None:
-        for name in ("teachers", "queries", "least_queries"):
-            if getattr(self, name) < 1:
-                raise BenchError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("gamma", "alpha", "variance_floor"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise BenchError(f"{name} must be positive and finite, not {getattr(self, name)}.")
+        at_least_one(self, "teachers", "queries", "least_queries")
+        positive(self, "gamma", "alpha", "variance_floor")
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,6 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check()
-        if not 0 < self.source_fraction <= 1:
-            raise BenchError(f"source_fraction must lie in (0, 1], not {self.source_fraction}.")
         for name in ("source_weight", "kappa", "nu"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise BenchError(f"{name} must be 0 or more and finite, not {getattr(self, name)}.")
@@ -112,8 +107,7 @@ class PATEBayes(PATE):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`. Closed forms are quick: only small sets need fewer teachers."""
-        quick = min(cls.Config().teachers, max(2, facts.private_records // 25))
-        tiny = min(10, max(2, facts.private_records // 4))
+        quick, tiny = min(cls.Config().teachers, quick_teachers(facts)), tiny_teachers(facts)
         fewest = {"least_queries": 4 * facts.classes}
         return {
             "quick": {"teachers": quick, "gamma": 5 / quick, **fewest},
@@ -217,7 +211,7 @@ class PATEBayes(PATE):
 
 
 @register_method("trpate-bayes")
-class TrPATEBayes(PATEBayes):
+class TrPATEBayes(PATEBayes, OnBackbone):
     """Ask naive Bayes teachers whose prior is a public source's posterior; the student has the same prior."""
 
     Config: ClassVar[type] = TrPATEBayesConfig
@@ -263,7 +257,7 @@ class TrPATEBayes(PATEBayes):
         from bench.training.features import features_of
 
         found: NDArray[np.float32] = features_of(
-            images, self._backbone(config, public, facts, context), context, part
+            images, self.backbone(config, public, facts, context), context, part
         ).numpy()
         return found
 
@@ -275,18 +269,10 @@ class TrPATEBayes(PATEBayes):
             return super().gaussian_student(config, public, facts, context)
         from bench.models.frozen_backbone import FrozenTransfer, make_head
 
-        backbone = self._backbone(config, public, facts, context)
+        backbone = self.backbone(config, public, facts, context)
         head = make_head("gaussian", backbone.num_features, 0, facts.classes)
         options = transfer_options(backbone, facts, "gaussian", 0)
         return FrozenTransfer(backbone, head, facts.classes), "frozen_transfer", options
-
-    def _backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
-        # An instance serves one cell: votes, prior and student have the same backbone, loaded once.
-        if self._loaded is None:
-            self._loaded = backbone_of(config, facts, public, context)
-        return self._loaded
-
-    _loaded: FrozenBackbone | None = None
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
         """Return the posterior given the source: a flat prior and the source's counts, which cells share."""

@@ -9,11 +9,10 @@ The aggregator and its claims are those of :mod:`methods.pate_confident`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from bench.interface import Facts, register_method, setting
+from bench.interface import register_method, setting
 from methods._heads import HeadTeachers, HeadTeachersConfig
 from methods.pate_confident import ConfidentEvents, PATEConfident, Printed
 
@@ -41,15 +40,3 @@ class TrPATEConfident(HeadTeachers, PATEConfident):
     Config = TrPATEConfidentConfig
     citation = "Wang et al. 2019; Papernot et al. 2018"
     printed: ClassVar[Printed] = {}
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-
-        def scaled(settings: dict[str, Any]) -> dict[str, Any]:
-            teachers = settings["teachers"]
-            noises = {"threshold": 0.8 * teachers, "sigma1": 0.6 * teachers, "sigma2": 0.16 * teachers}
-            return {**settings, **noises, "claim": "data-independent"}
-
-        settings = cls.head_presets(facts)
-        return {"paper": settings["paper"], "quick": scaled(settings["quick"]), "tiny": scaled(settings["tiny"])}

@@ -9,17 +9,16 @@ The aggregator and its claims are those of :mod:`methods.pate_gnmax`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from bench.interface import Facts, register_method, setting
+from bench.interface import register_method, setting
 from methods._heads import HeadTeachers, HeadTeachersConfig
-from methods.pate_gnmax import PATEGNMax
+from methods.pate_gnmax import GNMaxEvents, PATEGNMax
 
 
 @dataclass(frozen=True)
-class TrPATEGNMaxConfig(HeadTeachersConfig):
+class TrPATEGNMaxConfig(GNMaxEvents, HeadTeachersConfig):
     """Settings of TrPATE with GNMax."""
 
     sigma: float = setting(32.0, "ours: PATE 2018's 40 for 250 teachers, for 200")
@@ -34,12 +33,3 @@ class TrPATEGNMax(HeadTeachers, PATEGNMax):
 
     Config = TrPATEGNMaxConfig
     citation = "Wang et al. 2019; Papernot et al. 2018"
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
-        return {
-            name: settings if name == "paper" else
-            {**settings, "claim": "data-independent", "sigma": 0.16 * settings["teachers"]}
-            for name, settings in cls.head_presets(facts).items()
-        }  # fmt: skip

@@ -58,7 +58,7 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     """The tiny preset takes one of them only; the family shares this code."""
     few = FitSettings(steps=3, batch_size=8, shift=1)
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
-    monkeypatch.setattr("methods._pate._self_training", lambda facts: short)
+    monkeypatch.setattr("methods._pate.self_training", lambda facts: short)
     check = check_method(METHODS.get(path[0]), overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
     assert check.ok, check.reason
 

@@ -19,7 +19,7 @@ from bench.interface.registry import METHODS
 from bench.privacy.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
-from methods._students import some_records
+from methods._common import some_records
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "nonprivate": {"student": "small_cnn", "epochs": 3.0, "batch_size": 16},

@@ -20,7 +20,6 @@ from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
-from methods._pate import ensemble_votes
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig
 from methods.pate_gnmax import PATEGNMax, PATEGNMaxConfig
@@ -124,7 +123,7 @@ def tiny(**changes: Any) -> PATEConfig:
 
 def test_votes_are_counts_of_all_teachers_on_all_public_images() -> None:
     private, _ = private_pair()
-    votes = ensemble_votes(tiny(), private, public_set(), context())
+    votes = PATE().votes(tiny(), private, public_set(), context())
     assert votes.shape == (80, 10)
     assert (votes.sum(1) == 10).all()
     assert (votes >= 0).all()
@@ -133,11 +132,11 @@ def test_votes_are_counts_of_all_teachers_on_all_public_images() -> None:
 def test_one_record_moves_one_vote_at_most_per_query() -> None:
     private, _ = private_pair()
     config = tiny(teacher_steps=60)
-    votes = ensemble_votes(config, private, public_set(), context())
+    votes = PATE().votes(config, private, public_set(), context())
     images, labels = private.images.clone(), private.labels.clone()
     images[7], labels[7] = 255 - images[7], (labels[7] + 3) % 10
     changed = dataclasses.replace(private, images=images, labels=labels)
-    other = ensemble_votes(config, changed, public_set(), context())
+    other = PATE().votes(config, changed, public_set(), context())
     moved = np.abs(votes - other).sum(1)
     assert moved.max() <= 2, "two counts change by one each: the sensitivity that every vote mechanism assumes"
     assert moved.sum() > 0, "the record must matter to its teacher, else this test shows nothing"
@@ -176,16 +175,15 @@ def test_every_kind_of_student_training_learns_from_right_answers(
 ) -> None:
     from bench.training.loop import FitSettings
     from bench.training.self_training import SelfTrainingSettings
-    from methods._pate import train_on_answers
 
     short = FitSettings(steps=60, batch_size=30, lr=0.05)
     settings = SelfTrainingSettings(labelled=short, pool=short, committee=2, graph_below=2)
-    monkeypatch.setattr("methods._pate._self_training", lambda facts: settings)
+    monkeypatch.setattr("methods._pate.self_training", lambda facts: settings)
     private, _ = private_pair()
     public = dataclasses.replace(public_set(), images=private.images[:80])
     config = tiny(student_training=training, student="small_cnn", student_epochs=30)
     asked = torch.arange(60)
-    student, options = train_on_answers(config, public, asked, private.labels[:60], private.facts, context())
+    student, _, options = PATE().student(config, public, asked, private.labels[:60], private.facts, context())
     with torch.no_grad():
         right = float((student(public.images.float() / 255).argmax(1) == private.labels[:80]).float().mean())
     assert right > 0.8

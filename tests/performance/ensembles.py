@@ -39,7 +39,7 @@ from bench.training.precision import arithmetic
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
 from bench.training.transforms import shifted
 from bench.training.vectorised import train_together
-from methods._pate import augmented_settings
+from methods._teachers import augmented_settings
 from methods.pate import PATEConfig
 
 

@@ -24,7 +24,7 @@ from bench.training.loop import FitSettings, fit
 from bench.training.precision import Precision, arithmetic, check_precision
 from bench.training.teacher import Arrays, Labels, TeacherTask
 from bench.training.vectorised import evenly, fitting, train_together, why_not
-from methods._pate import ensemble_depends, train_ensemble
+from methods._teachers import ensemble_depends, train_ensemble
 from methods.pate import PATEConfig
 
 TEACHERS = 5
