@@ -84,7 +84,7 @@ class OnBackbone(Method):
     """A method on the features of a frozen public backbone, mixed in before its other base classes."""
 
     public_data = "a frozen backbone trained on public data"
-    public_data_kinds = (PublicKind.TRANSFERRED,)
+    public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
     _loaded: FrozenBackbone | None = None
 
     @classmethod

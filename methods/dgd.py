@@ -261,8 +261,7 @@ def gan_images(
 
     assert config.images in ("acgan", "wgan", "infogan")
     settings = GanSettings(steps=config.generator_steps)
-    total = settings.total_steps(config.images, len(private))
-    with context.progress.stage(config.images, total) as stage:
+    with context.progress.stage(config.images, settings.steps) as stage:
         net = train_gan(
             config.images, private.images, private.labels, private.facts.classes, settings, order,
             device=context.device, stage=stage, checkpoint=checkpoint,

@@ -25,7 +25,7 @@ from bench.core.errors import BenchError
 from bench.training.loop import predict
 from bench.training.precision import arithmetic
 from bench.training.processes import one_thread
-from bench.training.teacher import Arrays, Labels, Result, TeacherTask, _rebuilt, teacher_labels, train_teacher
+from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt, teacher_labels, train_teacher
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -46,7 +46,7 @@ class Ensemble:
 
     def teacher(self, number: int) -> nn.Module:
         """Return teacher `number` as a net in evaluation mode."""
-        return _rebuilt(self.task, self.shape, {name: array[number] for name, array in self.states.items()})
+        return rebuilt(self.task, self.shape, {name: array[number] for name, array in self.states.items()})
 
     def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
         """Return what every teacher says of `images` (n, channels, height, width): (teachers, n, classes).
@@ -132,25 +132,27 @@ def train_teachers(
     check_disjoint(parts, len(images))
     if chunk < 1:
         raise BenchError(f"chunk must be at least 1, not {chunk}.")
-    keep = keep if keep is not None else lambda first, last, make: make()
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     starts = [first for first in range(0, len(parts), chunk) if only is None or first in only]
     chunks = [(first, min(first + chunk, len(parts))) for first in starts]
     done: dict[tuple[int, int], Arrays] = {}
+
+    def finish(one: tuple[int, int], make: Callable[[], Arrays]) -> None:
+        done[one] = make() if keep is None else keep(*one, make)
+        if stage is not None:
+            stage.advance(one[1] - one[0])
+
     if _as_one_program(task, shape, say):
-        done = {one: stored for one in chunks if find is not None and (stored := find(*one)) is not None}
+        for one in chunks:
+            if find is not None and (stored := find(*one)) is not None:
+                done[one] = stored
         if stage is not None:
             stage.advance(sum(last - first for first, last in done))
         missing = [one for one in chunks if one not in done]
-        for (first, last), made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
-            done[first, last] = keep(first, last, lambda made=made: made)  # type: ignore[misc]
-            if stage is not None:
-                stage.advance(last - first)
-        chunks_left = []
-    else:
-        chunks_left = chunks
+        for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
+            finish(one, lambda made=made: made)  # type: ignore[misc]
     # Chunks are filled by all workers together: what is kept then never depends on how many there are.
-    for first, last in chunks_left:
+    for first, last in [one for one in chunks if one not in done]:
 
         def make(first: int = first, last: int = last) -> Arrays:
             with contextlib.ExitStack() as until_done:
@@ -164,7 +166,7 @@ def train_teachers(
                     part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
                     jobs.append((task, images[part], labels[part], own, watched))
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
-                        # In this process a teacher can go on itself; others hand over finished ones only.
+                        # In this process a teacher can resume itself; others hand over finished ones only.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
                     states.append(state)
@@ -172,9 +174,7 @@ def train_teachers(
                         saved.save({name: torch.from_numpy(array) for name, array in _stacked(states).items()})
             return _stacked(states)
 
-        done[first, last] = keep(first, last, make)
-        if stage is not None:
-            stage.advance(last - first)
+        finish((first, last), make)
     every = [done[one] for one in chunks]
     return Ensemble(task, shape, {name: np.concatenate([part[name] for part in every]) for name in every[0]})
 

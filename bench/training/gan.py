@@ -42,43 +42,34 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 CONTINUOUS_CODES = 2
 """InfoGAN, appendix C.1 (MNIST)."""
+CLIP = 0.01
+"""Largest weight of a WGAN's critic."""
 
 
 @dataclass(frozen=True, slots=True)
 class GanSettings:
     """How a GAN is trained; rates and losses are its paper's.
 
-    `epochs` counts passes over the images, `steps` (where given, instead) steps of the generator; a WGAN takes
-    `critic_steps` batches for each of these, the others one. `width` is the number of maps at half the images' size;
-    there are twice as many at a quarter. `noise_size` is None for the paper's: 62 for InfoGAN, 100 for the others.
-    `rate_scale` multiplies the paper's learning rates, for trainings much shorter than its own: a WGAN's 5e-5 moves
-    little in some hundred steps.
+    `steps` are steps of the generator; a WGAN takes `critic_steps` batches for each of these, the others one. `width`
+    is the number of maps at half the images' size; there are twice as many at a quarter. `noise_size` is None for the
+    paper's: 62 for InfoGAN, 100 for the others. `rate_scale` multiplies the paper's learning rates, for trainings much
+    shorter than its own: a WGAN's 5e-5 moves little in some hundred steps.
     """
 
-    epochs: float = 25.0
-    steps: int | None = None
+    steps: int
     batch_size: int = 64
     width: int = 64
     noise_size: int | None = None
     critic_steps: int = 5
-    clip: float = 0.01
     rate_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
-        if not (math.isfinite(self.epochs) and self.epochs > 0) or (self.steps is not None and self.steps < 1):
-            raise BenchError(f"a GAN needs a positive number of steps or epochs, not {self.steps or self.epochs}.")
         if self.batch_size < 2:
             raise BenchError(f"batch normalisation needs a batch_size of at least 2, not {self.batch_size}.")
-        if min(self.width, self.critic_steps, self.noise_size or 1) < 1 or not min(self.clip, self.rate_scale) > 0:
-            raise BenchError("width, critic_steps, noise_size, clip and rate_scale of a GAN must be positive.")
-
-    def total_steps(self, kind: Kind, records: int) -> int:
-        """Return how many steps the generator takes on so many records."""
-        if self.steps is not None:
-            return self.steps
-        batches = self.epochs * math.ceil(records / self.batch_size)
-        return max(1, round(batches / (self.critic_steps if kind == "wgan" else 1)))
+        counts = (self.steps, self.width, self.critic_steps, self.noise_size or 1)
+        if min(counts) < 1 or not self.rate_scale > 0:
+            raise BenchError("steps, width, critic_steps, noise_size and rate_scale of a GAN must be positive.")
 
 
 class GanGenerator(nn.Module):
@@ -179,8 +170,8 @@ def train_gan(
         settings: How long, and how wide the nets are.
         generator: Whatever is random comes from it: starts, order of the images, noise.
         device: Where to train.
-        stage: Advanced by one at each step of the generator, :meth:`GanSettings.total_steps` in all.
-        checkpoint: Where a training that was stopped goes on from; whoever made it clears it.
+        stage: Advanced by one at each step of the generator.
+        checkpoint: Where a stopped training resumes; its maker clears it.
 
     Raises:
         BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
@@ -191,27 +182,26 @@ def train_gan(
     device = torch.device(device)
     with seeded(generator, device):
         game = _Game(kind, images.shape[1:], classes, settings, device)
-    batches = _batches(len(images), settings.batch_size, generator)
+    batches = Batches(len(images), settings.batch_size, generator, least=2)  # a single left-over image is no batch
 
     def draw() -> tuple[Tensor, Tensor]:
         index = next(batches)
         return as_float(images[index.to(images.device)].to(device)), labels[index.to(labels.device)].to(device)
 
-    total = settings.total_steps(kind, len(images))
     held: dict[str, Part] = {
         "generator": game.generator, "critic": game.critic, "generator_step": game.optimizers[0],
         "critic_step": game.optimizers[1], "order": generator, "batches": batches,
     }  # fmt: skip
     loop = Loop(checkpoint, held, [images, labels], device)
-    for step in range(loop.start(stage), total):
+    for step in range(loop.start(stage), settings.steps):
         if kind == "wgan":
-            terms = _wasserstein_step(game, [draw()[0] for _ in range(settings.critic_steps)], settings.clip, generator)
+            terms = _wasserstein_step(game, [draw()[0] for _ in range(settings.critic_steps)], generator)
         else:
             terms = _entropy_step(game, *draw(), generator)
         check_finite(terms, step, kind)
         if stage is not None:
             stage.advance()
-        loop.done(step + 1, total)
+        loop.done(step + 1, settings.steps)
     return game.generator.eval()
 
 
@@ -243,10 +233,13 @@ class _Game:
             net.apply(_start)
             net.to(device).train()
         rates = {"acgan": (2e-4, 2e-4), "wgan": (5e-5, 5e-5), "infogan": (1e-3, 2e-4)}[kind]
-        self.optimizers = [
-            _optimizer(kind, net, rate * settings.rate_scale)
-            for net, rate in zip((self.generator, self.critic), rates, strict=True)
-        ]
+        self.optimizers: list[torch.optim.Optimizer] = []
+        for net, rate in zip((self.generator, self.critic), rates, strict=True):
+            rate *= settings.rate_scale
+            if kind == "wgan":
+                self.optimizers.append(torch.optim.RMSprop(net.parameters(), rate))
+            else:
+                self.optimizers.append(torch.optim.Adam(net.parameters(), rate, (0.5, 0.999), fused=True))
 
     def descend(self, which: Literal["generator", "critic"], loss: Tensor) -> None:
         number = 0 if which == "generator" else 1
@@ -285,7 +278,7 @@ def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Ge
     return terms
 
 
-def _wasserstein_step(game: _Game, reals: list[Tensor], clip: float, generator: torch.Generator) -> dict[str, Tensor]:
+def _wasserstein_step(game: _Game, reals: list[Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """Take one step of a WGAN's critic on each of `reals` and then one of its generator."""
     terms: dict[str, Tensor] = {}
     for real in reals:
@@ -295,17 +288,11 @@ def _wasserstein_step(game: _Game, reals: list[Tensor], clip: float, generator: 
         game.descend("critic", terms["critic"])
         with torch.no_grad():
             for parameter in game.critic.parameters():
-                parameter.clamp_(-clip, clip)
+                parameter.clamp_(-CLIP, CLIP)
     noise = game.generator.noise(len(reals[-1]), generator, reals[-1].device)
     terms["generator"] = -game.critic(game.generator(noise))[0].mean()
     game.descend("generator", terms["generator"])
     return terms
-
-
-def _optimizer(kind: Kind, net: nn.Module, rate: float) -> torch.optim.Optimizer:
-    if kind == "wgan":
-        return torch.optim.RMSprop(net.parameters(), rate)
-    return torch.optim.Adam(net.parameters(), rate, (0.5, 0.999), fused=True)
 
 
 def _start(layer: nn.Module) -> None:
@@ -316,8 +303,3 @@ def _start(layer: nn.Module) -> None:
             nn.init.zeros_(layer.bias)
     elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
         nn.init.normal_(layer.weight, 1.0, 0.02)
-
-
-def _batches(count: int, size: int, generator: torch.Generator) -> Batches:
-    """Return the images' numbers in shuffled batches for ever; a single left-over image is no batch."""
-    return Batches(count, size, generator, least=2)

@@ -24,7 +24,7 @@ from bench.models.generators import ConvGenerator, DenseGenerator
 from bench.models.layers import data_dependent_start
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.loop import Batches
-from bench.training.transforms import as_float, shifted
+from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -44,23 +44,11 @@ class ImprovedGANSettings:
     """Passes over the unlabelled images."""
     batch_size: int = 100
     lr: float = 0.003
-    generator_lr: float | None = None
-    """The generator's own rate; None for the student's, as published."""
-    beta1: float = 0.5
-    epsilon: float = 1e-4
-    """Adam's. The published ``adam_updates`` (``nn.py``) adds 1e-8 below the root, which is 1e-4 outside it."""
-    unlabelled_weight: float = 1.0
-    ema: float | None = 0.9999
-    """Decay of the average of the student's weights; None for the last weights. Warmed up as in
-    :class:`bench.training.loop.FitSettings`, where the published average starts from zero."""
+    ema: float = 0.9999
+    """Decay of the average of the student's weights. Warmed up as in :class:`bench.training.loop.FitSettings`, where
+    the published average starts from zero."""
     start_images: int = 500
     """Images for the data-dependent start of weight-normed layers; 0 for none."""
-    linear_decay_from: float = 1.0
-    """The share of the training after which the rate falls linearly to zero; 1 for never, as published."""
-    shift: int = 0
-    """The largest random translation of labelled images in pixels; the published code has none."""
-    label_smoothing: float = 0.0
-    """Smoothing of the released labels, which are noisy; the published code has none."""
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -68,7 +56,7 @@ class ImprovedGANSettings:
             raise BenchError("the improved GAN needs epochs > 0, batch_size >= 2 and a positive finite lr.")
 
     def total_steps(self, unlabelled: int) -> int:
-        """Return how many steps (one of each net) training beside so many unlabelled images takes."""
+        """Return how many steps (one of each net) training beside `unlabelled` images takes."""
         return max(1, round(self.epochs * max(1, unlabelled // self.batch_size)))
 
 
@@ -82,7 +70,6 @@ def train_improved_gan(
     randomness: torch.Generator,
     *,
     device: torch.device | str = "cpu",
-    bf16: bool = False,
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
@@ -103,10 +90,10 @@ def train_improved_gan(
     student.to(device).train()
     generator.to(device).train()
     images, labels, unlabelled = as_float(images).to(device), labels.to(device), as_float(unlabelled).to(device)
-    betas = (settings.beta1, 0.999)
-    student_step = torch.optim.Adam(student.parameters(), settings.lr, betas, settings.epsilon, fused=True)
-    generator_step = torch.optim.Adam(generator.parameters(), settings.lr, betas, settings.epsilon, fused=True)
-    average = [p.detach().clone() for p in student.parameters()] if settings.ema is not None else []
+    # The published ``adam_updates`` (``nn.py``) adds 1e-8 below the root, which is 1e-4 outside it.
+    student_step, generator_step = (
+        torch.optim.Adam(net.parameters(), settings.lr, (0.5, 0.999), 1e-4, fused=True) for net in (student, generator)
+    )
     labelled_order = Batches(len(images), size, randomness, joined=True)
     real_order, matched_order = (Batches(len(unlabelled), size, randomness, joined=True) for _ in range(2))
     loss = torch.zeros(())
@@ -115,7 +102,7 @@ def train_improved_gan(
             start = torch.randperm(len(unlabelled), generator=randomness, device=randomness.device)
             with torch.no_grad(), data_dependent_start(student):
                 student(unlabelled[start[: settings.start_images].to(device)])
-            average = [p.detach().clone() for p in student.parameters()] if average else []
+        average = [p.detach().clone() for p in student.parameters()]
         held: dict[str, Part] = {
             "student": student, "generator": generator, "student_step": student_step, "average": average,
             "generator_step": generator_step, "randomness": randomness, "labelled": labelled_order,
@@ -124,34 +111,24 @@ def train_improved_gan(
         # After the data-dependent start, which replaces the average and is cheap to repeat.
         loop = Loop(checkpoint, held, [images, labels, unlabelled], device)
         for step in range(loop.start(stage), total):
-            kept = _kept_rate(settings, step, total)
             index = next(labelled_order).to(device)
             labelled = images[index]
-            if settings.shift:
-                labelled = shifted(labelled, settings.shift, randomness)
             real = unlabelled[next(real_order).to(device)]
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                with torch.no_grad():
-                    fake = generator(generator.noise(size, randomness, device)).float()
-                logits = student(torch.cat([labelled, real, fake]))
-            logits = logits.float()
+            with torch.no_grad():
+                fake = generator(generator.noise(size, randomness, device))
+            logits = student(torch.cat([labelled, real, fake]))
             on_labelled, on_real, on_fake = logits.split([len(labelled), len(real), len(fake)])
-            loss = functional.cross_entropy(on_labelled, labels[index], label_smoothing=settings.label_smoothing)
-            loss = loss + settings.unlabelled_weight * unlabelled_loss(on_real, on_fake)
-            _update(student_step, loss, settings.lr * kept)
-            if average and settings.ema is not None:
-                decay = min(settings.ema, (1.0 + step) / (10.0 + step))
-                torch._foreach_lerp_(average, list(student.parameters()), 1.0 - decay)
+            loss = functional.cross_entropy(on_labelled, labels[index]) + unlabelled_loss(on_real, on_fake)
+            _update(student_step, loss)
+            decay = min(settings.ema, (1.0 + step) / (10.0 + step))
+            torch._foreach_lerp_(average, list(student.parameters()), 1.0 - decay)
 
             student.requires_grad_(False)
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                fake = generator(generator.noise(size, randomness, device))
-                of_fake = features_and_logits(student, fake)[0].float().mean(0)
-                with torch.no_grad():
-                    of_real = (
-                        features_and_logits(student, unlabelled[next(matched_order).to(device)])[0].float().mean(0)
-                    )
-            _update(generator_step, (of_fake - of_real).square().mean(), (settings.generator_lr or settings.lr) * kept)
+            fake = generator(generator.noise(size, randomness, device))
+            of_fake = features_and_logits(student, fake)[0].mean(0)
+            with torch.no_grad():
+                of_real = features_and_logits(student, unlabelled[next(matched_order).to(device)])[0].mean(0)
+            _update(generator_step, (of_fake - of_real).square().mean())
             student.requires_grad_(True)
             if stage is not None:
                 stage.advance()
@@ -159,7 +136,7 @@ def train_improved_gan(
     if not math.isfinite(float(loss.detach())):
         raise BenchError("the improved GAN diverged: the loss is not finite. Lower its learning rate (lr).")
     with torch.no_grad():
-        for parameter, mean in zip(student.parameters(), average, strict=bool(average)):
+        for parameter, mean in zip(student.parameters(), average, strict=True):
             parameter.copy_(mean)
     return student.eval()
 
@@ -173,14 +150,7 @@ def unlabelled_loss(on_real: Tensor, on_fake: Tensor) -> Tensor:
     return 0.5 * (functional.softplus(-real).mean() + functional.softplus(fake).mean())
 
 
-def _update(optimizer: torch.optim.Optimizer, loss: Tensor, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def _update(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
-
-
-def _kept_rate(settings: ImprovedGANSettings, step: int, total: int) -> float:
-    kept = settings.linear_decay_from * total
-    return 1.0 if step < kept else (total - step) / max(total - kept, 1.0)

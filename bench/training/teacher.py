@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 Labels = NDArray[np.int64]
-
-
 Arrays = dict[str, NDArray[Any]]
-
-
 Result = TypeVar("Result")
 
 
@@ -101,12 +97,13 @@ def train_teacher(
 def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
     """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
     with one_thread(), arithmetic(task.precision, task.device):
-        logits = predict(_rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
+        logits = predict(rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
     found: Labels = logits.argmax(1).numpy()
     return found
 
 
-def _rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
+def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
+    """Return the net in evaluation mode that has the weights `state`."""
     from bench.models.build import build
 
     with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream

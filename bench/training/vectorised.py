@@ -1,17 +1,16 @@
 """Many small nets as one program: the teachers of an ensemble trained, and asked, side by side on one device.
 
-A GPU is not filled by one teacher. Here the weights of many are stacked, (teachers, ...), and one forward pass, one
-backward pass and one step of the optimiser serve them all. Each teacher has the start, the order of batches and the
-shifts of :func:`bench.training.teacher.train_teacher`, from its own streams, so that in float32 its weights are those
-of the loop up to rounding.
+One teacher does not fill a GPU. Here the weights of many are stacked, (teachers, ...), and share forward pass, backward
+pass and optimiser step. Each teacher has the start, batches and shifts of
+:func:`bench.training.teacher.train_teacher`, from its own streams: in float32 its weights are the loop's, up to
+rounding.
 
-What one teacher becomes does not depend on the records of the others. Shapes, and with them kernels, are chosen from
-what is public: the net, the number of teachers, the sizes of their parts, the memory that is free. No operation sums,
-normalises or compares across teachers: convolutions become grouped ones, products batched ones, losses stay apart and
-are added up only to start the backward pass, where each gets the gradient 1 whatever the others are; the optimisers
-work element by element. A teacher that settles early stays in the program and is only no longer read, as a smaller
-program could round otherwise. Weights that are no longer finite stay with their own teacher. The tests compare bytes.
-(On a GPU some kernels add a net's own terms in no fixed order: two runs then differ in the last bits on any data.)
+A teacher does not depend on the records of the others. Shapes, and with them kernels, follow from public facts: the
+net, the number of teachers, the sizes of their parts, the free memory. No operation sums, normalises or compares across
+teachers: losses are added up only to start the backward pass, where each gets the gradient 1 whatever the others are. A
+teacher that settles early stays in the program and is no longer read, as a smaller program could round otherwise.
+Weights that are not finite stay with their own teacher. The tests compare bytes. (On a GPU some kernels add a net's own
+terms in no fixed order: two runs then differ in the last bits on any data.)
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from bench.core.seeds import seeded
 from bench.training.early_stopping import settling_for
 from bench.training.loop import Batches, dense_weights, make_optimizer
 from bench.training.precision import arithmetic
+from bench.training.processes import one_thread
 from bench.training.transforms import as_float, moved
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def train_together(
 def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_once: int | None = None) -> Tensor:
     """Return what every teacher of `states`, (teachers, ...) by name, says of `images`: (teachers, n, classes)."""
     shape, device = _shape(images), torch.device(task.device)
-    net = _quiet(task, shape).to(device).eval()
+    with torch.random.fork_rng([]):  # its weights are written over
+        net = _build(task, shape).to(device).eval()
     known = dict(net.named_parameters()).keys() | dict(net.named_buffers()).keys()
     count = len(next(iter(states.values())))
     most = at_once if at_once is not None else fitting(task, shape, 1, rows=ROWS)
@@ -173,17 +174,15 @@ def free_memory(device: torch.device | str) -> int:
 
 def _kept(net: nn.Module, shape: Shape, count: int) -> int:
     """Return how many bytes a forward pass of `count` images keeps for the backward pass, weights included."""
-    held: dict[int, int] = {}
+    kept: list[Tensor] = []  # all alive until the end, so that no two have one address
 
     def pack(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        kept.append(tensor)  # alive until the end, so that no two have one address
+        kept.append(tensor)
         return tensor
 
-    kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         net(torch.zeros(count, *shape))
-    return sum(held.values())
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}.values())
 
 
 def _spared(
@@ -232,7 +231,7 @@ def _train_group(
     number = torch.arange(count, device=device)[:, None]
     total = settings.total_steps(size)
     settling = settling_for(settings.settle, watched, count)
-    settled, done = [torch.empty(0)] * len(names), torch.zeros(count, dtype=torch.bool)
+    settled, done = [weight.detach() for weight in weights], torch.zeros(count, dtype=torch.bool)
 
     def loss_of(now: Named, batch: Tensor, wanted: Tensor) -> Tensor:
         logits = _outputs(stack.net, now, stack.others, batch, bf16=bf16).float()
@@ -265,21 +264,19 @@ def _train_group(
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
                     # Kept as they are now; the program goes on for the others, at its size.
-                    settled = [
-                        torch.where(_wide(new, value), value, old) if old.numel() else value.clone()
-                        for value, old in zip(now, settled, strict=True)
-                    ]
+                    settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):
                     break
     final = [value.detach() for value in average or weights]
     if bool(done.any()):
-        final = [torch.where(_wide(done, now), old, now) for now, old in zip(final, settled, strict=True)]
+        final = [_chosen(done, old, now) for now, old in zip(final, settled, strict=True)]
     return _arrays(stack, dict(zip(names, final, strict=True)), count)
 
 
-def _wide(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.to(like.device).view(-1, *[1] * (like.dim() - 1))
+def _chosen(mask: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
+    """Return teacher by teacher `then` where `mask` (teachers,) is set, `otherwise` elsewhere."""
+    return torch.where(mask.to(then.device).view(-1, *[1] * (then.dim() - 1)), then, otherwise)
 
 
 def _plan(
@@ -317,20 +314,12 @@ def _build(task: TeacherTask, shape: Shape) -> nn.Module:
     return build(task.model, task.classes, shape[0], shape[1:], **task.options)
 
 
-def _quiet(task: TeacherTask, shape: Shape) -> nn.Module:
-    """Build a net whose weights will be written over, without moving anybody's random numbers."""
-    with torch.random.fork_rng([]):
-        return _build(task, shape)
-
-
 def _trained(net: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, weight) for name, weight in net.named_parameters() if weight.requires_grad]
 
 
 def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torch.device) -> _Stack:
     """Build each teacher's net from its own stream and stack what is in them."""
-    from bench.training.processes import one_thread
-
     nets = []
     with one_thread():
         for stream in streams:
@@ -363,8 +352,7 @@ class _ShortProducts(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in self.LAYERS:
-            args = tuple(_short(value) for value in args)
-            kwargs = {name: _short(value) for name, value in kwargs.items()}
+            args, kwargs = tuple(map(_short, args)), {name: _short(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
 
@@ -403,12 +391,9 @@ def _labels(stack: _Stack, weights: Named, images: Tensor, device: torch.device,
 
 def _arrays(stack: _Stack, weights: Named, count: int) -> Arrays:
     """Return the whole states of `count` nets, in the order of ``state_dict``."""
-    found = {}
-    for name, value in stack.net.state_dict().items():
-        held = weights.get(name, stack.others.get(name))
-        held = held if held is not None else value.expand(count, *value.shape)
-        found[name] = held.detach().cpu().contiguous().numpy()
-    return found
+    every = {name: value.expand(count, *value.shape) for name, value in stack.net.state_dict().items()}
+    every |= {name: value for name, value in (stack.others | weights).items() if name in every}
+    return {name: value.detach().cpu().contiguous().numpy() for name, value in every.items()}
 
 
 def _shape(images: Tensor) -> Shape:

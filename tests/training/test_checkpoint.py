@@ -150,7 +150,7 @@ def test_fit_goes_on_to_the_byte(name: str, make: Callable[[], nn.Module], tmp_p
 
 def test_improved_gan_goes_on_to_the_byte(tmp_path: Path) -> None:
     (images, labels), (pool, _) = blobs(12), blobs(50, start=1)
-    settings = ImprovedGANSettings(epochs=6, batch_size=20, start_images=20, shift=1)
+    settings = ImprovedGANSettings(epochs=6, batch_size=20, start_images=20)
 
     def train(stage: Stage, saved: Checkpoint | None) -> nn.Module:
         student = net("salimans_mlp", widths=(16, 8))
