@@ -3,8 +3,8 @@
 Nothing here knows private data: a teacher is asked by the function that is passed in. (DPSD-T passes the teacher
 itself as the discriminator, and declares that.)
 
-A run that was stopped goes on with the answers that it had: they are in the weights, and are charged for again, in the
-ledger of the new process, without a further look at the teacher. Seeded noise goes on where it was in its stream, so
+A stopped run resumes with the answers that it had: they are in the weights, and are charged again, in the ledger of the
+new process, without a further look at the teacher. Seeded noise continues where it was in its stream, so
 that what was asked after the last checkpoint gets the same answers; secure noise is drawn afresh for it, and what the
 stopped run had drawn for it is lost with that run.
 """
@@ -39,7 +39,7 @@ def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a run needs to go on: its checkpoint, what charges the ledger for so many batches, and where noise is."""
+    """What a run needs to resume: its checkpoint, what charges the ledger for a number of batches, and the ledger."""
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]

@@ -156,7 +156,7 @@ class DGDFamily(EnsembleMethod):
 
         facts = private.facts
         self.check_facts(config, facts)
-        for model in (config.teacher, config.student):  # a wrong name is told before minutes of training
+        for model in (config.teacher, config.student):  # a wrong name is an error before minutes of training
             make_student(model, facts, context.streams.torch("unused"))
         say_missing_classes(config, facts, context)
         images = self.images(config, private, ledger, context)

@@ -71,7 +71,7 @@ class Alternation(Method):
 
     @abc.abstractmethod
     def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
-        """Charge `ledger` for one annotated batch, asking nobody: for answers that a stopped run had."""
+        """Charge `ledger` for one annotated batch without asking a teacher: for answers that a stopped run had."""
 
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

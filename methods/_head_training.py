@@ -124,7 +124,7 @@ def train_heads(
 ) -> Iterator[Heads]:
     """Train one head on each of `parts` and yield them in their order, some at a time.
 
-    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU so many `threads` train groups
+    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU `threads` threads train groups
     of heads side by side, each group on one thread, so that the heads are the same for every number of them. `stage`
     is advanced once per head.
 
@@ -154,12 +154,12 @@ def head_labels(
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     asked = [rows.to(device) for rows in torch.split(public, ROWS)]
 
-    def told(group: Sequence[NDArray[np.int64]]) -> Tensor:
+    def labels_of(group: Sequence[NDArray[np.int64]]) -> Tensor:
         heads = task.train(group)
         return torch.cat([heads.logits(rows).argmax(2).cpu() for rows in asked], dim=1)
 
     found: list[Tensor] = []
-    for answers in _in_order(told, task.groups, threads if task.device.type == "cpu" else 1):
+    for answers in _in_order(labels_of, task.groups, threads if task.device.type == "cpu" else 1):
         found.append(answers)
         if stage is not None:
             stage.advance(len(answers))
@@ -201,7 +201,7 @@ class _Task:
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # What fills a short part up counts for nothing and is nobody's record: one that is not finite would still tell.
+        # What fills up a short part is another head's record and counts for nothing: a value that is not finite would show.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
         return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)

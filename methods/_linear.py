@@ -36,7 +36,7 @@ ROWS = 4_096
 
 @dataclass(frozen=True)
 class LinearConfig(TransferConfig):
-    """What both linear baselines are told besides the backbone."""
+    """Settings of both linear baselines besides the backbone's."""
 
     max_grad_norm: float = setting(0.25, OURS)
     lr: float = setting(200.0, OURS)

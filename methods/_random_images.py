@@ -4,7 +4,7 @@ Three kinds in equal shares, none of which knows any data set: blobs (a smoothed
 ridges (where such a field crosses zero, inside a disc) and strokes (Bezier curves with a round pen). A classifier that
 learns a teacher's answers to them learns what the teacher looks at: a teacher of 99% on MNIST passes on 97% through
 20,000 of them. What they have in common with digits, bright thin shapes in the middle of a dark ground, is prior
-knowledge of whoever asks, not of the records. Colour images get two random colours each, for ground and shape.
+knowledge of the method's designer, not of the records. Colour images get two random colours each, for ground and shape.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class StudentSettings:
 
     `optimizer` is ``adam`` as in the paper, or ``sgd`` with momentum 0.9, which does better in few steps. `tangent`,
     `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5. `shift` moves labelled images by
-    up to so many pixels.
+    up to that many pixels.
     """
 
     steps: int

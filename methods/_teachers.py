@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, NDArray[Any]]
 
 CHUNK = 10
-"""Teachers per artefact: a killed run loses the training of so many at most."""
+"""Teachers per artefact: a killed run loses the training of that many at most."""
 LARGE = 10_000_000
 """Parameters from which a net is an artefact by itself: then a shard can be one teacher."""
 WATCHED = 1000
@@ -52,7 +52,7 @@ class EnsembleMethod(Method):
 
     @classmethod
     def check_facts(cls, config: Any, facts: Facts) -> None:
-        """Raise :class:`BenchError` where the data set has too few records for so many teachers."""
+        """Raise :class:`BenchError` where the data set has fewer records than teachers."""
         if config.teachers > facts.private_records:
             raise BenchError(
                 f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "

@@ -168,7 +168,7 @@ def with_digest(config: Any, facts: Facts) -> Any:
         known = PACKAGES[config.backbone].sha256
         if config.weights_sha256 not in ("", known):
             raise BenchError(
-                f"the package's weights of {config.backbone} have SHA-256 {known}, asked for were "
+                f"the package's weights of {config.backbone} have SHA-256 {known}, not "
                 f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
@@ -286,12 +286,12 @@ def _told(spec: BackboneSpec) -> str:
 def _teller(backbone: str, context: Context) -> Any:
     last = [""]
 
-    def tell(what: str, done: int, total: int | None) -> None:
+    def say(what: str, done: int, total: int | None) -> None:
         if what != last[0]:
             last[0] = what
             context.progress.say(f"{backbone}: {what}")
 
-    return tell
+    return say
 
 
 def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
@@ -303,8 +303,8 @@ def _trained_here(config: Any, facts: Facts, public: PublicData, context: Contex
 
     images, labels, classes, name, revision = _source_records(config, facts, public)
     if is_text(facts.shape) and isinstance(images, torch.Tensor) and images.shape[1:] != facts.shape:
-        pieces, told = windows(images.numpy(), labels.numpy(), WINDOW)
-        images, labels = torch.from_numpy(pieces), torch.from_numpy(told)
+        pieces, piece_labels = windows(images.numpy(), labels.numpy(), WINDOW)
+        images, labels = torch.from_numpy(pieces), torch.from_numpy(piece_labels)
     return train_source(
         config.backbone, images, labels, classes, name, revision, source_settings(config), config.image_size, facts,
         context, fraction=config.source_fraction, bf16=config.precision == "bfloat16",
@@ -321,7 +321,7 @@ def source_settings(config: Any) -> FitSettings:
 def _source_records(
     config: Any, facts: Facts, public: PublicData
 ) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
-    """Return images, labels, the number of classes, the name and the revision of the part of the source asked for.
+    """Return images, labels, the number of classes, the name and the revision of the wanted part of the source.
 
     A part is drawn within each class, without replacement (section V.A.2), by a hash of the records' positions.
     """
@@ -345,8 +345,8 @@ def _source_records(
     which = source_part(loaded.train.labels, config.source_fraction, name)
     labels = torch.from_numpy(loaded.train.labels[which])
     # Of a user's folder the record has the name, not the path.
-    told = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
-    return LazyImages(loaded.train, which), labels, loaded.spec.classes, told, loaded.revision
+    public_name = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
+    return LazyImages(loaded.train, which), labels, loaded.spec.classes, public_name, loaded.revision
 
 
 def make_transfer(

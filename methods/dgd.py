@@ -177,7 +177,7 @@ class DGD(DGDFamily):
         return config.images != "private"
 
     def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """See :meth:`methods._dgd.DGDFamily.images`; private data goes round the ledger here."""
+        """See :meth:`methods._dgd.DGDFamily.images`; uses private data outside any mechanism."""
         import torch
 
         ledger.bypass(OTHER_IMAGES.get(config.images, self.bypass))

@@ -49,7 +49,7 @@ class PoissonBatches:
     batch_size: int
 
     def steps(self, records: int) -> int:
-        """Return the number of Poisson batches in so many epochs over so many records."""
+        """Return the number of Poisson batches in all epochs over `records` records."""
         return max(1, round(self.epochs * records / self.batch_size))
 
     def sampling_rate(self, records: int) -> float:

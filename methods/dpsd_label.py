@@ -9,7 +9,7 @@ records. Released: the student, the generator and some of its images.
 
 Annotation: the student's k most probable classes form a set. A label inside it is answered by randomised response over
 the set, one outside by a uniform class of the set. Eq. (5) as printed draws from all classes for a label inside:
-an answer outside the set then tells that the label was inside, and no epsilon holds. ``outside=printed`` runs that, and
+an answer outside the set then shows that the label was inside, and no epsilon holds. ``outside=printed`` runs that, and
 its proven epsilon is infinite.
 
 What is claimed, Theorem 2, is epsilon-LabelDP for the label of a synthetic query, however many there are: unit
@@ -73,7 +73,7 @@ class DPSDLabel(Alternation):
         """See :meth:`bench.interface.Method.presets`.
 
         All classes are in the set. With fewer, the student's first guesses decide: a class outside its set is never
-        told, so it stays outside, and the student ends with three classes (24% on MNIST at epsilon 10).
+        answered, so it stays outside, and the student ends with three classes (24% on MNIST at epsilon 10).
         """
         return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
 

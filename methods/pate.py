@@ -63,7 +63,7 @@ class PATE(PATEFamily):
     def calibrate(cls, config: PATEConfig, budget: Budget, facts: Facts) -> PATEConfig:
         """Return `config` with the most queries that `budget` pays for at its gamma.
 
-        Where these are fewer than ``least_queries``, gamma is lowered until so many are payable. On the claimed basis
+        Where these are fewer than ``least_queries``, gamma is lowered until that many are payable. On the claimed basis
         with the data-dependent claim, the settings that the paper prints come first; a budget below them falls back
         to the closed form, which needs no votes.
         """

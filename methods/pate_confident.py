@@ -46,7 +46,7 @@ class ConfidentEvents:
     sigma2: float
 
     def at(self, queries: int) -> Self:
-        """Return the same with so many queries, and as large a share of them answered at most."""
+        """Return the same with `queries` queries and the same largest share of answers."""
         answers = max(1, math.floor(queries * self.max_answers / self.queries))
         config: Any = self
         changed: Self = dataclasses.replace(config, queries=queries, max_answers=answers)

@@ -48,7 +48,7 @@ class TrPATE(HeadTeachers, PATE):
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """See :meth:`methods._pate.PATEFamily.scaled`."""
         # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays for
-        # so many queries. Chosen on Fashion-MNIST's public records.
+        # that many queries. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]
         return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
 

@@ -161,7 +161,7 @@ class PATEBayes(PATE):
         from methods import _naive_bayes as naive_bayes
 
         facts, labels = private.facts, private.labels.numpy()
-        # The same parts as those of other PATEs with this seed and so many teachers.
+        # The same parts as those of other PATEs with this seed and number of teachers.
         parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         groups = naive_bayes.record_groups(labels, facts.classes, parts)
         if is_text(facts.shape):

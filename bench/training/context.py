@@ -29,7 +29,7 @@ class Context:
     note: Callable[[str], None] = lambda text: None
     """Say something about this run that is public; it is kept in the record and printed."""
     cell: str = ""
-    """The key of the cell that is run. Part of what a checkpoint depends on that no other cell may go on with."""
+    """The key of the cell that is run. Part of what a checkpoint depends on with which no other cell may resume."""
     precision: Precision = "float32"
     """In which numbers teacher ensembles are trained and asked; part of their artefacts' names."""
     devices: tuple[str, ...] = ()

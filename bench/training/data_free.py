@@ -57,7 +57,7 @@ class GeneratorSettings:
     """How a data-free generator is trained: Adam at `lr`, a tenth of it after every `decay_steps` (0: never).
 
     `alpha` and `beta` weigh the entropy and the activation beside the one-hot term (DGD, Eq. 2). `shift` moves the
-    images by up to so many pixels before the classifier sees them, which makes it sure of shapes, not of pixels.
+    images by up to that many pixels before the classifier sees them, so that it is sure of shapes, not of pixels.
     """
 
     steps: int

@@ -42,7 +42,7 @@ class Share:
     """One process's part of every batch, in a group of processes that train copies of one net."""
 
     def __init__(self, rank: int, processes: int) -> None:
-        """Take the part of process `rank`, from 0, of so many `processes`."""
+        """Take the part of process `rank`, from 0, of `processes` in all."""
         self.rank, self.processes = rank, processes
         self._weight = 1.0
 
@@ -150,8 +150,8 @@ def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
         if code is not None and code < 0 and code != -signal.SIGTERM:
             who = f"process {number} ({devices[number]})"
             return f"training on {len(devices)} devices: {who} was ended by signal {-code}."
-    told = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
-    return told[0].read_text() if told else f"training on {len(devices)} devices: a process ended without a word."
+    errors = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
+    return errors[0].read_text() if errors else f"training on {len(devices)} devices: a process ended without a word."
 
 
 def _train_share(

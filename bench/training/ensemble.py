@@ -120,12 +120,12 @@ def train_teachers(
     result is the same to the byte for every `chunk` and with or without one. `stage` is advanced once per teacher.
     `watched` are the public images that the settings' rule `settle` looks at.
 
-    Where the task has its teachers trained as one program, ``find(first, last)``, which gives what `keep` has stored or
-    None, tells which chunks are missing; teachers of many chunks are then trained at once, `at_once` at most (None: as
-    the memory allows), and kept chunk by chunk. A killed run loses what is trained at once. ``say`` is told why a net
-    is trained in the loop all the same. Of the chunks those that begin in `only` are made (None: all), and the teachers
-    in them returned: a shard of the ensemble, for one of several jobs. ``checkpoint(kind, number)`` names what a killed
-    run goes on with inside a chunk: the chunk that begins with a teacher ("teachers"), or the teacher ("teacher").
+    Where the teachers are trained as one program, ``find(first, last)`` returns what `keep` has stored, or None for a
+    missing chunk; teachers of many missing chunks are trained at once, `at_once` at most (None: as the memory allows),
+    and kept chunk by chunk. A killed run loses what is trained at once. ``say`` gets the reason why a net is trained in
+    the loop all the same. With `only`, the chunks that begin in it are made: a shard of the ensemble. ``checkpoint(kind,
+    number)`` names what a killed run resumes from inside a chunk: the chunk that begins with a teacher ("teachers"), or
+    the teacher ("teacher").
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """

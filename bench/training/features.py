@@ -82,8 +82,8 @@ def trained_part(student: nn.Module, images: Tensor, context: Context, part: Par
 def image_digests(images: Tensor) -> NDArray[np.void]:
     """Return 16 bytes for each of `images` (n, ...), the same for equal ones: (n,) of void."""
     flat = images.contiguous().flatten(1).numpy()
-    told = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat)
-    return np.frombuffer(told, dtype="V16")
+    digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat)
+    return np.frombuffer(digests, dtype="V16")
 
 
 def _depends(spec: BackboneSpec, part: Part, first: int, device: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _computed(
             if first in chunks:
                 continue
             chunk = context.cache.find("features", depends[first])
-            # A shadow run's chunks are of what it shares with nobody, and another part may go by the same name: the
+            # A shadow run's chunks hold the images of that run alone, and another part may have the same name: the
             # digests say whose features these are.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
                 chunks[first] = chunk

@@ -82,7 +82,7 @@ class FitSettings:
             raise BenchError("schedule 'staircase' needs decay_steps of at least 1.")
 
     def total_steps(self, records: int) -> int:
-        """Return how many steps training on so many records takes."""
+        """Return how many steps training on `records` records takes."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
@@ -140,7 +140,7 @@ def fit(
     the shift of the settings. `bf16` runs the forward pass in bfloat16: twice as
     fast for nets of wide convolutions on a CPU that has it, no faster for small ones. `stage` is
     advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
-    training that was stopped goes on from there; whoever made it clears it. `watched` are the public images, like
+    stopped training resumes there; its maker clears it. `watched` are the public images, like
     `images`, that the rule `settle` looks at. With a `share` this process trains on its part of each batch, together
     with others, and without a checkpoint: see :mod:`bench.training.data_parallel`. `stop` is asked before each step,
     with the number of steps done, whether training ends here; it may look at the model, but draws nothing at random.

@@ -1,11 +1,10 @@
 """In which numbers nets are trained and asked: float32, TensorFloat-32 or bfloat16.
 
-float32 is the default and, on a GPU, really is: torch lets cuDNN round to TensorFloat-32 unless it is told not to.
+float32 is the default and, on a GPU, really is: torch lets cuDNN round to TensorFloat-32 unless that is switched off.
 
 On a CPU with instructions for bfloat16 nets of wide convolutions gain about twofold, small ones next to nothing. Six
 teachers of PATE's MNIST net, 300 steps of 32 with momentum and shifts, had 93.1% in bfloat16 and 92.5% in float32, a
-difference of 0.6 with a standard error of 0.6. Of the published recipe nothing can be told yet: its first hundreds of
-steps begin on a plateau, and single teachers end tens of percent apart either way.
+difference of 0.6 with a standard error of 0.6.
 """
 
 from __future__ import annotations

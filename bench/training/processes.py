@@ -51,7 +51,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
             # Who ended the workers by a signal (Slurm signals all processes of a job) may have sent it to this one as
             # well: then it is to end by that signal, and not with an error that counts as the cell's.
             time.sleep(1.0)
-        # Stopped or failed: nobody waits for what the others are at. What they had finished is kept.
+        # Stopped or failed: the work in progress is not waited for. What was finished is kept.
         for child in multiprocessing.active_children():
             child.terminate()
         raise

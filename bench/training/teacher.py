@@ -70,7 +70,7 @@ def train_teacher(
     """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
 
     `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. With a
-    `checkpoint` a training that was stopped goes on. Classes that the part misses stay among the outputs and are simply
+    `checkpoint` a stopped training resumes. Classes that the part misses stay among the outputs and are simply
     never learnt, so the shape of the votes says nothing of it.
     """
     from bench.models.build import build
@@ -106,7 +106,7 @@ def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn
     """Return the net in evaluation mode that has the weights `state`."""
     from bench.models.build import build
 
-    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move anybody's stream
+    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move any other stream
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
     return model.eval()

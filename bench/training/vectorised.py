@@ -263,7 +263,7 @@ def _train_group(
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
-                    # Kept as they are now; the program goes on for the others, at its size.
+                    # Kept as they are now; the program continues for the others, at its size.
                     settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):
