@@ -95,19 +95,13 @@ class Heads:
             head.last.bias.copy_(self.last_bias[number, 0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    first: Tensor
-    last: Tensor
-
-
-def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> _Start:
-    """Return a start of the size of torch's own, biases zero; shared by all heads of an ensemble.
+def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return both layers' starts, of the size of torch's own; shared by all heads of an ensemble. Biases are zero.
 
     He's start is two and a half times as large: of few records a head then keeps too much of what it began with.
     """
     first = torch.randn(features, hidden, generator=generator) * math.sqrt(1.0 / (3 * features))
-    return _Start(first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden)))
+    return first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden))
 
 
 def train_heads(
@@ -201,7 +195,7 @@ class _Task:
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # What fills up a short part is another head's record and counts for nothing: a value that is not finite would show.
+        # A short part is filled up by another head's record, set to zero: a value that is not finite would show.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
         return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
@@ -232,7 +226,7 @@ def _train(
     labels: Tensor,
     there: Tensor,
     classes: int,
-    start: _Start,
+    start: tuple[Tensor, Tensor],
     settings: HeadSettings,
     slices: list[slice],
     order: list[int],
@@ -240,7 +234,7 @@ def _train(
     """Train heads on their own records `own` (k, n, d); see the module for `span`."""
     count, records, width = own.shape
     span = records < width
-    first, last = start.first.to(own), start.last.to(own)
+    first, last = (weights.to(own) for weights in start)
     if span:
         # The 1 is the bias: it is one more feature that every record has.
         inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)

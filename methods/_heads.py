@@ -86,7 +86,6 @@ class HeadTeachers(OnBackbone, PATEFamily):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
         from bench.data.text import is_text
 
         paper = paper_transfer(facts)

@@ -44,7 +44,6 @@ class LinearConfig(TransferConfig):
     noise_multiplier: float = setting(1.0, "calibrated to the budget")
 
     def check(self) -> None:
-        """See :meth:`methods._transfer.TransferConfig.check`."""
         super().check()
         positive(self, "max_grad_norm", "lr")
         if not 0 <= self.momentum < 1:

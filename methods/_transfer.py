@@ -55,7 +55,6 @@ class TransferConfig:
     """Whether `source_fraction` is of a prior's source, and not of the backbone's alone."""
 
     def check(self) -> None:
-        """Refuse settings that cannot be meant."""
         if self.image_size < 0:
             raise BenchError(f"image_size must be 0 (the weights' own) or more, not {self.image_size}.")
         if not 0 < self.source_fraction <= 1:

@@ -51,7 +51,6 @@ from methods._teachers import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from bench.interface import Event, FitSettings, Gaussian, Ledger
@@ -172,6 +171,7 @@ class DPSDSound(EnsembleMethod):
         from bench.core.seeds import seeded
         from bench.interface import predict
         from bench.models.generators import DataFreeGenerator
+        from bench.training.data_free import generate
         from methods._random_images import random_images
 
         facts, draws = private.facts, context.streams.torch("queries")
@@ -189,14 +189,14 @@ class DPSDSound(EnsembleMethod):
             asked = random_images(count - made, facts.shape, draws)
             if made:
                 drive(generator, student, config, context)
-                asked = torch.cat([asked, generate(generator, made, draws)])
+                asked = torch.cat([asked, generate(generator.eval(), made, draws, context.device, 200)])
             believed = predict(student, asked, device=context.device).softmax(1)
             images.append(asked)
             labels.append(ask(teachers, asked, believed, config, ledger, facts, context))
             learn(student, torch.cat(images), torch.cat(labels), config, facts, context, number)
         drive(generator, student, config, context)
-        shown = generate(generator, SHOWN, draws)
-        return Released(student, config.student, options, generator.eval(), {"synthetic_images": shown})
+        shown = generate(generator.eval(), SHOWN, draws, context.device, 200)
+        return Released(student, config.student, options, generator, {"synthetic_images": shown})
 
 
 def ask(
@@ -296,15 +296,3 @@ def drive(generator: Any, student: nn.Module, config: DPSDSoundConfig, context: 
             torch.autograd.backward(torch.stack(list(terms.values())).sum())
             optimizer.step()
             stage.advance()
-
-
-def generate(generator: Any, count: int, draws: torch.Generator) -> Tensor:
-    """Return `count` images of `generator`, uint8 on the CPU."""
-    import torch
-
-    generator.eval()
-    device = next(generator.parameters()).device
-    with torch.no_grad():
-        sizes = [min(200, count - first) for first in range(0, count, 200)]
-        parts = [generator(generator.noise(size, draws, device)).cpu() for size in sizes]
-    return (torch.cat(parts) * 255).round().to(torch.uint8)

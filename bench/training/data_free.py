@@ -112,8 +112,10 @@ def train_generator(
 
 @torch.no_grad()
 def generate(
-    net: DataFreeGenerator | GanGenerator, count: int, generator: torch.Generator, device: torch.device | str = "cpu"
-) -> Tensor:
-    """Return `count` images of `net` from fresh noise, uint8 (count, channels, height, width)."""
-    batches = [net(net.noise(min(500, count - done), generator, device)) for done in range(0, count, 500)]
+    net: DataFreeGenerator | GanGenerator, count: int, generator: torch.Generator, device: torch.device | str = "cpu",
+    at_once: int = 500,
+) -> Tensor:  # fmt: skip
+    """Return `count` images of `net` from fresh noise, `at_once` at a time: uint8 (count, channels, height, width)."""
+    sizes = [min(at_once, count - done) for done in range(0, count, at_once)]
+    batches = [net(net.noise(size, generator, device)) for size in sizes]
     return torch.cat([(batch * 255.0).round().to(torch.uint8).cpu() for batch in batches])

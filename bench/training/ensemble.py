@@ -123,9 +123,9 @@ def train_teachers(
     Where the teachers are trained as one program, ``find(first, last)`` returns what `keep` has stored, or None for a
     missing chunk; teachers of many missing chunks are trained at once, `at_once` at most (None: as the memory allows),
     and kept chunk by chunk. A killed run loses what is trained at once. ``say`` gets the reason why a net is trained in
-    the loop all the same. With `only`, the chunks that begin in it are made: a shard of the ensemble. ``checkpoint(kind,
-    number)`` names what a killed run resumes from inside a chunk: the chunk that begins with a teacher ("teachers"), or
-    the teacher ("teacher").
+    the loop all the same. With `only`, the chunks that begin in it are made: a shard of the ensemble.
+    ``checkpoint(kind, number)`` names what a killed run resumes from inside a chunk: the chunk that begins with a
+    teacher ("teachers"), or the teacher ("teacher").
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """

@@ -64,7 +64,6 @@ class GanSettings:
     rate_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         if self.batch_size < 2:
             raise BenchError(f"batch normalisation needs a batch_size of at least 2, not {self.batch_size}.")
         counts = (self.steps, self.width, self.critic_steps, self.noise_size or 1)

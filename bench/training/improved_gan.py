@@ -51,7 +51,6 @@ class ImprovedGANSettings:
     """Images for the data-dependent start of weight-normed layers; 0 for none."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         if not self.epochs > 0 or self.batch_size < 2 or not (math.isfinite(self.lr) and self.lr > 0):
             raise BenchError("the improved GAN needs epochs > 0, batch_size >= 2 and a positive finite lr.")
 

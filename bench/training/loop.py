@@ -68,7 +68,6 @@ class FitSettings:
         return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         if (self.steps is None) == (self.epochs is None):
             raise BenchError("training needs exactly one of steps and epochs.")
         length = self.steps if self.steps is not None else self.epochs

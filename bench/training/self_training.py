@@ -51,7 +51,6 @@ class SelfTrainingSettings:
     graph_steps: int = 150
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         if min(self.committee, self.rounds, self.views, self.neighbours) < 1 or not self.temperature > 0:
             raise BenchError("self-training needs committee, rounds, views, neighbours >= 1 and temperature > 0.")
 
