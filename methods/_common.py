@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.core.config import as_dict
@@ -36,6 +37,28 @@ def check_latent_size(config: object, name: str) -> None:
     """Raise :class:`BenchError` unless the generator takes latent inputs of the size that the setting `name` has."""
     if not 1 <= getattr(config, name) <= 4096:
         raise BenchError(f"{name} must lie in 1..4096, which the generator takes, not {getattr(config, name)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """How heads are trained: plain SGD on the mean cross-entropy of each batch, the rate falling to zero.
+
+    Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
+    hidden units.
+    """
+
+    hidden: int = 256
+    epochs: int = 50
+    batch_size: int = 32
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "hidden", "epochs", "batch_size")
+        positive(self, "lr")
+
+    def steps(self, records: int) -> int:
+        """Return how many steps a head of `records` records takes."""
+        return self.epochs * math.ceil(records / self.batch_size)
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.core.progress import Stage
-    from methods._heads import HeadSettings
+    from methods._common import HeadSettings
 
 Result = TypeVar("Result")
 VERSION = 1

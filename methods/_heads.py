@@ -5,7 +5,6 @@ Mixed in before a class of the PATE family, whose aggregator, calibration and cl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from bench.interface import Budget, Context, Facts, PrivateData, PublicData, PublicKind, setting
 from bench.storage.cache import digest_of
-from methods._common import at_least_one, positive
+from methods._common import HeadSettings, at_least_one
 from methods._pate import PATEFamily
 from methods._teachers import tiny_teachers
 from methods._transfer import (
@@ -33,28 +32,6 @@ from methods._transfer import (
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSettings:
-    """How heads are trained: plain SGD on the mean cross-entropy of each batch, the rate falling to zero.
-
-    Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
-    hidden units.
-    """
-
-    hidden: int = 256
-    epochs: int = 50
-    batch_size: int = 32
-    lr: float = 0.1
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "hidden", "epochs", "batch_size")
-        positive(self, "lr")
-
-    def steps(self, records: int) -> int:
-        """Return how many steps a head of `records` records takes."""
-        return self.epochs * math.ceil(records / self.batch_size)
 
 
 @dataclass(frozen=True)
