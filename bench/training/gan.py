@@ -233,12 +233,12 @@ class _Game:
             net.to(device).train()
         rates = {"acgan": (2e-4, 2e-4), "wgan": (5e-5, 5e-5), "infogan": (1e-3, 2e-4)}[kind]
         self.optimizers: list[torch.optim.Optimizer] = []
-        for net, rate in zip((self.generator, self.critic), rates, strict=True):
+        for part, rate in zip((self.generator, self.critic), rates, strict=True):
             rate *= settings.rate_scale
             if kind == "wgan":
-                self.optimizers.append(torch.optim.RMSprop(net.parameters(), rate))
+                self.optimizers.append(torch.optim.RMSprop(part.parameters(), rate))
             else:
-                self.optimizers.append(torch.optim.Adam(net.parameters(), rate, (0.5, 0.999), fused=True))
+                self.optimizers.append(torch.optim.Adam(part.parameters(), rate, (0.5, 0.999), fused=True))
 
     def descend(self, which: Literal["generator", "critic"], loss: Tensor) -> None:
         number = 0 if which == "generator" else 1

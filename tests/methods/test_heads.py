@@ -15,7 +15,8 @@ from bench.core.errors import BenchError
 from bench.data.splits import partition
 from bench.models.frozen_backbone import DenseHead
 from bench.training.processes import available_cores, one_thread
-from methods._head_training import Heads, HeadSettings, head_labels, train_heads
+from methods._common import HeadSettings
+from methods._head_training import Heads, head_labels, train_heads
 
 FEW = HeadSettings(hidden=8, epochs=3, batch_size=4, lr=0.05)
 
