@@ -23,8 +23,8 @@ from bench.interface import BenchError, as_float, features_and_logits
 from bench.models.feature_net import FeatureNet
 
 if TYPE_CHECKING:
+    from bench.core.rows import Estimated
     from bench.interface import Context, Facts
-    from bench.metrics.bootstrap import Estimate
     from bench.storage.cache import Arrays
 
 VERSION = 1
@@ -66,7 +66,7 @@ def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """What the committee says of n images: `labels` int64 (3, n), the most likely class of each evaluator.
 
     `top5` bool (3, n, classes) marks each evaluator's five most likely classes, all where there are no more than five.
@@ -77,11 +77,6 @@ class Verdict:
     top5: Tensor
     features: Tensor
     probabilities: Tensor
-
-    @property
-    def agreed(self) -> Tensor:
-        """Return bool (n,): whether all evaluators name the same class."""
-        return (self.labels == self.labels[0]).all(0)
 
     def hits(self, meant: Tensor) -> Tensor:
         """Return bool (n,): whether all evaluators name the class `meant` (n,)."""
@@ -115,7 +110,7 @@ class Committee:
     """The images that they were trained on."""
 
     @torch.no_grad()
-    def predict(self, images: Tensor, batch_size: int = 500) -> Verdict:
+    def predict(self, images: Tensor, batch_size: int = 500) -> Judgement:
         """Return the verdict on `images` (n, channels, height, width), uint8 or float in [0, 1]."""
         if len(images) == 0:
             raise BenchError("the committee was asked about no image.")
@@ -131,7 +126,7 @@ class Committee:
         logits = torch.stack([torch.cat(part) for part in parts])
         best = logits.topk(min(5, logits.shape[2]), dim=2).indices
         top5 = torch.zeros(logits.shape, dtype=torch.bool).scatter_(2, best, True)
-        return Verdict(logits.argmax(2), top5, torch.cat(features), logits[0].softmax(1))
+        return Judgement(logits.argmax(2), top5, torch.cat(features), logits[0].softmax(1))
 
     def __str__(self) -> str:
         each = ", ".join(f"{kind} {100 * a:.1f} %" for kind, a in zip(self.kinds, self.accuracies, strict=True))
@@ -207,7 +202,7 @@ def train_committee(
     return committee
 
 
-def _false_positives(verdict: Verdict, truth: Tensor, classes: int) -> float:
+def _false_positives(verdict: Judgement, truth: Tensor, classes: int) -> float:
     """Return the largest share, over the classes, of images of other classes that all evaluators take for the class."""
     shares = []
     for label in range(classes):
@@ -243,7 +238,7 @@ def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: 
     return net.to(context.device).eval().requires_grad_(False)
 
 
-def gate(nonprivate: Estimate, prior: Estimate, classes: int, false_positive_rate: float) -> str:
+def gate(nonprivate: Estimated, prior: Estimated, classes: int, false_positive_rate: float) -> str:
     """Return why an attack has no power on such data, or nothing where it has.
 
     An attack that fails on the student without privacy shows nothing by failing on a private one.
@@ -266,9 +261,11 @@ def gate(nonprivate: Estimate, prior: Estimate, classes: int, false_positive_rat
             f"top-1 on the non-private student is {100 * nonprivate.value:.1f} %, not above {100 * needed:.1f} % "
             f"(chance is {100 * chance:.1f} %)"
         )
-    if nonprivate.low <= prior.high:
+    low = nonprivate.value if nonprivate.low is None else nonprivate.low
+    high = prior.value if prior.high is None else prior.high
+    if low <= high:
         return (
-            f"top-1 on the non-private student may be as low as {100 * nonprivate.low:.1f} %, and without any target "
-            f"as high as {100 * prior.high:.1f} %"
+            f"top-1 on the non-private student may be as low as {100 * low:.1f} %, and without any target as high as "
+            f"{100 * high:.1f} %"
         )
     return ""

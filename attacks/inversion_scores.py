@@ -1,15 +1,15 @@
-"""What reconstructions are worth: each image scored by itself, and estimates over classes and seeds.
+"""Scores of reconstructions: each image by itself, and estimates over classes.
 
-Three rules. Everything is scored, whether the attack thinks that it succeeded or not. Whatever is measured to private
-(member) images is measured to as many images that no training saw (non-members), and the difference is what tells of
-privacy: a good picture of a class is near to both. Where pools differ in size, the expected best of a random part of
-the larger one, as large as the smaller, is taken, since a larger pool has a nearer nearest image for no reason.
+Three rules. Everything is scored, whether the attack reports success or not. Every measure against private (member)
+images is also taken against images that no training saw (non-members), and only the difference concerns privacy: a good
+picture of a class is near to both. Where pools differ in size, the expected best of a random part of the larger one, as
+large as the smaller, is taken, since a larger pool has a nearer nearest image by chance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.core.rows import Estimated
 from bench.interface import BenchError
-from bench.metrics.bootstrap import Estimate, clustered, difference
+from bench.metrics.bootstrap import clustered, difference
 from bench.metrics.images import PAIRED, dpsd_inception_score, kid, pairwise
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The images behind the answers that an attacker observed, in their order: what it should have found."""
+    """The images behind the answers that an attacker observed, in their order: the right reconstructions."""
 
     images: Tensor
     labels: Tensor
@@ -70,56 +71,7 @@ class Scored:
     observed_labels: NDArray[np.int64]
     observed_member: NDArray[np.bool_]
     judged_on: str
-    """What limits the figures, in words; empty where nothing does."""
-
-
-@dataclass(frozen=True, slots=True)
-class InversionScores:
-    """Estimates over classes (clusters) and, where several targets were scored, seeds; None where nothing is defined.
-
-    Shares lie in [0, 1], PSNR is in decibels, distances are squared ones between the first evaluator's features.
-    """
-
-    top1: Estimate
-    """All evaluators name the class that was meant; an image that the attack did not reach counts as a failure."""
-    evaluators: tuple[Estimate, ...]
-    """Each evaluator's own share."""
-    top5: Estimate | None
-    """All evaluators have the class among their first five; None for five classes or fewer."""
-    distance_member: Estimate | None
-    distance_nonmember: Estimate | None
-    ssim_member: Estimate | None
-    ssim_nonmember: Estimate | None
-    ssim_gap: Estimate | None
-    """Member minus non-member, image by image. The two pools differ by chance too: only what exceeds the gap of a
-    counterfactual target, or of the prior, tells of training."""
-    psnr_member: Estimate | None
-    psnr_nonmember: Estimate | None
-    psnr_gap: Estimate | None
-    observed: dict[str, Estimate | None]
-    """``ssim`` and ``psnr``, each with ``member``, ``nonmember`` and ``gap``, to the image behind each answer."""
-    recovered: Estimate | None
-    """Share of member images nearer to a reconstruction than all but 1 % of the non-member images of the class are."""
-    recovery_chance: float
-    """What that share is where members are no nearer than others: 1 % or, below 99 non-members a class, more."""
-    kid: float | None
-    """Mean over the targets, to the members, in the first evaluator's features over their root mean square there."""
-    inception: float
-    """DPSD's [IS]; see :func:`bench.metrics.images.dpsd_inception_score` for why nothing is ranked by it."""
-    false_positives: float
-    """Of the committee, see there."""
-    judged_on: str
-
-
-def evaluate(
-    reconstructions: Reconstructions,
-    committee: Committee,
-    members: Labelled,
-    nonmembers: Labelled,
-    observed: Observed | None = None,
-) -> InversionScores:
-    """Return the estimates for one target: :func:`score` and :func:`summarise` in one."""
-    return summarise([score(reconstructions, committee, members, nonmembers, observed)], committee)
+    """What limits the figures, in words, or empty."""
 
 
 def score(
@@ -261,91 +213,74 @@ def _observed(made: Tensor | None, truth: Observed | None) -> dict[str, Any]:
 # --- estimates --------------------------------------------------------------------------------------------------------
 
 
-def summarise(targets: Sequence[Scored], committee: Committee) -> InversionScores:
-    """Return the estimates over the scored `targets`, each of another training seed.
+def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
+    """Return the estimates over classes of one target, by their names in a record; undefined ones are left out.
 
-    Raises :class:`BenchError` for no target, or targets whose reconstructions show different classes.
+    ==============================  ===================================================================================
+    ``committee top-1``             all evaluators name the class that was meant; unreached images count as failures
+    ``evaluator 1 top-1`` to 3      each evaluator's own share
+    ``committee top-5``             all have the class among their first five; for more than five classes
+    ``distance``                    squared, between the first evaluator's features, to members and non-members
+    ``ssim``, ``psnr``              to the nearest member, the nearest non-member, and the difference image by image.
+                                    The two pools differ by chance too: only what exceeds the gap of a counterfactual
+                                    target, or of the prior, concerns training. PSNR is in decibels.
+    ``instance recovery``           share of member images nearer to a reconstruction than all but 1 % of the
+                                    non-member images of the class; ``by chance`` where members are no nearer
+    ``answers``                     SSIM and PSNR to the image behind each observed answer
+    ``[IS]``                        see :func:`bench.metrics.images.dpsd_inception_score`
+    ``kid``                         to the members, in the first evaluator's features over their root mean square
+    ==============================  ===================================================================================
     """
-    if not targets:
-        raise BenchError("there is nothing to summarise: no target was scored.")
-    labels = np.concatenate([target.labels for target in targets])
-    seeds = np.concatenate([np.full(len(target.labels), place) for place, target in enumerate(targets)])
+    found: dict[str, Estimated | None] = {}
 
-    def over(values: NDArray[np.float64], bounds: tuple[float, float] | None = None) -> Estimate | None:
+    def over(name: str, column: str, bounds: tuple[float, float] | None = None) -> None:
+        values = scored.values[column]
         here = np.isfinite(values)
-        return clustered(values[here], labels[here], seeds=seeds[here], bounds=bounds) if here.any() else None
+        found[name] = clustered(values[here], scored.labels[here], bounds=bounds) if here.any() else None
 
-    def column(name: str) -> NDArray[np.float64]:
-        return np.concatenate([target.values[name] for target in targets])
-
-    def surely(name: str) -> Estimate:
-        found = over(column(name))
-        assert found is not None
-        return found
-
-    def gap(name: str) -> Estimate | None:
-        low, high = _BOUNDS[name]
-        return over(column(f"{name} gap"), (low - high, high - low))
-
-    recovered = np.concatenate([target.recovered for target in targets])
-    kids = [target.kid for target in targets if target.kid is not None]
-    return InversionScores(
-        top1=surely("top1"),
-        evaluators=tuple(surely(f"evaluator {i + 1}") for i in range(len(committee.nets))),
-        top5=surely("top5") if committee.classes > 5 else None,
-        distance_member=over(column("distance member"), (0.0, math.inf)),
-        distance_nonmember=over(column("distance nonmember"), (0.0, math.inf)),
-        ssim_member=over(column("ssim member"), _BOUNDS["ssim"]),
-        ssim_nonmember=over(column("ssim nonmember"), _BOUNDS["ssim"]),
-        ssim_gap=gap("ssim"),
-        psnr_member=over(column("psnr member"), _BOUNDS["psnr"]),
-        psnr_nonmember=over(column("psnr nonmember"), _BOUNDS["psnr"]),
-        psnr_gap=gap("psnr"),
-        observed=_over_answers(targets),
-        recovered=clustered(
-            recovered,
-            np.concatenate([target.recovered_labels for target in targets]),
-            seeds=np.concatenate([np.full(len(t.recovered), i) for i, t in enumerate(targets)]),
-        )
-        if len(recovered)
-        else None,
-        recovery_chance=float(np.mean([target.recovery_chance for target in targets])),
-        kid=float(np.mean(kids)) if kids else None,
-        inception=float(np.mean([target.inception for target in targets])),
-        false_positives=committee.false_positives,
-        judged_on="; ".join(dict.fromkeys(target.judged_on for target in targets if target.judged_on)),
-    )
+    over("committee top-1", "top1")
+    for place in range(1, len(committee.nets) + 1):
+        over(f"evaluator {place} top-1", f"evaluator {place}")
+    if committee.classes > 5:
+        over("committee top-5", "top5")
+    for name, (low, high) in {"distance": (0.0, math.inf), **_BOUNDS}.items():
+        over(f"{name} member", f"{name} member", (low, high))
+        over(f"{name} non-member", f"{name} nonmember", (low, high))
+        if name in MEASURES:
+            over(f"{name} member - non-member", f"{name} gap", (low - high, high - low))
+    if len(scored.recovered):
+        found["instance recovery"] = clustered(scored.recovered, scored.recovered_labels)
+    found |= _over_answers(scored)
+    found["[IS]"] = Estimated(value=scored.inception, n=1)
+    found["instance recovery by chance"] = Estimated(value=scored.recovery_chance, n=1)
+    if scored.kid is not None:
+        found["kid"] = Estimated(value=scored.kid, n=1)
+    return {name: estimate for name, estimate in found.items() if estimate is not None}
 
 
-def _over_answers(targets: Sequence[Scored]) -> dict[str, Estimate | None]:
-    out: dict[str, Estimate | None] = {}
-    if not all(target.observed for target in targets):
-        return out
-    labels = np.concatenate([target.observed_labels for target in targets])
-    member = np.concatenate([target.observed_member for target in targets])
+def _over_answers(scored: Scored) -> dict[str, Estimated | None]:
+    out: dict[str, Estimated | None] = {}
+    labels, member = scored.observed_labels, scored.observed_member
     both = np.isin(labels, np.intersect1d(labels[member], labels[~member]))
-    for name in MEASURES:
-        values, bounds = np.concatenate([target.observed[name] for target in targets]), _BOUNDS[name]
+    for name, values in scored.observed.items():
+        bounds = _BOUNDS[name]
         for side, chosen in (("member", member), ("nonmember", ~member)):
-            rows = (values[chosen], labels[chosen])
-            out[f"{name} {side}"] = clustered(*rows, bounds=bounds) if chosen.any() else None
-        yes, no = member & both, ~member & both
-        out[f"{name} gap"] = (
-            difference(values[yes], values[no], labels[yes], clusters_b=labels[no], bounds=bounds)
-            if both.any()
-            else None
-        )
+            if chosen.any():
+                out[f"answers: {name} {side}"] = clustered(values[chosen], labels[chosen], bounds=bounds)
+        if both.any():
+            yes, no = member & both, ~member & both
+            gap = difference(values[yes], values[no], labels[yes], clusters_b=labels[no], bounds=bounds)
+            out[f"answers: {name} gap"] = gap
     return out
 
 
-def margin(targets: Sequence[Scored], controls: Sequence[Scored], name: str = "top1") -> Estimate:
-    """Return the mean of `name` over `targets` minus that over `controls`, paired by class.
+def margin(target: Scored, control: Scored, name: str = "top1") -> Estimated:
+    """Return the mean of `name` over `target` minus that over `control`, paired by class.
 
-    Controls are the same attack on a counterfactual target, or without one (prior). Raises :class:`BenchError` where
-    they do not show the same classes.
+    The control is the same attack on a counterfactual target, or without one (prior). Raises :class:`BenchError` where
+    the two do not show the same classes.
     """
-    a, b = (np.concatenate([target.values[name] for target in some]) for some in (targets, controls))
-    over_a, over_b = (np.concatenate([target.labels for target in some]) for some in (targets, controls))
+    a, b = target.values[name], control.values[name]
     bounds = None if name.endswith("gap") else _BOUNDS.get(name.split()[0])
     here, there = np.isfinite(a), np.isfinite(b)
-    return difference(a[here], b[there], over_a[here], clusters_b=over_b[there], bounds=bounds)
+    return difference(a[here], b[there], target.labels[here], clusters_b=control.labels[there], bounds=bounds)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bench.results.attack_record import AttackRecord, Estimated, Role, Scores
+from bench.core.rows import Estimated
+from bench.results.attack_record import AttackRecord, Role, Scores
 from bench.results.record import Record, Status
 from bench.results.text import md
 

@@ -15,6 +15,16 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
+class Estimated(Row):
+    """A number with its confidence interval, from `n` independent units; an end is None where there is no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int
+    confidence: float = 0.95
+
+
 class SchemaError(ValueError):
     """A record is of a schema that this program does not read."""
 

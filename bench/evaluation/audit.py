@@ -225,7 +225,7 @@ def _many_runs(
     """Audit one canary over many runs: the first half of each arm chooses the threshold, the others are counted."""
     import numpy as np
 
-    from attacks.audit import many_runs
+    from attacks.audit import many_run_errors
     from bench.evaluation.canary_runs import train_shadow_runs
 
     method, strict = METHODS.get(cell.method), corrected(options.confidence, CHANNELS)
@@ -238,8 +238,7 @@ def _many_runs(
     shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context, run_dir)
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
-    found = many_runs(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
-    errors = (found.false_positives, found.negatives, found.false_negatives, found.positives)
+    errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
     return {
         "channels": [channel],
@@ -258,7 +257,7 @@ def count_guesses(
     The channels are the student's confidences on the canaries of the options' family and, where every shadow run
     released images, the distance of these to natural canaries.
     """
-    from attacks.audit import one_run
+    from attacks.audit import right_guesses
 
     counted: list[tuple[str, Family, int, int]] = []
     scored = [(s, coin_scores(s, canaries, options.family, context.device)) for s in shadow_runs]
@@ -275,10 +274,7 @@ def count_guesses(
         correct = 0
         for shadow_run, scores in rows:
             ties = Streams(options.seed, "audit/").numpy(f"ties/{name}/{shadow_run.index}")
-            correct += one_run(
-                scores, shadow_run.coins[numbers], guesses // 2, guesses // 2, delta, ties,
-                group=canaries.group(family), confidence=options.confidence,
-            ).correct  # fmt: skip
+            correct += right_guesses(scores, shadow_run.coins[numbers], guesses // 2, guesses // 2, ties)
         counted.append((name, family, guesses * len(rows), correct))
     confidence = corrected(options.confidence, CHANNELS)
     return [

@@ -16,18 +16,17 @@ from bench.data.index_hash import ranks
 from bench.evaluation.audit import PRIVATE_FIGURES
 from bench.evaluation.reference_models import make_control, weights_digest
 from bench.experiments.release import load_student
-from bench.results.attack_record import Estimated, Role, Scores
+from bench.results.attack_record import Role, Scores
 
 if TYPE_CHECKING:
     import torch
 
     from attacks.evaluators import Committee
-    from attacks.inversion_scores import InversionScores, Observed, Scored
+    from attacks.inversion_scores import Observed, Scored
     from bench.evaluation.data_roles import AttackData
     from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.interface.attack import InversionAttack
-    from bench.metrics.bootstrap import Estimate
     from bench.results.record import Record
     from bench.storage.cache import Arrays
     from bench.training.context import Context
@@ -51,6 +50,7 @@ def inversion(
     record: Record, cell: Cell, attack: InversionAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the student of `record`."""
+    from attacks.evaluators import gate
     from attacks.inversion_scores import margin, score, summarise
     from bench.data.datasets import get_dataset
     from bench.evaluation.inversion_figure import draw
@@ -82,17 +82,16 @@ def inversion(
             net = targets_of[role].student
             trained, tested = trained_part(net, data.material.test_images, context, "test")
             good = accuracy(trained, tested, data.material.test_labels, device=context.device)
-            metrics = _metrics(summarise([scored[role]], committee))
+            metrics = summarise(scored[role], committee)
             targets[role.value] = Scores(metrics=metrics, accuracy=round(good, 6), queries=queries)
             stage.advance()
     for against in (Role.COUNTERFACTUAL, Role.PRIOR, Role.NON_PRIVATE, Role.MATCHED):
         if against in scored:
-            name = f"committee top-1 above {against}"
-            gap = margin([scored[Role.STUDENT]], [scored[against]])
-            targets[Role.STUDENT.value].metrics[name] = _estimated(gap)
+            metrics = targets[Role.STUDENT.value].metrics
+            metrics[f"committee top-1 above {against}"] = margin(scored[Role.STUDENT], scored[against])
             # Members and test records differ by chance: what counts is the gap beyond that of another target.
-            beyond = margin([scored[Role.STUDENT]], [scored[against]], "ssim gap")
-            targets[Role.STUDENT.value].metrics[f"ssim member gap above {against}"] = _estimated(beyond)
+            beyond = margin(scored[Role.STUDENT], scored[against], "ssim gap")
+            metrics[f"ssim member gap above {against}"] = beyond
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.public_benchmark:
@@ -109,7 +108,11 @@ def inversion(
     )
     return {
         "targets": targets,
-        "no_power": _gate(targets, facts, committee),
+        "no_power": gate(
+            *(targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)),
+            facts.classes,
+            committee.false_positives,
+        ),
         "auxiliary": data.auxiliary.source if data.auxiliary and attack.knowledge is Knowledge.AUXILIARY else "none",
         "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
         "pictures": [picture],
@@ -235,45 +238,3 @@ def observed_of(data: AttackData, seed: int) -> Observed:
         chosen = torch.from_numpy(ranks(f"observed {seed} {number}", len(images), "observed")[:count].copy())
         parts.append((images[chosen], labels[chosen], torch.full((count,), number == 0)))
     return Observed(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-
-
-def _metrics(found: InversionScores) -> dict[str, Estimated]:
-    named: dict[str, Estimate | None] = {
-        "committee top-1": found.top1,
-        **{f"evaluator {place + 1} top-1": estimate for place, estimate in enumerate(found.evaluators)},
-        "committee top-5": found.top5,
-        "distance member": found.distance_member,
-        "distance non-member": found.distance_nonmember,
-        "ssim member": found.ssim_member,
-        "ssim non-member": found.ssim_nonmember,
-        "ssim member - non-member": found.ssim_gap,
-        "psnr member": found.psnr_member,
-        "psnr non-member": found.psnr_nonmember,
-        "psnr member - non-member": found.psnr_gap,
-        "instance recovery": found.recovered,
-        **{f"answers: {name}": estimate for name, estimate in found.observed.items()},
-    }
-    metrics = {name: _estimated(estimate) for name, estimate in named.items() if estimate is not None}
-    metrics["[IS]"] = Estimated(value=found.inception, n=1)
-    metrics["instance recovery by chance"] = Estimated(value=found.recovery_chance, n=1)
-    if found.kid is not None:
-        metrics["kid"] = Estimated(value=found.kid, n=1)
-    return metrics
-
-
-def _estimated(estimate: Estimate) -> Estimated:
-    return Estimated(
-        value=estimate.value, low=estimate.low, high=estimate.high, n=estimate.n, confidence=estimate.confidence
-    )
-
-
-def _gate(targets: Mapping[str, Scores], facts: Facts, committee: Committee) -> str:
-    from attacks.evaluators import gate
-    from bench.metrics.bootstrap import Estimate
-
-    found = [targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)]
-    nonprivate, prior = (
-        Estimate(e.value, e.value if e.low is None else e.low, e.value if e.high is None else e.high, e.n)
-        for e in found
-    )
-    return gate(nonprivate, prior, facts.classes, committee.false_positives)

@@ -23,10 +23,10 @@ from bench.core.errors import BenchError
 from bench.evaluation.audit_noise import HalfNoise
 from bench.evaluation.worst_case_pairs import Pair, Part, once, parts_of
 from bench.privacy.accountants import proven
-from bench.privacy.audit_checks import check_audit_delta, check_confidence
 from bench.privacy.base_event import Event
 from bench.privacy.bounds import refuted_epsilon, refuted_epsilons
 from bench.privacy.events import DPSGD, Bypass
+from bench.privacy.one_run import check_audit_delta, check_confidence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

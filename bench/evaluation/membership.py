@@ -13,7 +13,7 @@ from bench.evaluation.audit import PRIVATE_FIGURES
 from bench.evaluation.canary_runs import train_shadow_runs
 from bench.evaluation.membership_data import Candidates, baseline_cell, draw_membership, signals_of
 from bench.experiments.run import cache_base
-from bench.results.attack_record import Estimated, Role, Scores
+from bench.results.attack_record import Role, Scores
 from bench.storage.cache import Cache
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
     from bench.interface.attack import MembershipAttack
-    from bench.metrics.roc import MembershipMetrics
     from bench.results.record import Record
     from bench.training.context import Context
 
@@ -40,7 +39,7 @@ def membership(
 ) -> dict[str, Any]:
     """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
     from bench.evaluation.figures import roc_figure
-    from bench.metrics.roc import roc
+    from bench.metrics.roc import membership_metrics, roc
 
     material = place.source.material(cell.dataset)
     canaries, candidates = draw_membership(cell, material, place.options.seed)
@@ -57,8 +56,12 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        metrics = {f"{family} {name}": value for family, rows in scored[role].items()
-                   for name, value in _metrics(*rows, seed=place.options.seed).items()}  # fmt: skip
+        # Intervals are over canaries: of a canary's two alternatives one is in, and targets share them.
+        metrics = {
+            f"{family} {name}": value
+            for family, rows in scored[role].items()
+            for name, value in membership_metrics(*rows, RATES, seed=place.options.seed).items()
+        }
         targets[role.value] = Scores(metrics=metrics, accuracy=accuracy)
     headline = _headline(targets[Role.NON_PRIVATE.value])
     picture = f"attacks/{key}.png"
@@ -67,8 +70,7 @@ def membership(
     for role, families in scored.items():
         for family, (scores, truth, _) in families.items():
             if role is Role.STUDENT or family == headline:
-                curve = roc(scores, truth)
-                curves[f"{role}, {family}"] = curve.fpr, curve.tpr
+                curves[f"{role}, {family}"] = roc(scores, truth)
     title = f"{attack.name} on {record.key}"
     roc_figure(place.run_dir.path / picture, curves, proven, cell.delta, title=title)
     auc = targets[Role.NON_PRIVATE.value].metrics[f"{headline} auc"]
@@ -117,23 +119,6 @@ def _score(
                 np.tile(candidates.canary[mine], len(shadow_runs)),
             )
     return found
-
-
-def _metrics(
-    scores: NDArray[np.float64], truth: NDArray[np.bool_], canary: NDArray[np.int64], *, seed: int
-) -> dict[str, Estimated]:
-    """Return the metrics with intervals over canaries: of its two alternatives one is in, and targets share them."""
-    from bench.metrics.roc import membership_metrics
-
-    found: MembershipMetrics = membership_metrics(scores, truth, canary, RATES, seed=seed)
-    count = len(np.unique(canary))
-    metrics = {"auc": Estimated(value=found.auc.value, low=found.auc.low, high=found.auc.high, n=count)}
-    for rate in found.tpr:
-        if rate.resolved:
-            metrics[f"tpr@{rate.fpr:g}"] = Estimated(
-                value=rate.tpr.value, low=rate.tpr.low, high=rate.tpr.high, n=count
-            )
-    return metrics
 
 
 def _headline(baseline: Scores) -> str:

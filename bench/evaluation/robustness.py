@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from bench.results.attack_record import Estimated, Role, Scores
+from bench.core.rows import Estimated
+from bench.results.attack_record import Role, Scores
 
 if TYPE_CHECKING:
     from bench.evaluation.workplace import Workplace

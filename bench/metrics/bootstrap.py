@@ -1,85 +1,59 @@
-"""Means with intervals for attacks' results, whose trials come in clusters.
+"""Means with 95% intervals for attacks' results, whose trials come in clusters.
 
 A hundred reconstructions of one class are not a hundred trials: they share the class, the student and its faults. So
-intervals resample clusters (classes, or whatever shares its luck), and seeds where there are several.
+intervals resample clusters (classes, or whatever else is shared).
 
-A bootstrap interval never leaves the range of what was seen, which few clusters seldom span: two cluster means have the
-truth between them half of the time. Below the number of clusters from which the level can be held at all, Student's
-interval over the cluster means is given instead, and where all clusters agree, so that there is nothing to resample,
-the exact one. This module imports no torch.
+A bootstrap interval never leaves the range of the sample, which few clusters seldom span: two cluster means have the
+truth between them half of the time. Below :data:`FEWEST` clusters the interval is Student's over the cluster means;
+where all clusters agree, so that there is nothing to resample, it is the exact one. This module imports no torch.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import BenchError
+from bench.core.rows import Estimated
 
 Floats = NDArray[np.float64]
+Bounds = tuple[float, float] | None
 
+CONFIDENCE = 0.95
+FEWEST = math.ceil(1 - math.log2(1 - CONFIDENCE))
+"""Clusters from which on the range of their means holds the median at the level: all of k means lie on one side of
+their common median with probability 2 ** (1 - k), and a bootstrap interval lies inside their range."""
 RESAMPLES = 9_999
 _SEED = 20_240_917
 """Of the resampling: equal values give equal intervals."""
 _CHUNK = 2_000_000
-"""Numbers that one step of the nested resampling holds at once."""
+"""Numbers that one step of the resampling holds at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean and its interval at the level `confidence`. `n` counts the independent units: clusters, not images."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    confidence: float = 0.95
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def clustered(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    seeds: ArrayLike | None = None,
-    confidence: float = 0.95,
-    bounds: tuple[float, float] | None = None,
-) -> Estimate:
+def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) -> Estimated:
     """Return the mean over clusters of the mean within each, with a BCa bootstrap interval over the clusters.
 
     Args:
         values: (n,) numbers or truth values; every cluster counts alike, however many values it has.
         clusters: (n,) the cluster of each value: integers or names.
-        seeds: (n,) the training seed that each value comes from. With two or more, seeds, clusters and the values
-            within are all resampled: the same draw of clusters for all seeds, since they are the same classes in each.
-        confidence: the level of the interval, in (0, 1).
-        bounds: between which numbers values can lie; left out, 0 and 1 where all do. Intervals are cut off there.
+        bounds: Between which numbers values can lie; left out, 0 and 1 where all do. Intervals are cut off there.
 
     Raises:
-        BenchError: where there are no values, one is no number, lengths differ, or a seed lacks a cluster.
+        BenchError: Where there are no values, one is not finite, or the lengths differ.
 
     Source: bias-corrected and accelerated intervals, Efron 1987.
 
     """
-    data, cells, bounds = _prepared(values, clusters, seeds, confidence, bounds)
-    return _estimate(data, cells, confidence, bounds)
+    means, bounds = _means(values, clusters, bounds)
+    return _over_clusters(np.array([*means.values()]), bounds)
 
 
 def difference(
-    a: ArrayLike,
-    b: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    clusters_b: ArrayLike | None = None,
-    confidence: float = 0.95,
-    bounds: tuple[float, float] | None = None,
-) -> Estimate:
+    a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, clusters_b: ArrayLike | None = None, bounds: Bounds = None
+) -> Estimated:
     """Return the mean of `a` minus that of `b`, paired by cluster, as :func:`clustered` does.
 
     Args:
@@ -87,154 +61,66 @@ def difference(
         b: (m,) likewise; the same number as `a` unless `clusters_b` is given.
         clusters: (n,) the cluster of each value of `a`, and of `b` where `clusters_b` is left out.
         clusters_b: (m,) the clusters of `b`, the same ones as those of `a`.
-        confidence: the level of the interval, in (0, 1).
-        bounds: between which numbers a single value of `a` or `b` can lie; left out, 0 and 1 where all do.
+        bounds: Between which numbers a single value of `a` or `b` can lie; left out, 0 and 1 where all do.
 
     Raises:
-        BenchError: as :func:`clustered`, and where `a` and `b` have not the same clusters.
+        BenchError: As :func:`clustered`, and where `a` and `b` have not the same clusters.
 
     """
-    first, cells_a, bounds_a = _prepared(a, clusters, None, confidence, bounds)
-    second, cells_b, bounds_b = _prepared(b, clusters if clusters_b is None else clusters_b, None, confidence, bounds)
-    if set(cells_a) != set(cells_b):
+    first, bounds_a = _means(a, clusters, bounds)
+    second, bounds_b = _means(b, clusters if clusters_b is None else clusters_b, bounds)
+    if set(first) != set(second):
         raise BenchError("a paired difference needs the same clusters on both sides.")
-    means = np.array([first[cells_a[key]].mean() - second[cells_b[key]].mean() for key in cells_a])
     span = None
     if bounds_a is not None and bounds_b is not None:
         span = (bounds_a[0] - bounds_b[1], bounds_a[1] - bounds_b[0])
-    return _over_clusters(means, confidence, span)
+    return _over_clusters(np.array([first[name] - second[name] for name in first]), span)
 
 
-def _prepared(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    seeds: ArrayLike | None,
-    confidence: float,
-    bounds: tuple[float, float] | None,
-) -> tuple[Floats, dict[tuple[Any, Any], NDArray[np.int64]], tuple[float, float] | None]:
-    """Return the values, the positions of each (seed, cluster), sorted, and the bounds."""
-    data = np.asarray(values, dtype=np.float64).reshape(-1)
-    names = np.asarray(clusters).reshape(-1)
-    runs = np.zeros(len(data), dtype=np.int64) if seeds is None else np.asarray(seeds).reshape(-1)
-    if not 0 < confidence < 1:
-        raise BenchError(f"a confidence level lies in (0, 1), not {confidence}.")
-    if len(data) == 0 or len(names) != len(data) or len(runs) != len(data):
-        raise BenchError(f"{len(data)} values need as many clusters and seeds, not {len(names)} and {len(runs)}.")
+def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict[Any, float], Bounds]:
+    """Return the mean of each cluster, sorted by name, and the bounds."""
+    data, names = np.asarray(values, dtype=np.float64).reshape(-1), np.asarray(clusters).reshape(-1)
+    if len(data) == 0 or len(names) != len(data):
+        raise BenchError(f"{len(data)} values need as many clusters, at least 1, not {len(names)}.")
     if not np.isfinite(data).all():
-        raise BenchError("a value is no finite number: leave it out, or count it as a failure, before estimating.")
+        raise BenchError("a value is not finite: leave it out, or count it as a failure, before estimating.")
     if bounds is None and data.min() >= 0 and data.max() <= 1:
         bounds = (0.0, 1.0)
-    cells: dict[tuple[Any, Any], NDArray[np.int64]] = {}
-    for run in np.unique(runs):
-        for name in np.unique(names):
-            where = np.flatnonzero((runs == run) & (names == name))
-            if len(where) == 0:
-                raise BenchError(f"seed {run} has no value of cluster {name}: every seed needs every cluster.")
-            cells[run.item(), name.item()] = where
-    return data, cells, bounds
+    return {name.item(): float(data[names == name].mean()) for name in np.unique(names)}, bounds
 
 
-def _estimate(
-    data: Floats,
-    cells: dict[tuple[Any, Any], NDArray[np.int64]],
-    confidence: float,
-    bounds: tuple[float, float] | None,
-) -> Estimate:
-    runs = list(dict.fromkeys(run for run, _ in cells))
-    means = np.array([data[where].mean() for where in cells.values()]).reshape(len(runs), -1)
-    over_seeds = means.mean(axis=0)
-    if len(runs) == 1 or means.shape[1] < _fewest(confidence) or np.ptp(over_seeds) == 0:
-        return _over_clusters(over_seeds, confidence, bounds)
-    draws = _nested(data, list(cells.values()), means.shape)
-    low, high = _bca(over_seeds, draws, confidence)
-    return _cut(float(means.mean()), low, high, means.shape[1], confidence, bounds)
-
-
-def _over_clusters(means: Floats, confidence: float, bounds: tuple[float, float] | None) -> Estimate:
-    """Return the interval of the mean of independent cluster `means` (k,)."""
+def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
+    """Return the mean of independent cluster `means` (k,) with its interval."""
     from scipy import stats
 
     count, value = len(means), float(means.mean())
     if np.ptp(means) <= 1e-12 * max(1.0, abs(value)):
-        low, high = _all_agree(value, count, confidence, bounds)
-        return Estimate(value, low, high, count, confidence)
-    if count >= _fewest(confidence):
+        low, high = _all_agree(value, count, bounds)
+        return Estimated(value=value, low=low, high=high, n=count)
+    low = high = math.nan
+    if count >= FEWEST:
         result = stats.bootstrap(
-            (means,), np.mean, n_resamples=RESAMPLES, batch=max(1, _CHUNK // count), confidence_level=confidence,
+            (means,), np.mean, n_resamples=RESAMPLES, batch=max(1, _CHUNK // count), confidence_level=CONFIDENCE,
             method="BCa", rng=np.random.default_rng(_SEED),
         )  # fmt: skip
         low, high = map(float, result.confidence_interval)
-        if math.isfinite(low) and math.isfinite(high):
-            return _cut(value, low, high, count, confidence, bounds)
-    half = float(stats.t.ppf(0.5 + confidence / 2, count - 1)) * float(means.std(ddof=1)) / math.sqrt(count)
-    return _cut(value, value - half, value + half, count, confidence, bounds)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)) * float(means.std(ddof=1)) / math.sqrt(count)
+        low, high = value - half, value + half
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimated(value=value, low=min(low, value), high=max(high, value), n=count)
 
 
-def _fewest(confidence: float) -> int:
-    """Return how many clusters there must be for the range of their means to hold a median at the level.
-
-    All of k means lie on one side of their common median with probability 2 ** (1 - k); a bootstrap interval lies
-    inside their range.
-    """
-    return math.ceil(1 - math.log2(1 - confidence))
-
-
-def _all_agree(value: float, count: int, confidence: float, bounds: tuple[float, float] | None) -> tuple[float, float]:
+def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
     """Return the interval where `count` clusters all have the mean `value`.
 
-    At most the share u of clusters has another one, where u is the Clopper-Pearson limit of 0 in `count`, and these
-    could lie at either bound. For 0 and 1 this is the Clopper-Pearson interval itself. Without bounds nothing limits
-    it.
+    At most the share u of clusters has another mean, where u is the Clopper-Pearson limit of 0 in `count`, and these
+    could lie at either bound. For 0 and 1 this is the Clopper-Pearson interval itself. Without bounds it is infinite.
     """
     from scipy.stats import beta
 
     if bounds is None:
         return -math.inf, math.inf
-    share = float(beta.ppf(0.5 + confidence / 2, 1, count))
+    share = float(beta.ppf(0.5 + CONFIDENCE / 2, 1, count))
     return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
-
-
-def _nested(data: Floats, cells: list[NDArray[np.int64]], shape: tuple[int, ...]) -> Floats:
-    """Return means (resamples,) of draws of seeds, of clusters (one draw for all seeds) and of the values within."""
-    runs, count = shape
-    most = max(map(len, cells))
-    sizes = np.array([len(where) for where in cells]).reshape(runs, count)
-    padded = np.zeros((runs, count, most))
-    for place, where in enumerate(cells):
-        padded[place // count, place % count, : len(where)] = data[where]
-    rng = np.random.default_rng(_SEED)
-    weights = np.arange(most) < sizes[..., None]
-    step, draws = max(1, _CHUNK // (runs * count * most)), []
-    for start in range(0, RESAMPLES, step):
-        some = min(step, RESAMPLES - start)
-        run = rng.integers(runs, size=(some, runs, 1))
-        name = rng.integers(count, size=(some, 1, count))
-        chosen = np.broadcast_to(sizes[run, name][..., None], (some, runs, count, most))
-        inside = (rng.random((some, runs, count, most)) * chosen).astype(np.int64)
-        used = weights[run, name]
-        total = (padded[run[..., None], name[..., None], inside] * used).sum(-1)
-        draws.append((total / sizes[run, name]).mean(axis=(1, 2)))
-    return np.concatenate(draws)
-
-
-def _bca(means: Floats, draws: Floats, confidence: float) -> tuple[float, float]:
-    """Return the BCa limits of `draws` about the mean of `means` (k,), whose leave-one-out means give the skewness."""
-    from scipy.stats import norm
-
-    value, count = means.mean(), len(means)
-    below = ((draws < value).mean() + (draws <= value).mean()) / 2
-    bias = norm.ppf(np.clip(below, 1 / len(draws), 1 - 1 / len(draws)))
-    away = (value - means) / (count - 1)  # leave-one-out mean minus the mean of all
-    skewness = -(away**3).sum() / (6 * (away**2).sum() ** 1.5)
-    points = norm.ppf([0.5 - confidence / 2, 0.5 + confidence / 2])
-    shares = norm.cdf(bias + (bias + points) / (1 - skewness * (bias + points)))
-    low, high = np.quantile(draws, shares)
-    return float(low), float(high)
-
-
-def _cut(
-    value: float, low: float, high: float, count: int, confidence: float, bounds: tuple[float, float] | None
-) -> Estimate:
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Estimate(value, min(low, value), max(high, value), count, confidence)

@@ -1,4 +1,4 @@
-"""How much images look alike: SSIM, PSNR, LPIPS, and statistics of whole sets (KID, inception score).
+"""How much images look alike: SSIM, PSNR, and statistics of whole sets (KID, inception score).
 
 Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1 throughout. Nothing here knows of
 attacks. Searches for the nearest image grow more lucky with the pool: compare pools of equal size only.
@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from bench.core.errors import BenchError
 from bench.training.transforms import as_float
@@ -203,40 +202,3 @@ def dpsd_inception_score(probabilities: Tensor) -> float:
     while good and varied images of the right classes get the worst. It also depends on n and on the evaluator.
     """
     return (inception_score(probabilities) - 1) * 1e6
-
-
-# --- LPIPS ------------------------------------------------------------------------------------------------------------
-
-ALEXNET = "alexnet-owt-7be5be79.pth"
-"""The file of ImageNet weights that LPIPS puts its own few on top of."""
-
-
-def lpips_pairs() -> tuple[Callable[[Tensor, Tensor], Tensor] | None, str]:
-    """Return a function that gives the LPIPS distance (n,) of images by place, or None and why there is none.
-
-    Nothing is fetched: the package lpips must be installed and AlexNet's weights must lie in torch's hub folder.
-    Grey images are repeated to three channels, images below 64 pixels a side enlarged to 64.
-    """
-    import importlib.util
-    from pathlib import Path
-
-    if importlib.util.find_spec("lpips") is None:
-        return None, "the package lpips is not installed"
-    weights = Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
-    if not weights.is_file():
-        return None, f"AlexNet's ImageNet weights ({ALEXNET}) are not in torch's hub folder, and nothing is fetched"
-    import lpips
-
-    net = lpips.LPIPS(net="alex", version="0.1", verbose=False).eval()
-
-    @torch.no_grad()
-    def distance(a: Tensor, b: Tensor) -> Tensor:
-        return net(_for_lpips(a), _for_lpips(b)).flatten()  # type: ignore[no-any-return]
-
-    return distance, ""
-
-
-def _for_lpips(images: Tensor) -> Tensor:
-    x = as_float(images).expand(-1, 3, -1, -1) * 2 - 1
-    factor = 64 / min(x.shape[-2:])
-    return x if factor <= 1 else functional.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)

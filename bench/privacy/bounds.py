@@ -1,13 +1,11 @@
-"""What counts of an audit prove of epsilon, and what epsilon allows an attack: numbers in, numbers out.
+"""Lower bounds on epsilon from the counts of an audit, and the ROC that an epsilon allows.
 
-An audit plays many rounds of "was the record there?" and counts its errors. A lower bound on epsilon that follows from
-them at some confidence is evidence against a smaller claim, never for one: an audit that finds nothing proves nothing,
-and no count of rounds can certify more than its cap, which stands beside every bound.
+An audit plays many rounds of "was the record there?" and counts its errors. A lower bound that follows at some
+confidence is evidence against a smaller claim, never for one: an audit that finds nothing proves nothing, and no number
+of rounds can certify more than its cap.
 
-Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et al. 2021 and 2023 for many runs;
-Zanella-Beguelin et al. 2023 (arXiv:2206.05199) for credible intervals; Kairouz, Oh and Viswanath 2015 for what
-(epsilon, delta) allows; Balle, Cherubin and Hayes 2022 (arXiv:2201.04845) for reconstruction. Audits from one run are
-in :mod:`bench.privacy.one_run`.
+Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et al. 2021 and 2023 for many runs; Kairouz, Oh
+and Viswanath 2015 for the ROC. Audits of one run are in :mod:`bench.privacy.one_run`.
 """
 
 from __future__ import annotations
@@ -20,35 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy.audit_checks import check_audit_delta, check_confidence, check_counts
-from bench.privacy.conversions import exact_gaussian_epsilon
-from bench.privacy.one_run import guesses_needed, one_run_cap, one_run_epsilon, one_run_p_value
-
-__all__ = [
-    "ManyRunBound",
-    "allowed_accuracy",
-    "allowed_gdp_tpr",
-    "allowed_reconstruction",
-    "allowed_tpr",
-    "clopper_pearson",
-    "credible_epsilon",
-    "gdp_epsilon",
-    "guesses_needed",
-    "many_run_epsilon",
-    "one_run_cap",
-    "one_run_epsilon",
-    "one_run_p_value",
-    "refuted_epsilon",
-    "refuted_epsilons",
-]
+from bench.privacy.one_run import check_audit_delta, check_confidence, check_counts
 
 Floats = NDArray[np.float64]
-NODES = 400
-"""Points at which the posterior of a rate is evaluated; 8,000 change no fourth digit."""
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the two-sided interval of Clopper and Pearson for a probability: each side errs in half of the rest.
+    """Return the two-sided Clopper-Pearson interval of a probability.
 
     Raises :class:`BenchError` on counts that are not 0 <= successes <= trials, trials >= 1, or a confidence outside
     (0, 1).
@@ -59,7 +35,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
 
 
 def _interval(successes: ArrayLike, trials: ArrayLike, confidence: float) -> tuple[Floats, Floats]:
-    """Return the Clopper-Pearson bounds of arrays of counts, which need not be whole."""
+    """Return the Clopper-Pearson bounds of arrays of counts, which need not be whole: SciPy's binomtest takes one."""
     hits, total, error = np.asarray(successes, float), np.asarray(trials, float), (1 - confidence) / 2
     misses = total - hits
     low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1e-300), misses + 1, error), 0.0)
@@ -109,7 +85,7 @@ def refuted_epsilon(
 
 @dataclass(frozen=True, slots=True)
 class ManyRunBound:
-    """What the errors of a membership guess over many independent runs prove."""
+    """The bounds that follow from the errors of a membership guess over many independent runs."""
 
     epsilon: float
     """The lower bound, at least 0."""
@@ -119,7 +95,7 @@ class ManyRunBound:
     """Lower bound on mu, at least 0. It holds for a mechanism that is no worse than a Gaussian one: not for randomised
     response or Laplace noise."""
     cap: float
-    """The largest epsilon that so many runs could have certified: that of no error at all."""
+    """The largest epsilon that this number of runs can certify: that of no error at all."""
 
 
 def many_run_epsilon(
@@ -130,10 +106,10 @@ def many_run_epsilon(
     delta: float,
     confidence: float = 0.95,
 ) -> ManyRunBound:
-    """Return what the errors of a guess, whose threshold was fixed on other runs, prove of epsilon.
+    """Return the lower bound on epsilon from the errors of a guess whose threshold was fixed on other runs.
 
-    Both error rates are bounded from above, each erring in half of the rest, so that both bounds hold together; then
-    either direction of (epsilon, delta)-DP may be used.
+    Both error rates are bounded from above so that both bounds hold together; then either direction of
+    (epsilon, delta)-DP may be used.
 
     Args:
         false_positives: Runs without the record that were guessed to be with it.
@@ -168,121 +144,18 @@ def _from_rates(fpr: float, fnr: float, delta: float) -> float:
     return max([*found, 0.0])
 
 
-def gdp_epsilon(mu: float, delta: float) -> float:
-    """Return the epsilon at `delta` of a mechanism that is exactly mu-Gaussian-DP; infinite at delta 0.
-
-    Raises :class:`BenchError` on a negative mu or a delta outside [0, 1).
-    """
-    if math.isnan(mu) or mu < 0:
-        raise BenchError(f"mu must be a number of at least 0, not {mu}.")
-    check_audit_delta(delta)
-    if mu == 0:
-        return 0.0
-    return math.inf if delta == 0 or math.isinf(mu) else exact_gaussian_epsilon(mu, delta)
-
-
-def credible_epsilon(
-    false_positives: int,
-    negatives: int,
-    false_negatives: int,
-    positives: int,
-    delta: float,
-    confidence: float = 0.95,
-) -> tuple[float, float]:
-    """Return the two-sided credible interval of epsilon of Zanella-Beguelin et al., to be shown beside a bound only.
-
-    Each error rate has the posterior of Jeffreys' prior, Beta(errors + 1/2, rest + 1/2), independent of the other. The
-    ends are the epsilons whose region of possible error rates holds half of the rest, and all but half of it. It is
-    shorter than what :func:`many_run_epsilon` gives, and no proof: a claim is never called violated by it.
-
-    Args and errors are those of :func:`many_run_epsilon`.
-    """
-    check_counts("false positives", false_positives, "negatives", negatives)
-    check_counts("false negatives", false_negatives, "positives", positives)
-    check_audit_delta(delta)
-    error = (1 - check_confidence(confidence)) / 2
-    points, weights = np.polynomial.legendre.leggauss(NODES)
-    fpr = special.betaincinv(false_positives + 0.5, negatives - false_positives + 0.5, (points + 1) / 2)
-    shape = false_negatives + 0.5, positives - false_negatives + 0.5
-
-    def inside(epsilon: float) -> float:
-        """The posterior mass of the pairs of error rates that (epsilon, delta)-DP allows."""
-        # Divided through by e^epsilon where that is large, so that nothing overflows.
-        small = math.exp(-epsilon)
-        low = np.maximum((1 - delta - fpr) * small, 1 - delta - fpr / small if small > 0 else -np.inf)
-        high = np.minimum(1 + (delta - fpr) * small, (1 - fpr) / small + delta if small > 0 else np.inf)
-        low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
-        mass = special.betainc(*shape, high) - special.betainc(*shape, low)
-        return float((weights / 2 * np.maximum(mass, 0.0)).sum())
-
-    def reaching(mass: float) -> float:
-        low, high = 0.0, 1.0
-        if inside(0.0) >= mass:
-            return 0.0
-        while inside(high) < mass and high < 600:
-            high *= 2
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            low, high = (low, middle) if inside(middle) >= mass else (middle, high)
-        return high
-
-    return reaching(error), reaching(1 - error)
-
-
 def allowed_tpr(fpr: ArrayLike, epsilon: float, delta: float) -> Floats:
     """Return the largest true positive rate that (epsilon, delta)-DP allows at each false positive rate.
 
     Raises :class:`BenchError` on rates outside [0, 1], a negative epsilon or a delta outside [0, 1).
     """
-    rates, small = _rates(fpr), math.exp(-_nonnegative_epsilon(epsilon))
-    check_audit_delta(delta)
-    # An epsilon of hundreds would overflow, and forbids nothing above a false positive rate of 0.
-    steep = rates / small + delta if small > 1e-300 else np.where(rates > 0, 1.0, delta)
-    return np.clip(np.minimum(steep, 1 - small * (1 - delta - rates)), 0.0, 1.0)
-
-
-def allowed_gdp_tpr(fpr: ArrayLike, mu: float) -> Floats:
-    """Return the true positive rate that mu-Gaussian-DP allows at each false positive rate.
-
-    Raises :class:`BenchError` on rates outside [0, 1] or a mu that is negative or infinite.
-    """
-    if not (math.isfinite(mu) and mu >= 0):
-        raise BenchError(f"mu must be a finite number of at least 0, not {mu}.")
-    allowed: Floats = np.asarray(special.ndtr(special.ndtri(_rates(fpr)) + mu), dtype=np.float64)
-    return allowed
-
-
-def allowed_accuracy(epsilon: float, delta: float) -> float:
-    """Return the largest accuracy of a membership guess, for a fair coin, that (epsilon, delta)-DP allows."""
-    small = math.exp(-_nonnegative_epsilon(epsilon))
-    check_audit_delta(delta)
-    return min((1 + delta * small) / (1 + small), 1.0)
-
-
-def allowed_reconstruction(kappa: float, epsilon: float, *, replacement: bool = False) -> float:
-    """Return the largest chance of a reconstruction under pure epsilon-DP where the best blind guess has `kappa`.
-
-    For add-remove neighbours ``e^epsilon kappa``, at most 1 (Balle, Cherubin and Hayes 2022). With `replacement`, the
-    posterior odds are at most ``e^epsilon`` times the prior odds: ``e^epsilon kappa / (e^epsilon kappa + 1 - kappa)``.
-
-    Raises :class:`BenchError` on a kappa outside [0, 1] or a negative epsilon.
-    """
-    if not 0 <= kappa <= 1:
-        raise BenchError(f"kappa is the chance of a blind guess and lies in [0, 1], not {kappa}.")
-    small = math.exp(-_nonnegative_epsilon(epsilon))
-    if replacement:
-        return kappa / (kappa + (1 - kappa) * small) if kappa > 0 else 0.0
-    return min(kappa / small, 1.0) if small > 0 else float(kappa > 0)
-
-
-def _rates(fpr: ArrayLike) -> Floats:
     rates = np.asarray(fpr, dtype=np.float64)
     if not ((rates >= 0) & (rates <= 1)).all():
         raise BenchError("false positive rates lie in [0, 1].")
-    return rates
-
-
-def _nonnegative_epsilon(epsilon: float) -> float:
     if math.isnan(epsilon) or epsilon < 0:
         raise BenchError(f"epsilon must be a number of at least 0, not {epsilon}.")
-    return epsilon
+    check_audit_delta(delta)
+    small = math.exp(-epsilon)
+    # An epsilon of hundreds would overflow, and forbids nothing above a false positive rate of 0.
+    steep = rates / small + delta if small > 1e-300 else np.where(rates > 0, 1.0, delta)
+    return np.clip(np.minimum(steep, 1 - small * (1 - delta - rates)), 0.0, 1.0)

@@ -118,20 +118,6 @@ def exact_gaussian_epsilon(mu: float, delta: float) -> float:
     return float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, above, xtol=1e-12, rtol=1e-13))
 
 
-def exact_gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu whose exact Gaussian guarantee is (`epsilon`, `delta`)."""
-    check_epsilon(epsilon)
-    high = 1.0
-    while exact_gaussian_epsilon(high, delta) < epsilon:
-        high *= 2
-    low = high / 2
-    while exact_gaussian_epsilon(low, delta) > epsilon:
-        low /= 2
-    return float(
-        optimize.brentq(lambda m: exact_gaussian_epsilon(m, delta) - epsilon, low, high, xtol=1e-14, rtol=1e-13)
-    )
-
-
 def optimal_composition(eps0: float, count: int, delta: float) -> float:
     """Return the least epsilon at `delta` of `count` mechanisms of pure `eps0`, whatever they are.
 

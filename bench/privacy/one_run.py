@@ -1,4 +1,4 @@
-"""Audits from a single training run: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846), re-exported by `bounds`.
+"""Audits of a single training run: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846).
 
 Each of m canaries was put into the training data by a fair coin of its own, everything else being fixed. The auditor
 guesses r of the coins, abstains on the others, and is right v times. Under (epsilon, delta)-DP, v is hardly larger than
@@ -17,31 +17,33 @@ import numpy as np
 from scipy import special
 
 from bench.core.errors import BenchError
-from bench.privacy.audit_checks import check_audit_delta, check_confidence, check_counts
 
 
-def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the chance of so many right guesses, or more, under (epsilon, delta)-DP.
-
-    Args:
-        canaries: Canaries with a coin of their own, m.
-        guesses: Coins that were guessed, r <= m.
-        correct: Right guesses, v <= r.
-        epsilon: At least 0.
-        delta: In [0, 1).
-
-    Raises:
-        BenchError: On counts that cannot be, a negative epsilon or a delta out of range.
-
-    """
-    _check(canaries, guesses, correct)
-    check_audit_delta(delta)
-    if not (math.isfinite(epsilon) and epsilon >= 0):
-        raise BenchError(f"epsilon must be a finite number of at least 0, not {epsilon}.")
-    return _p_value(canaries, guesses, correct, epsilon, delta)
+def check_counts(part: str, hits: int, whole: str, trials: int) -> None:
+    """Raise :class:`BenchError` unless both are whole numbers with 0 <= `hits` <= `trials` and `trials` >= 1."""
+    for what, value in ((part, hits), (whole, trials)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise BenchError(f"the number of {what} must be whole, not {value!r}.")
+    if trials < 1 or not 0 <= hits <= trials:
+        raise BenchError(f"there must be at least 1 of {whole} and from 0 to all {part}, not {hits} of {trials}.")
 
 
-def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+def check_audit_delta(delta: float) -> float:
+    """Return `delta`; raise :class:`BenchError` where it does not lie in [0, 1). An audit may be of pure epsilon."""
+    if math.isnan(delta) or not 0 <= delta < 1:
+        raise BenchError(f"delta of an audit must lie in [0, 1), not {delta}. Try 0 or 1e-5.")
+    return float(delta)
+
+
+def check_confidence(confidence: float) -> float:
+    """Return `confidence`; raise :class:`BenchError` where it does not lie strictly between 0 and 1."""
+    if math.isnan(confidence) or not 0 < confidence < 1:
+        raise BenchError(f"confidence must lie strictly between 0 and 1, not {confidence}. Try 0.95.")
+    return float(confidence)
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the probability of `correct` right guesses or more under (epsilon, delta)-DP (theorem 5.2)."""
     if correct == 0:
         return 1.0
     wrong = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
@@ -67,12 +69,11 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
 def one_run_epsilon(
     canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95, group: int = 1
 ) -> float:
-    """Return the largest epsilon that so many right guesses refute; 0 where not even epsilon 0 is refuted.
+    """Return the largest epsilon that the right guesses refute; 0 where not even epsilon 0 is refuted.
 
-    With canaries that stand `group` times in the data, (epsilon, delta)-DP of one record says of a canary that it is
-    (group epsilon, delta (1 + e^epsilon + ... + e^((group - 1) epsilon)))-DP. That is what is tested, so the bound is
-    on the epsilon of a single record. Dividing the epsilon of the canaries by `group` at an unchanged delta would claim
-    too much.
+    The bound is on the epsilon of a single record: a canary that occurs `group` times is tested for (group epsilon,
+    delta (1 + e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing the epsilon of the canaries by `group` at an
+    unchanged delta would claim too much.
 
     Args:
         canaries: Canaries with a coin of their own, m.
@@ -80,7 +81,7 @@ def one_run_epsilon(
         correct: Right guesses, v <= r.
         delta: In [0, 1).
         confidence: In (0, 1).
-        group: How many times each canary stands in the data.
+        group: How often each canary occurs in the data.
 
     Raises:
         BenchError: On counts that cannot be, or a delta or confidence out of range.
@@ -90,11 +91,11 @@ def one_run_epsilon(
     check_audit_delta(delta)
     error = 1 - check_confidence(confidence)
 
-    def p_value(epsilon: float) -> float:
+    def chance(epsilon: float) -> float:
         moved = delta * _group_factor(epsilon, group)
-        return 1.0 if moved >= 1 else _p_value(canaries, guesses, correct, group * epsilon, moved)
+        return 1.0 if moved >= 1 else p_value(canaries, guesses, correct, group * epsilon, moved)
 
-    if p_value(0.0) >= error:
+    if chance(0.0) >= error:
         return 0.0
     # Without delta, v right guesses refute just what Clopper and Pearson's one-sided bound does: a closed form, and an
     # upper bound for any delta.
@@ -105,7 +106,7 @@ def one_run_epsilon(
     low = 0.0
     while high - low > 1e-7:
         middle = (low + high) / 2
-        low, high = (middle, high) if p_value(middle) < error else (low, middle)
+        low, high = (middle, high) if chance(middle) < error else (low, middle)
     return low
 
 
@@ -135,7 +136,7 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
         return None
 
     def enough(guesses: int) -> bool:
-        return _p_value(canaries, guesses, guesses, group * epsilon, moved) < error
+        return p_value(canaries, guesses, guesses, group * epsilon, moved) < error
 
     if not enough(canaries):
         return None

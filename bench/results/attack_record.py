@@ -16,19 +16,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from bench.core.rows import Row, SchemaError
+from bench.core.rows import Estimated, Row, SchemaError
 from bench.core.types import Adjacency, AuditKind, PrivacyUnit
 from bench.results.record import Failure, Provenance, Status
-
-
-class Estimated(Row):
-    """A number with its confidence interval, from `n` independent units; ends are None where none can be told."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int
-    confidence: float = 0.95
 
 
 class Scores(Row):

@@ -13,10 +13,11 @@ from scipy import stats
 from attacks._signals import log_odds
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
+from bench.core.rows import Estimated
 from bench.core.types import Access, Facts, Signals
 from bench.interface.attack import MembershipAttack
 from bench.interface.registry import ATTACKS
-from bench.metrics.roc import auc, tpr_at
+from bench.metrics.roc import membership_metrics
 
 NAMES = ["lira", "rmia", "loss", "label-gap"]
 FACTS = Facts("digits", 1000, 100, 100, 10, (1, 8, 8))
@@ -88,12 +89,17 @@ def signals_of(target: int | None, queries: int = 1, references: int = 32) -> Si
     )
 
 
+def rates_of(scores: np.ndarray, members: np.ndarray, fprs: tuple[float, ...] = (0.01,)) -> dict[str, Estimated]:
+    return membership_metrics(scores, members, fprs=fprs, draws=1)
+
+
 @functools.cache
 def rates(name: str, queries: int = 1, references: int = 32, **changes: object) -> tuple[float, float]:
     """TPR at 1% FPR and AUC over twenty targets, each attacked with references that are not it."""
     scores = [score(name, signals_of(t, queries, references), **changes) for t in range(20)]
     members = trained()["inside"][:20].ravel()
-    return tpr_at(0.01, np.concatenate(scores), members), auc(np.concatenate(scores), members)
+    found = rates_of(np.concatenate(scores), members)
+    return found["tpr@0.01"].value, found["auc"].value
 
 
 def test_references_help_and_seeing_both_sides_helps_more() -> None:
@@ -117,7 +123,7 @@ def test_label_gap_is_the_gap_between_accuracies() -> None:
     signals, inside = signals_of(0), trained()["inside"][0]
     right = signals.target[0].argmax(axis=1) == signals.labels
     gap = right[inside].mean() - right[~inside].mean()
-    assert auc(score("label-gap", signals), inside) == pytest.approx((1 + gap) / 2)
+    assert rates_of(score("label-gap", signals), inside)["auc"].value == pytest.approx((1 + gap) / 2)
     both = score("label-gap", signals_of(0, queries=2))
     assert set(np.unique(both)) <= {0.0, 0.5, 1.0, 1.5}
     # What else the logits say must not matter to an attack that sees labels.
@@ -133,8 +139,9 @@ def test_a_target_of_none_of_the_candidates_is_at_chance(name: str) -> None:
     found = score(name, signals_of(None, queries=2))
     coins = np.random.default_rng(1).random((200, CANDIDATES)) < 0.5
     # Coins that nobody trained on: the mean over draws is chance, whatever the scores.
-    assert np.mean([auc(found, coin) for coin in coins]) == pytest.approx(0.5, abs=0.01)
-    assert np.mean([tpr_at(0.05, found, coin) for coin in coins]) < 0.08
+    drawn = [rates_of(found, coin, (0.05,)) for coin in coins]
+    assert np.mean([each["auc"].value for each in drawn]) == pytest.approx(0.5, abs=0.01)
+    assert np.mean([each["tpr@0.05"].value for each in drawn]) < 0.08
 
 
 @pytest.mark.parametrize("name", NAMES)

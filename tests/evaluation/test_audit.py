@@ -146,7 +146,7 @@ def counted(correct: int, student: str = "a", options: str = "audit-1", **change
 
 
 def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
-    from bench.privacy.bounds import one_run_epsilon
+    from bench.privacy.one_run import one_run_epsilon
 
     pooled = audited_of([counted(80, "a"), counted(84, "b")], PrivacyUnit.RECORD)
     assert pooled is not None
@@ -154,7 +154,7 @@ def test_the_audits_of_several_seeds_are_one_audit_of_all_their_runs() -> None:
 
 
 def test_several_audits_of_one_student_pay_for_their_number() -> None:
-    from bench.privacy.bounds import one_run_epsilon
+    from bench.privacy.one_run import one_run_epsilon
 
     best = audited_of([counted(84), counted(50, options="audit-2")], PrivacyUnit.RECORD)
     assert best is not None

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from bench.core.rows import Change
+from bench.core.rows import Change, Estimated
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
-from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Estimated, Scores
+from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Scores
 from bench.results.record import Record, Status
 from helpers.records import failed, provenance, record
 from reports.leaderboard import build_board

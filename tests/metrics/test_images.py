@@ -14,7 +14,6 @@ from bench.metrics.images import (
     dpsd_inception_score,
     inception_score,
     kid,
-    lpips_pairs,
     nearest,
     pairwise,
     psnr,
@@ -145,8 +144,3 @@ def test_inception_scores_at_both_ends() -> None:
     assert dpsd_inception_score(same) == pytest.approx(0, abs=1e-3)
     assert inception_score(torch.eye(10)) == pytest.approx(10)
     assert dpsd_inception_score(torch.eye(10)) == pytest.approx(9e6)
-
-
-def test_lpips_says_why_it_is_absent() -> None:
-    measure, reason = lpips_pairs()
-    assert (measure is None) == bool(reason)

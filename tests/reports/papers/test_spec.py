@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from bench.core.errors import BenchError
+from bench.core.rows import Estimated
 from bench.core.types import Basis, PublicKind
-from bench.results.attack_record import AttackRecord, Estimated, Scores
+from bench.results.attack_record import AttackRecord, Scores
 from bench.results.record import ImageGrid, Record, Status
 from bench.results.run_dir import RunDir
 from helpers.records import failed, provenance, record
