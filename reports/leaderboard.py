@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.utility_bound import remark
-from bench.results.attack_record import AuditRecord
+from bench.results.attack_record import AuditRecord, MechanismVerdict
 from bench.results.audited import audited_of, no_power
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text, md
@@ -273,7 +273,7 @@ def _audit_remarks(
         seen = max((channel.epsilon for audit in done for channel in audit.power), default=None)
         known = "" if seen is None else f": {epsilon_text(seen, 'down')} seen without any noise"
         remarks.append(f"audit without power{known}")
-    broken = sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict == "violated"})
+    broken = sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict is MechanismVerdict.VIOLATED})
     if broken:
         remarks.append(f"BUG: {', '.join(broken)} gives away more than it is charged for")
     return remarks

@@ -1,4 +1,4 @@
-"""``bench attack`` and ``bench audit``: what is done to the students of a run directory. Parsing and printing only."""
+"""``bench attack`` and ``bench audit`` on the students of a run directory. Parsing and printing only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Keys = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory, as given to `bench run`.")]
 Methods = Annotated[
-    str, typer.Option("--methods", "-m", help="Only students of these methods, with commas; or files of methods.")
+    str, typer.Option("--methods", "-m", help="Only students of these methods, comma-separated; or files of methods.")
 ]
-Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, where the students were trained on a folder.")]
+Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, if the students were trained on a folder.")]
 ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes for teachers; 0: one per core.", min=0)]
@@ -49,7 +49,7 @@ def audit(
     ),
     canaries: Annotated[int, typer.Option("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
     guesses: Annotated[int, typer.Option("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
-    runs: Annotated[int, typer.Option("--runs", help="Siblings to train and to guess on.")] = 1,
+    runs: Annotated[int, typer.Option("--runs", help="Shadow runs to train and to guess on.")] = 1,
     kind: Annotated[
         AuditKind, typer.Option("--kind", help="one-run: many canaries in each run; many-run: one canary, many runs.")
     ] = AuditKind.ONE_RUN,
@@ -81,7 +81,7 @@ def audit(
     results: list[AuditRecord] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
-        key = audit_key(record, options)  # a mistake in the options is told, and leaves no record
+        key = audit_key(record, options)  # invalid options are an error and leave no record
         found = next((a for a in run_dir.read_audits()[0] if a.key == key), None)
         if found is not None and _kept(found.failure is not None, reuse):
             results.append(found)
@@ -96,7 +96,7 @@ def audit(
     else:
         print_audits(results)
     if stopped is not None:
-        print("stopped. Give the same command again to go on.", file=sys.stderr)
+        print("stopped. Give the same command again to resume.", file=sys.stderr)
         raise typer.Exit(128 + stopped)
     if any(result.violated or result.failure for result in results):
         raise typer.Exit(1)
@@ -118,7 +118,7 @@ def _each_student(
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
 ) -> int | None:
-    """Call `do` for each chosen student and then `end`, the directory locked; return the signal that stopped it."""
+    """Call `do` for each chosen student and then `end`, the directory locked; return a signal that stopped it."""
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -188,6 +188,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
     """Print audits as a table, and a line for each mechanism that is violated."""
+    from bench.results.attack_record import MechanismVerdict
     from bench.results.text import epsilon_text
 
     rows: list[tuple[str, ...]] = []
@@ -216,26 +217,30 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
     print_table(f"audits at {100 * results[0].confidence:g}% confidence" if results else "audits", columns, rows)
     for a in results:
         for m in a.mechanisms:
-            if m.verdict == "violated":
-                told = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
-                print(f"violated: {m.kind} ({told}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
+            if m.verdict is MechanismVerdict.VIOLATED:
+                settings = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
+                print(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
 
 
 def _mechanisms(audit: AuditRecord) -> str:
-    if not audit.mechanisms:
+    from bench.results.attack_record import MechanismVerdict
+
+    verdicts = [m.verdict for m in audit.mechanisms]
+    if not verdicts:
         return "–"
-    bad = sum(m.verdict == "violated" for m in audit.mechanisms)
-    hold = sum(m.verdict == "no violation found" for m in audit.mechanisms)
-    blind = sum(m.verdict == "no power" for m in audit.mechanisms)
+    if bad := verdicts.count(MechanismVerdict.VIOLATED):
+        return f"{bad} VIOLATED"
+    blind = verdicts.count(MechanismVerdict.NO_POWER)
     unseen = f", {blind} without power" if blind else ""
-    return f"{bad} VIOLATED" if bad else f"{hold} of {len(audit.mechanisms)} hold{unseen}"
+    return f"{verdicts.count(MechanismVerdict.HOLDS)} of {len(verdicts)} hold{unseen}"
 
 
 def attack(
     keys: Keys = None,
     out: Out = Path("runs"),
     attacks: Annotated[
-        str, typer.Option("--attacks", "-a", help="Attacks, with commas; quick, or all. `bench ls attacks` lists them.")
+        str,
+        typer.Option("--attacks", "-a", help="Attacks, comma-separated; quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
     preset: Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")] = (
@@ -261,13 +266,12 @@ def attack(
 ) -> None:
     """Attack the students of a run directory, beside their controls: inversion, membership, robustness.
 
-    Every figure stands beside what it is for the same net without privacy, for one that was trained on other records,
-    and for one that was not trained. A cell whose attack does not break the net without privacy says `no power`.
+    Controls are the same net without privacy, one that was trained on other records, and one that was not trained. A
+    cell whose attack does not break the net without privacy says `no power`.
     """
     from bench.core.config import check_overrides
-    from bench.evaluation.attack import attack_key, attack_names, attack_student, configurable, configured
+    from bench.evaluation.attack import attack_names, attack_student, configurable, planned_key
     from bench.evaluation.workplace import AttackOptions, Workplace
-    from bench.experiments.plan import cell_of
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
@@ -281,12 +285,10 @@ def attack(
             if auxiliary is not None:
                 options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
             places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
-        cell = cell_of(record, source.describe(data or record.dataset))
         known = {found.key: found for found in run_dir.read_attacks()[0]}
         with progress.stage("attacks", len(names)) as stage:
             for name in names:
-                key = attack_key(record, name, configured(name, record, cell, options)[0], options)
-                found = known.get(key)
+                found = known.get(planned_key(record, name, places[0]))
                 if found is None or not _kept(found.failure is not None, reuse):
                     with progress.stage(name, 1):
                         found = attack_student(record, name, places[0])
@@ -296,7 +298,7 @@ def attack(
                 stage.advance()
 
     def end(students: list[Record]) -> None:
-        from bench.evaluation.comparison_figure import compare
+        from bench.evaluation.inversion_figure import compare
 
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])
@@ -308,7 +310,7 @@ def attack(
     else:
         print_attacks(results, out)
     if stopped is not None:
-        print("stopped. Give the same command again to go on.", file=sys.stderr)
+        print("stopped. Give the same command again to resume.", file=sys.stderr)
         raise typer.Exit(128 + stopped)
     if any(result.failure for result in results):
         raise typer.Exit(1)

@@ -19,15 +19,16 @@ from bench.core.seeds import Streams
 from bench.core.types import AuditKind, Family, PrivacyUnit
 from bench.evaluation.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries, speaks_of
 from bench.evaluation.canary_runs import ShadowRun, coin_scores, image_scores, train_shadow_run
+from bench.evaluation.workplace import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
-from bench.experiments.run import cache_base, failure_of, noise_of
+from bench.experiments.run import cache_base, noise_of
 from bench.interface.registry import METHODS
 from bench.privacy.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
 from bench.results.provenance import Clock
-from bench.results.record import Record, Status
+from bench.results.record import Record
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
@@ -118,28 +119,25 @@ def audit_student(
     import torch
 
     clock = Clock(device=device, threads=torch.get_num_threads())
-    parts: dict[str, Any] = {}
     notes: list[str] = []
-    cache: Cache | None = None
+    caches: list[Cache] = []
     with contextlib.suppress(BenchError):  # it is raised again below; a failure's record needs a key all the same
         options = options.fitted(record.private_records)
-    try:
+
+    def audit() -> dict[str, Any]:
         cell = cell_of(record, source.describe(dataset or record.dataset))
-        options = options.fitted(cell.facts.private_records)
-        cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
-        context = Context(torch.device(device), Streams(cell.seed), cache, progress, workers, notes.append)
-        parts = _audit(record, cell, options, run_dir, source, context)
-        status = Status.DONE
-    except Exception as error:  # noqa: BLE001 (one student's failure must not stop the others)
-        status = Status.FAILED
-        parts["failure"] = failure_of(error, record.public_benchmark, run_dir, _key(record, options))
+        fitted = options.fitted(cell.facts.private_records)
+        caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
+        context = Context(torch.device(device), Streams(cell.seed), caches[0], progress, workers, notes.append)
+        return _audit(record, cell, fitted, run_dir, source, context)
+
+    key = _key(record, options)
+    parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
     protects = record.privacy or METHODS.get(record.method)  # the method need not be known here: that is a failure too
-    made, found = (len(cache.made), len(cache.found)) if cache else (0, 0)
     result = AuditRecord.model_validate(
         {
-            "key": _key(record, options),
+            "key": key,
             "student": record.key,
-            "status": status,
             "method": record.method,
             "dataset": record.dataset,
             "unit": canary_unit(protects.unit),
@@ -150,8 +148,6 @@ def audit_student(
             "kind": options.kind,
             "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
             "runs": options.runs,
-            "notes": list(dict.fromkeys(notes)),
-            "provenance": clock.stop(made=made, found=found),
             **parts,
         }
     )
@@ -294,17 +290,4 @@ def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> li
     events = [Event.from_dict(event) for event in record.privacy.events]
     noise = SeededNoise(Streams(options.seed, "audit/").numpy(f"mechanisms/{record.key}"))
     with context.progress.stage("mechanisms", 1):
-        found = audit_events(events, noise, options.draws, record.delta, options.confidence)
-    return [
-        MechanismAudited(
-            kind=a.kind,
-            parameters=a.parameters,
-            draws=a.draws,
-            epsilon=a.bound,
-            exact=a.exact,
-            half_noise=a.deciding.with_half_noise if a.deciding else None,
-            verdict=a.verdict.value,
-            reason=a.reason,
-        )
-        for a in found
-    ]
+        return audit_events(events, noise, options.draws, record.delta, options.confidence)

@@ -25,13 +25,13 @@ import numpy as np
 from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Family, PrivacyUnit, Released
+from bench.core.types import Adjacency, Family, PrivacyUnit, Released
 from bench.evaluation.canaries import Canaries, place
 from bench.experiments.run import noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import Noise, SeededNoise
+from bench.privacy.noise import Noise, SeededNoise, ZeroNoise
 from bench.results.run_dir import RunDir
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
@@ -57,29 +57,16 @@ class ShadowRun:
     accuracy: float
 
 
-class Silence(Noise):
-    """No noise at all: a mechanism answers with what it was given. Only for power runs; its labels stay random."""
-
-    exact = False
+class Silence(ZeroNoise):
+    """No noise: a mechanism answers with what it was given. Only for power runs; its uniform draws stay random."""
 
     def __init__(self, generator: np.random.Generator) -> None:
-        self._labels = SeededNoise(generator)
-
-    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """Return zeros."""
-        return np.zeros(shape)
-
-    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """Return zeros."""
-        return np.zeros(shape)
-
-    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """Return the positions as they are."""
-        return positions.copy()
+        super().__init__(exact=False)
+        self._uniform = SeededNoise(generator)
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """See :meth:`bench.privacy.noise.Noise.uniform`: batches of DP-SGD, answers outside a set."""
-        return self._labels.uniform(shape, count)
+        return self._uniform.uniform(shape, count)
 
 
 class NoiselessLedger(Ledger):
@@ -231,17 +218,6 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
     return shaped
 
 
-def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return log p_y - log(1 - p_y) of logits (..., n, classes) for labels (n,), without rounding to infinity."""
-    from scipy.special import logsumexp
-
-    mine = np.take_along_axis(logits, labels[:, None] + np.zeros((*logits.shape[:-1], 1), dtype=np.int64), axis=-1)
-    others = logits.copy()
-    np.put_along_axis(others, np.broadcast_to(labels[:, None], mine.shape), -np.inf, axis=-1)
-    result: NDArray[np.float64] = mine[..., 0] - logsumexp(others, axis=-1)
-    return result
-
-
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
     """Return a score (m,) for each canary of `family`, larger where its coin is likelier True, from the student alone.
 
@@ -249,7 +225,7 @@ def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, devic
     add-remove: how likely it finds the record, less what it finds of the other canaries of that label; this takes away
     what the student says of any such image.
     """
-    from bench.core.types import Adjacency
+    from attacks._signals import log_odds
 
     numbers = canaries.of(family)
     odds = []
@@ -275,7 +251,6 @@ def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> N
     """
     import torch
 
-    from bench.core.types import Adjacency
     from bench.training.transforms import as_float
 
     shape = canaries.images.shape[2:]

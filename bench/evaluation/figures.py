@@ -1,17 +1,18 @@
-"""Pictures of attacks: what was reconstructed beside what was private, and ROC curves under their proven ceiling.
+"""Figures of attacks: image grids, ROC curves under their proven ceiling, and robustness sweeps.
 
-Equal inputs give equal bytes: nothing in a file tells when or where it was made. matplotlib is imported when a picture
-is drawn, and drawn on without a display.
+Equal inputs give equal bytes with the same matplotlib: no file holds a date or a place. matplotlib is imported when a
+figure is drawn, and needs no display.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike, NDArray
+
+    from attacks.robustness import RobustnessRow
 
 _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
@@ -52,25 +55,13 @@ def comparison_grid(
     path: Path, rows: Sequence[str], students: Sequence[Column], references: Sequence[Column], *, title: str,
     note: str = "",
 ) -> None:  # fmt: skip
-    """Write a PNG with a row for each class and a column for each student or control under one attack.
+    """Write an image grid as a PNG: a row for each class, a column for each student or control under one attack.
 
-    So that what epsilon does is seen at one look: the student without privacy, the private ones, a counterfactual
-    target that was trained on other people, the prior without a target; then `references`, such as a private photo,
-    which belong on an image grid only where everybody may read the data set.
+    `references`, such as a private photo, belong on it only where everybody may read the data set.
 
-    Raises :class:`BenchError` where there is no row, or a column has not as many images.
+    Raises :class:`BenchError` where there is no row, or a column has another number of images.
     """
-    columns = [*students, *([_apart(references[0]), *references[1:]] if references else [])]
-    _write_grid(path, rows, columns, title, note)
-
-
-def _apart(column: Column) -> Column:
-    from dataclasses import replace
-
-    return replace(column, apart=True)
-
-
-def _write_grid(path: Path, rows: Sequence[str], columns: Sequence[Column], title: str, note: str) -> None:
+    columns = [*students, *(replace(column, apart=not place) for place, column in enumerate(references))]
     if not rows or not columns:
         raise BenchError("an image grid needs at least one row and one column.")
     for column in columns:
@@ -86,7 +77,7 @@ def _write_grid(path: Path, rows: Sequence[str], columns: Sequence[Column], titl
     step_w, step_h = max(cell_w, 0.82) + 0.1, cell_h + (0.27 if captioned else 0.08)
     left = 0.25 + 0.085 * max(map(len, rows))
     lines = max(column.title.count("\n") + 1 for column in columns)
-    notes = _wrapped(note, left + len(columns) * step_w)
+    notes = textwrap.wrap(note, max(40, int((left + len(columns) * step_w) * 15)))
     head = 0.15 + 0.26 * (title.count("\n") + 1) + 0.17 * len(notes) + 0.17 * lines + (0.14 if notes else 0.04)
     places, x = [], left
     for column in columns:
@@ -117,12 +108,6 @@ def _write_grid(path: Path, rows: Sequence[str], columns: Sequence[Column], titl
     _save(figure, path)
 
 
-def _wrapped(text: str, inches: float) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, max(40, int(inches * 15))) if text else []
-
-
 def _draw(axes: Any, column: Column, place: int) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
@@ -150,17 +135,6 @@ def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
 # --- ROC curves -------------------------------------------------------------------------------------------------------
 
 
-def ceiling(false_positives: ArrayLike, epsilon: float, delta: float) -> NDArray[np.float64]:
-    """Return the most true positives that (`epsilon`, `delta`) allows at each rate of `false_positives`, in [0, 1].
-
-    Source: Kairouz, Oh, Viswanath 2015, theorem 2.1; both directions of the guarantee.
-    """
-    rate = np.asarray(false_positives, dtype=np.float64)
-    if math.isinf(epsilon):
-        return np.ones_like(rate)
-    return allowed_tpr(rate, epsilon, delta)
-
-
 def roc_figure(
     path: Path,
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
@@ -170,19 +144,12 @@ def roc_figure(
     title: str = "",
     least: float = 1e-4,
 ) -> None:
-    """Write a PNG with ROC curves on logarithmic axes, the ceiling of the proven epsilon, and the diagonal.
+    """Write a PNG with ROC curves on logarithmic axes from `least`, the proven epsilon's ceiling, and the diagonal.
 
-    Args:
-        path: where to.
-        curves: by name the false-positive rates and the true-positive rates, both ascending in [0, 1].
-        epsilon: the proven one; infinite where nothing is proven, then there is no ceiling.
-        delta: its delta.
-        title: above the figure.
-        least: where both axes begin, in (0, 1).
+    `curves` holds by name the false-positive and the true-positive rates, both ascending in [0, 1]. An infinite
+    `epsilon`, where nothing is proven, has no ceiling.
 
-    Raises:
-        BenchError: where a curve's two parts differ in length or leave [0, 1], or there is no curve.
-
+    Raises :class:`BenchError` where a curve's two parts differ in length or leave [0, 1], or there is no curve.
     """
     if not curves:
         raise BenchError("a ROC figure needs a curve.")
@@ -192,7 +159,7 @@ def roc_figure(
     axes.set_yscale("log")
     grid = np.geomspace(least, 1, 400)
     if math.isfinite(epsilon):
-        limit = ceiling(grid, epsilon, delta)
+        limit = allowed_tpr(grid, epsilon, delta)
         label = f"most that ε = {epsilon:.4g}, δ = {delta:.0e} allows"
         axes.plot(grid, np.maximum(limit, least), color="black", linewidth=1.4, label=label)
         axes.fill_between(
@@ -220,18 +187,79 @@ def roc_figure(
     _save(figure, path)
 
 
-def _figure(wide: float, high: float) -> Figure:
+# --- robustness -------------------------------------------------------------------------------------------------------
+
+_LINES = {  # label, colour (safe for colour-blind readers), marker
+    "fgsm": ("FGSM", "#E69F00", "o"),
+    "pgd": ("PGD", "#0072B2", "s"),
+    "square": ("Square (no gradients)", "#009E73", "^"),
+    "autoattack": ("worst of all (AutoAttack)", "#000000", "D"),
+}
+_PARTS = ("#CC79A7", "#56B4E9", "#D55E00", "#8C564B")
+
+
+def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = "") -> None:
+    """Write a PNG with accuracy against the size of the changes, one line for each attack.
+
+    The worst case is black, with its bounds as a band. Parts of AutoAttack are thin and dashed.
+    """
+    if not rows:
+        raise BenchError("there are no points to draw: run the robustness sweep first.")
+    import matplotlib.style
+    from matplotlib.ticker import PercentFormatter
+
+    sizes = sorted({row.perturbation for row in rows})
+    # Steps of half a grey value are given in grey values, as papers on colour images do.
+    bytes_ = all(abs(size * 510 - round(size * 510)) < 1e-6 for size in sizes) and sizes[-1] * 255 <= 32
+    scale = 255.0 if bytes_ else 1.0
+    curves: dict[str, list[RobustnessRow]] = {}
+    for row in sorted(rows, key=lambda row: row.perturbation):
+        curves.setdefault(row.attack, []).append(row)
+    # Not the user's style: the figure depends on the rows alone.
+    with matplotlib.style.context("default"):
+        figure = _figure(7.0, 4.5, dpi=150, layout="constrained")
+        axes = figure.add_subplot()
+        parts = [name for name in curves if name not in _LINES]
+        for name, points in curves.items():
+            x = [point.perturbation * scale for point in points]
+            y = [point.accuracy for point in points]
+            if name in _LINES:
+                label, colour, marker = _LINES[name]
+                worst = name == "autoattack"
+                # Behind the others, wide: lines that coincide with it stay visible on top.
+                axes.plot(x, y, color=colour, marker=marker, label=label, linewidth=3.2 if worst else 1.8,
+                          markersize=8 if worst else 5.5, zorder=2 if worst else 3)  # fmt: skip
+                if worst:
+                    axes.fill_between(x, [p.low for p in points], [p.high for p in points], color="0.85", zorder=1)
+            else:
+                colour = _PARTS[parts.index(name) % len(_PARTS)]
+                axes.plot(x, y, color=colour, linestyle="--", linewidth=1.2, label=f"  part: {name}", zorder=4)
+        axes.set_xlabel("largest change of a value" + (", in 1/255" if bytes_ else " (images in [0, 1])"))
+        axes.set_ylabel("accuracy")
+        axes.set_xticks([size * scale for size in sizes], [f"{size * scale:g}" for size in sizes])
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_ylim(-0.02, 1.02)
+        axes.grid(color="0.9", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+        if title:
+            axes.set_title(title, fontsize=11)
+        _save(figure, path, dpi=150)
+
+
+def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrained"] | None = None) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # No pyplot: it keeps global state, asks for a display and never forgets a figure.
-    figure = Figure(figsize=(wide, high), dpi=_DPI, facecolor="white")
+    figure = Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path, dpi: int = _DPI) -> None:
     file = io.BytesIO()
     # Left to itself matplotlib names its version, which changes the bytes.
-    figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
+    figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
     write_atomic(path, file.getvalue())

@@ -106,13 +106,10 @@ def inversion(
         names,
         title=f"{attack.name} on {record.key}",
     )
+    nonprivate, prior = (targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR))
     return {
         "targets": targets,
-        "no_power": gate(
-            *(targets[role].metrics["committee top-1"] for role in (Role.NON_PRIVATE, Role.PRIOR)),
-            facts.classes,
-            committee.false_positives,
-        ),
+        "no_power": gate(nonprivate, prior, facts.classes, committee.false_positives),
         "auxiliary": data.auxiliary.source if data.auxiliary and attack.knowledge is Knowledge.AUXILIARY else "none",
         "evaluators": {kind: round(a, 4) for kind, a in zip(committee.kinds, committee.accuracies, strict=True)},
         "pictures": [picture],

@@ -1,11 +1,15 @@
-"""The picture beside an inversion attack's record: what was made of each target, and the nearest real images."""
+"""Image grids of inversion attacks: one beside each record, and one of several students of a data set."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.core.types import Knowledge
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import ATTACKS
 from bench.results.attack_record import Role
 
 if TYPE_CHECKING:
@@ -14,13 +18,17 @@ if TYPE_CHECKING:
     from attacks.inversion_scores import Labelled, Scored
     from bench.core.types import Reconstructions
     from bench.evaluation.figures import Column
+    from bench.evaluation.workplace import Workplace
+    from bench.results.record import Record
 
 ROWS = 10
-"""At most so many classes are shown."""
+"""Largest number of classes on a grid."""
 TRIES = 3
-"""So many tries on the student; one on each control."""
+"""Tries shown of the student; one of each control."""
 SEARCHED = 500
-"""Among at most so many images of a class the nearest is looked for, as many members as non-members."""
+"""Largest pool of a class for the nearest image, with as many members as non-members."""
+MOST = 8
+"""Largest number of students on an image grid."""
 
 
 def draw(
@@ -55,34 +63,6 @@ def draw(
         note += "; nearest: to the student's first try by SSIM, of equally large pools"
     names = [class_names[label] for label in classes]
     comparison_grid(path, names, columns, references, title=title, note=note)
-
-
-def draw_comparison(
-    path: Path,
-    students: Sequence[tuple[str, Reconstructions, Sequence[bool]]],
-    controls: Sequence[tuple[str, Reconstructions, Sequence[bool]]],
-    members: Labelled,
-    class_names: tuple[str, ...],
-    *,
-    title: str,
-) -> None:
-    """Write the grid of one attack on several students: a column each, their controls, and a record of each class.
-
-    Students and controls are given as name, reconstructions and, image by image, whether the evaluators agree.
-    """
-    import torch
-
-    from bench.evaluation.figures import Column, comparison_grid
-
-    classes = list(dict.fromkeys(students[0][1].labels.tolist()))[:ROWS]
-    columns = [
-        _column(name, made, good, classes, 0, apart=place == len(students))
-        for place, (name, made, good) in enumerate([*students, *controls])
-    ]
-    shown = [members[0][int((members[1] == label).nonzero().flatten()[0])].float() / 255 for label in classes]
-    names = [class_names[label] for label in classes]
-    note = "the first try on each student; green: all three evaluators name it"
-    comparison_grid(path, names, columns, [Column("a member", torch.stack(shown))], title=title, note=note)
 
 
 def _column(
@@ -120,3 +100,92 @@ def _nearest(name: str, made: Reconstructions, pool: Labelled, other: Labelled, 
         images.append(mine[int(scores.argmax())].float() / 255)
         captions.append(f"{float(scores.max()):.2f}")
     return Column(name, torch.stack(images), captions)
+
+
+def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
+    """Write an image grid for each inversion attack of `names` and each data set with two students; return the files.
+
+    Only of public data sets: an image grid shows a record of each class. The reconstructions come from the cache.
+    """
+    files = []
+    by_dataset: dict[str, list[Record]] = {}
+    for record in records:
+        if record.public_benchmark:
+            by_dataset.setdefault(record.dataset, []).append(record)
+    for name in names:
+        if name not in ATTACKS or not issubclass(ATTACKS.get(name), InversionAttack):
+            continue
+        for dataset, students in by_dataset.items():
+            if len(students) > 1:
+                files.append(_image_grid(dataset, name, sorted(students, key=_rank)[:MOST], place))
+    return [file for file in files if file]
+
+
+def _rank(record: Record) -> tuple[float, str, int]:
+    """Order students: without privacy first, then by falling epsilon."""
+    return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
+
+
+def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
+    import torch
+
+    from bench.core.seeds import Streams
+    from bench.data.datasets import get_dataset
+    from bench.evaluation.attack import configured
+    from bench.evaluation.figures import Column, comparison_grid
+    from bench.evaluation.inversion import committee_of, observed_of, reconstruct
+    from bench.evaluation.reference_models import make_control
+    from bench.experiments.release import load_student
+    from bench.experiments.run import cache_base
+    from bench.storage.cache import Cache
+    from bench.training.context import Context
+
+    attack = ATTACKS.get(name)()
+    assert isinstance(attack, InversionAttack)
+    data = place.data_of(dataset)
+    facts = data.material.private.facts
+    options = place.options
+    observed = observed_of(data, options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    shown: list[tuple[str, Reconstructions, list[bool]]] = []
+    controls: list[tuple[str, Reconstructions, list[bool]]] = []
+    for record in students:
+        cell, config, _ = configured(record, name, place)
+        cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
+        context = Context(torch.device(place.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress)
+        committee = committee_of(data, context)
+        student = load_student(record, facts, place.run_dir)
+        targets = [(_title(record), student, shown)]
+        if not controls:
+            for role in (Role.COUNTERFACTUAL, Role.PRIOR):
+                net = make_control(
+                    role, student, 0.0, data.material, data.disjoint, options.preset.value, options.seed, context
+                )
+                if net is not None:
+                    targets.append((role.value, net, controls))
+        for title, released, into in targets:
+            made, _ = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            good = committee.predict(made.images.clamp(0, 1)).hits(made.labels)
+            if made.reached is not None:
+                good &= made.reached
+            into.append((title, made, good.tolist()))
+    file = f"attacks/compare-{dataset}-{name}.png"
+    classes = list(dict.fromkeys(shown[0][1].labels.tolist()))[:ROWS]
+    columns = [
+        _column(title, made, good, classes, 0, apart=number == len(shown))
+        for number, (title, made, good) in enumerate([*shown, *controls])
+    ]
+    images, labels = data.members
+    members = torch.stack([images[labels == label][0].float() / 255 for label in classes])
+    comparison_grid(
+        place.run_dir.path / file, [get_dataset(dataset).class_names[label] for label in classes], columns,
+        [Column("a member", members)], title=f"{name} on students of {dataset}",
+        note="the first try on each student; green: all three evaluators name it",
+    )  # fmt: skip
+    return file
+
+
+def _title(record: Record) -> str:
+    if record.epsilon is None:
+        return f"{record.method}, s{record.seed}"
+    return f"{record.method} {record.epsilon:g}, s{record.seed}"

@@ -1,12 +1,12 @@
 """Audits of mechanisms: the real function, on the worst adjacent inputs, as often as the draws allow.
 
-An audit finds a lower bound on the epsilon of a single run of a mechanism and holds it against what the project's own
-accountants say of that run at the same delta. A bound above it is a violation: noise of the wrong scale, a wrong
-sensitivity, a tie that leaks. What it cannot see is how often a mechanism ran, or private data that went round it.
+An audit finds a lower bound on the epsilon of a single run of a mechanism and compares it with what the project's own
+accountants state for that run at the same delta. A bound above it is a violation: noise of the wrong scale, a wrong
+sensitivity, a tie that leaks. It cannot see how often a mechanism ran, or private data used outside any mechanism.
 
-Which inputs, which direction and which set of outputs tell most is chosen on a pilot of a tenth of the draws; the bound
-comes from fresh draws (Clopper-Pearson, shared over directions and parts by Bonferroni). A sound mechanism whose figure
-is exact is therefore called violated with a chance of at most 1 - confidence.
+A pilot of a tenth of the draws chooses the inputs, the direction and the set of outputs with the largest bound; the
+bound comes from fresh draws (Clopper-Pearson, shared over directions and parts by Bonferroni). A sound mechanism whose
+figure is exact is therefore called violated with probability at most 1 - confidence.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.evaluation.audit_noise import HalfNoise
 from bench.evaluation.worst_case_pairs import Pair, Part, once, parts_of
 from bench.privacy.accountants import proven
 from bench.privacy.base_event import Event
 from bench.privacy.bounds import refuted_epsilon, refuted_epsilons
 from bench.privacy.events import DPSGD, Bypass
+from bench.privacy.noise import Noise
 from bench.privacy.one_run import check_audit_delta, check_confidence
+from bench.results.attack_record import MechanismAudited, MechanismVerdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from bench.privacy.noise import Noise
 
 DRAWS = 1_000_000
 CHUNK = 250_000
@@ -40,16 +38,6 @@ CUTS = 512
 """Thresholds that the pilot tries on outputs that are numbers."""
 LABELS = 1024
 """Distinct outputs up to which each is looked at by itself."""
-
-
-class Verdict(StrEnum):
-    """What an audit says."""
-
-    VIOLATED = "violated"
-    HOLDS = "no violation found"
-    NO_POWER = "no power"
-    """Nothing was found, nor is anything found with half the noise: the audit is blind, and says nothing."""
-    NOT_AUDITED = "not audited here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +51,9 @@ class PartAudit:
     bound: float
     """Lower bound on epsilon, at least 0."""
     exact: float
-    """What the accountants say of one run at `delta`."""
+    """The least proven epsilon of one run at `delta`."""
     with_half_noise: float | None = None
-    """The bound that the same audit reaches where the mechanism draws half the noise; None where that was not run."""
+    """The bound that the same audit reaches where the mechanism draws half the noise; None where it was not run."""
 
     @property
     def tightness(self) -> float:
@@ -73,84 +61,42 @@ class PartAudit:
         return self.bound / self.exact if self.exact > 0 else math.inf if self.bound > 0 else 1.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> MechanismVerdict:
         """Violated where the bound exceeds the figure."""
         if self.bound > self.exact:
-            return Verdict.VIOLATED
+            return MechanismVerdict.VIOLATED
         blind = self.with_half_noise is not None and self.with_half_noise <= self.exact
-        return Verdict.NO_POWER if blind else Verdict.HOLDS
+        return MechanismVerdict.NO_POWER if blind else MechanismVerdict.HOLDS
 
 
-@dataclass(frozen=True, slots=True)
-class MechanismAudit:
-    """The audit of a mechanism. Its `bound`, `exact` and `tightness` are those of the part that decides."""
+class HalfNoise(Noise):
+    """Half the noise that is requested, from `noise`: an audit with power detects it. Never for a release."""
 
-    kind: str
-    parameters: dict[str, Any]
-    """The event of a single run, as a record keeps it."""
-    draws: int
-    """On each input, for each direction; the pilot's are not among them."""
-    confidence: float
-    parts: tuple[PartAudit, ...]
-    reason: str = ""
-    """Why it was not audited."""
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self.exact = noise.exact
 
-    @property
-    def deciding(self) -> PartAudit | None:
-        """The part that is violated most, else one without power, else the one whose bound says least."""
-        rank = [Verdict.VIOLATED, Verdict.NO_POWER, Verdict.HOLDS]
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        """See :meth:`Noise.laplace`; of half the scale."""
+        return self._noise.laplace(shape, scale / 2)
 
-        def order(part: PartAudit) -> tuple[int, float]:
-            verdict = part.verdict
-            return rank.index(verdict), -part.tightness if verdict is Verdict.VIOLATED else part.tightness
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        """See :meth:`Noise.gaussian`; of half the deviation."""
+        return self._noise.gaussian(shape, std / 2)
 
-        return min(self.parts, key=order, default=None)
+    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
+        """See :meth:`Noise.keep_or_other`; of twice the epsilon, as half the Laplace noise has."""
+        if count < 2 or keep >= 1:
+            return self._noise.keep_or_other(positions, count, keep)
+        odds = (keep / (1 - keep) * (count - 1)) ** 2
+        return self._noise.keep_or_other(positions, count, odds / (odds + count - 1))
 
-    @property
-    def bound(self) -> float:
-        """The lower bound on epsilon of the deciding part; 0 where nothing was audited."""
-        return self.deciding.bound if self.deciding else 0.0
-
-    @property
-    def exact(self) -> float:
-        """What the accountants say of the deciding part; infinite where nothing was audited."""
-        return self.deciding.exact if self.deciding else math.inf
-
-    @property
-    def tightness(self) -> float:
-        """The bound as a share of the figure; 0 where nothing was audited."""
-        return self.deciding.tightness if self.deciding else 0.0
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the deciding part says."""
-        return self.deciding.verdict if self.deciding else Verdict.NOT_AUDITED
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values for JSON, an infinite figure as the string ``"inf"``."""
-        return {
-            "kind": self.kind,
-            "parameters": self.parameters,
-            "draws": self.draws,
-            "confidence": self.confidence,
-            "verdict": self.verdict.value,
-            "reason": self.reason,
-            "parts": [
-                {
-                    "part": part.part,
-                    "inputs": part.inputs,
-                    "delta": part.delta,
-                    "bound": part.bound,
-                    "exact": part.exact if math.isfinite(part.exact) else "inf",
-                    "with_half_noise": part.with_half_noise,
-                    "verdict": part.verdict.value,
-                }
-                for part in self.parts
-            ],
-        }
+    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        """See :meth:`Noise.uniform`: as it is."""
+        return self._noise.uniform(shape, count)
 
 
-def audit_mechanism(
+def audit_parts(
     event: Event,
     noise: Noise,
     draws: int = DRAWS,
@@ -158,17 +104,17 @@ def audit_mechanism(
     confidence: float = 0.95,
     *,
     power: bool = True,
-) -> MechanismAudit:
-    """Audit the mechanism of `event`, one run of it, with noise from `noise`.
+) -> list[PartAudit]:
+    """Audit each part of the mechanism of `event`, one run of it, with noise from `noise`.
 
     Args:
-        event: As a ledger recorded it; how often it ran does not matter.
+        event: As a ledger recorded it; the number of its runs does not matter.
         noise: The source that the mechanism draws from. An exact source must go with an exact event.
         draws: On each input, in each direction; a pilot takes a tenth more.
         delta: At which bound and figure are taken. None: 0 for a pure mechanism, and for Gaussian noise one that this
             many draws can resolve, at most :data:`bench.evaluation.worst_case_pairs.GAUSSIAN_DELTA`.
         confidence: Of the verdict; 1 minus it bounds the chance of a false alarm.
-        power: Whether to run it all again with half the noise, to know whether it would be seen.
+        power: Whether to repeat it with half the noise, which a powerful audit detects.
 
     Raises:
         BenchError: On fewer than 1000 draws, or a delta or confidence out of range.
@@ -179,11 +125,8 @@ def audit_mechanism(
         raise BenchError(f"an audit of a mechanism needs at least 1000 draws, not {draws}.")
     if delta is not None:
         check_audit_delta(delta)
-    single = once(event)
-    parts = parts_of(single)
-    if not parts:
-        return MechanismAudit(event.kind, single.as_dict(), 0, confidence, (), _reason(event))
-    share = 1 - (1 - confidence) / len(parts)
+    parts = parts_of(event)
+    share = 1 - (1 - confidence) / max(len(parts), 1)
     found = []
     for part in parts:
         at = part.delta if delta is None else delta
@@ -191,26 +134,49 @@ def audit_mechanism(
         bound, inputs = _bound(part, noise, draws, at, share)
         half = _bound(part, HalfNoise(noise), draws, at, share)[0] if power else None
         found.append(PartAudit(part.name, inputs, at, bound, exact, half))
-    return MechanismAudit(event.kind, single.as_dict(), draws, confidence, tuple(found))
+    return found
 
 
-def audit_events(
-    events: Sequence[Event],
+def audit_mechanism(
+    event: Event,
     noise: Noise,
     draws: int = DRAWS,
     delta: float | None = None,
     confidence: float = 0.95,
     *,
     power: bool = True,
-) -> list[MechanismAudit]:
-    """Audit every distinct mechanism of a ledger once, in order of appearance; see :func:`audit_mechanism`.
+) -> MechanismAudited:
+    """Return the deciding part of :func:`audit_parts`: the most violated, else one without power, else the loosest."""
+    rank = [MechanismVerdict.VIOLATED, MechanismVerdict.NO_POWER, MechanismVerdict.HOLDS]
+
+    def order(part: PartAudit) -> tuple[int, float]:
+        place = rank.index(part.verdict)
+        return place, -part.tightness if place == 0 else part.tightness
+
+    parameters = once(event).as_dict()
+    part = min(audit_parts(event, noise, draws, delta, confidence, power=power), key=order, default=None)
+    if part is None:
+        return MechanismAudited(
+            kind=event.kind, parameters=parameters, draws=0, epsilon=0.0, exact=math.inf,
+            verdict=MechanismVerdict.NOT_AUDITED, reason=_reason(event),
+        )  # fmt: skip
+    return MechanismAudited(
+        kind=event.kind, parameters=parameters, draws=draws, epsilon=part.bound, exact=part.exact,
+        half_noise=part.with_half_noise, verdict=part.verdict,
+    )  # fmt: skip
+
+
+def audit_events(
+    events: Sequence[Event], noise: Noise, draws: int = DRAWS, delta: float | None = None, confidence: float = 0.95
+) -> list[MechanismAudited]:
+    """Audit every distinct mechanism of a ledger once, in order of appearance; see :func:`audit_parts`.
 
     The confidence is shared, so that the chance of any false alarm is at most 1 - `confidence`.
     """
     distinct = list(dict.fromkeys(once(event) for event in events))
     number = sum(1 for event in distinct if parts_of(event))
     share = 1 - (1 - check_confidence(confidence)) / max(number, 1)
-    return [audit_mechanism(event, noise, draws, delta, share, power=power) for event in distinct]
+    return [audit_mechanism(event, noise, draws, delta, share) for event in distinct]
 
 
 def _reason(event: Event) -> str:

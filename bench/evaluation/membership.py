@@ -1,32 +1,43 @@
-"""A membership attack on a pipeline, judged: ROC by family of canaries, beside the pipeline without privacy."""
+"""A membership attack on a pipeline: shadow runs as targets and references, canaries as candidates, ROC by family.
+
+Every shadow run is the target once, with the others as its references, so a few of them give many scores; intervals are
+drawn over canaries, and do not cover other trainings. The same attack on a pipeline without privacy, with the same
+canaries and coins, is the baseline of the student's figures.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.types import Family
+from bench.core.config import as_dict, build_config
+from bench.core.types import Adjacency, Basis, Family, Signals
 from bench.evaluation.audit import PRIVATE_FIGURES
-from bench.evaluation.canary_runs import train_shadow_runs
-from bench.evaluation.membership_data import Candidates, baseline_cell, draw_membership, signals_of
+from bench.evaluation.canaries import Canaries, CanaryPlan, canary_unit, draw_canaries
+from bench.evaluation.canary_runs import ShadowRun, logits_of, queries_of, train_shadow_runs
+from bench.experiments.plan import Cell, Refusal, keyed
 from bench.experiments.run import cache_base
+from bench.interface.registry import METHODS
 from bench.results.attack_record import Role, Scores
 from bench.storage.cache import Cache
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
-    from bench.core.types import Signals
-    from bench.evaluation.canary_runs import ShadowRun
+    from bench.data.splits import Materialised
     from bench.evaluation.workplace import Workplace
-    from bench.experiments.plan import Cell
     from bench.interface.attack import MembershipAttack
     from bench.results.record import Record
     from bench.training.context import Context
 
+POPULATION = 1_000
+"""Largest number of records outside every training set that an attack may compare with."""
 RATES = (0.001, 0.01)
 """False-positive rates at which the true-positive rate is stated."""
 
@@ -37,7 +48,7 @@ Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np
 def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
-    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, verdict and picture."""
+    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and picture."""
     from bench.evaluation.figures import roc_figure
     from bench.metrics.roc import membership_metrics, roc
 
@@ -50,7 +61,10 @@ def membership(
     assert record.student is not None
     base = baseline_cell(cell, record.student.name)
     for role, which in ((Role.STUDENT, cell), (Role.NON_PRIVATE, base)):
-        inner = context if which is cell else _with_base(context, which)
+        inner = context
+        if which is not cell:
+            cache = Cache(context.cache.root, cache_base(which), context.progress.say)
+            inner = dataclasses.replace(context, cache=cache)
         shadow_runs = train_shadow_runs(which, canaries, count, material, inner, place.run_dir)
         with context.progress.stage(f"{attack.name} on {role}", len(shadow_runs)) as stage:
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
@@ -89,20 +103,13 @@ def membership(
     }
 
 
-def _with_base(context: Context, cell: Cell) -> Context:
-    import dataclasses
-
-    cache = Cache(context.cache.root, cache_base(cell), context.progress.say)
-    return dataclasses.replace(context, cache=cache)
-
-
 def _score(
     attack: MembershipAttack,
     config: Any,
     signals: Sequence[Signals],
     shadow_runs: Sequence[ShadowRun],
     candidates: Candidates,
-    advance: Any,
+    advance: Callable[[], None],
 ) -> Scored:
     every: list[NDArray[np.float64]] = []
     for seen in signals:
@@ -122,10 +129,116 @@ def _score(
 
 
 def _headline(baseline: Scores) -> str:
-    """Return the family that the pipeline without privacy gives away most: fixed without a look at the student.
+    """Return the family with the largest AUC on the pipeline without privacy: independent of the student.
 
-    Among those of single records: what epsilon allows for a duplicated one is more.
+    Duplicated canaries are left out: epsilon allows more for them than for a single record.
     """
     areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
     areas.pop(Family.DUPLICATED.value, None)
     return max(areas, key=lambda family: areas[family])
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The records that an attack is asked about: one or both alternatives of every canary."""
+
+    images: torch.Tensor
+    """uint8 (n, channels, height, width)"""
+    labels: NDArray[np.int64]
+    canary: NDArray[np.int64]
+    """(n,) which canary each belongs to"""
+    side: NDArray[np.bool_]
+    """(n,) which alternative it is"""
+    family: NDArray[np.str_]
+
+    def inside(self, shadow_run: ShadowRun) -> NDArray[np.bool_]:
+        """Return (n,) whether the shadow run was trained with each candidate."""
+        inside: NDArray[np.bool_] = shadow_run.coins[self.canary] == self.side
+        return inside
+
+
+def candidates_of(canaries: Canaries) -> Candidates:
+    """Return the candidates: both alternatives under replace adjacency, the second alone under add-remove."""
+    import torch
+
+    sides = (0, 1) if canaries.adjacency is Adjacency.REPLACE else (1,)
+    count = len(canaries)
+    return Candidates(
+        images=torch.cat([canaries.images[:, side] for side in sides]),
+        labels=np.concatenate([canaries.labels[:, side].numpy() for side in sides]),
+        canary=np.tile(np.arange(count), len(sides)),
+        side=np.repeat(np.array([bool(side) for side in sides]), count),
+        family=np.tile(canaries.family, len(sides)),
+    )
+
+
+def membership_plan(private_records: int, seed: int) -> CanaryPlan:
+    """Return the canaries of membership attacks on so many records: a quarter of small sets, less of others."""
+    unit = max(1, min(200, private_records // 60))
+    return CanaryPlan(
+        outlier=unit,
+        natural=min(5 * unit, max(1, private_records // 12)),
+        mislabelled=unit,
+        duplicated=max(1, unit // 8) if private_records >= 100 else 0,
+        seed=seed,
+    )
+
+
+def baseline_cell(cell: Cell, student: str) -> Cell:
+    """Return the cell of the baseline without privacy that trains a net of this name on the same data and seed.
+
+    For a head on a frozen backbone it is a head on the same one.
+    """
+    name, overrides = "nonprivate", [f"nonprivate.student={student}"]
+    if student == "frozen_transfer":
+        from methods._transfer import TransferConfig
+
+        name, fields = "nonprivate-transfer", {field.name for field in dataclasses.fields(TransferConfig)}
+        shared = {key: value for key, value in as_dict(cell.config).items() if key in fields}
+        overrides = [f"{name}.{key}={value}" for key, value in shared.items()]
+    method = METHODS.get(name)
+    config, reduced = build_config(method, cell.preset, cell.facts, overrides)
+    asked = {
+        "method": name, "method_version": method.version, "method_file": "", "epsilon": None, "basis": Basis.CLAIMED,
+        "overrides": dict(text.removeprefix(f"{name}.").split("=", 1) for text in overrides),
+    }  # fmt: skip
+    return keyed(
+        dataclasses.replace(
+            cell, spec=cell.spec.model_copy(update=asked), config=config, reduced=tuple(reduced), refusal=Refusal.NONE,
+            refused="", key="",
+        )
+    )  # fmt: skip
+
+
+def signals_of(
+    shadow_runs: Sequence[ShadowRun], candidates: Candidates, material: Materialised, shift: int, device: torch.device
+) -> list[Signals]:
+    """Return what an attack sees when each of `shadow_runs` is the target and the others are its references."""
+    queries = queries_of(candidates.images, shift)
+    logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
+    inside = np.stack([candidates.inside(s) for s in shadow_runs])
+    images, labels = material.test_images[:POPULATION], material.test_labels[:POPULATION].numpy()
+    population = np.stack([logits_of(s.released, images[None], device)[0] for s in shadow_runs])
+    others = [
+        np.array([k for k in range(len(shadow_runs)) if k != target], dtype=int) for target in range(len(shadow_runs))
+    ]
+    return [
+        Signals(
+            labels=candidates.labels,
+            target=logits[target],
+            references=logits[rest],
+            inside=inside[rest],
+            population_labels=labels,
+            population_target=population[target],
+            population_references=population[rest],
+        )
+        for target, rest in enumerate(others)
+    ]
+
+
+def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
+    """Return the canaries of membership attacks on `cell` and the candidates that they give."""
+    method = METHODS.get(cell.method)
+    plan = membership_plan(cell.facts.private_records, seed)
+    canaries = draw_canaries(material.private, plan, canary_unit(method.unit), method.adjacency)
+    return canaries, candidates_of(canaries)

@@ -3,7 +3,7 @@
 A method is run twice with a ledger in data-independent mode, the same seeds and the same public data, on two private
 sets that share only their number of records, image shape and number of classes. The two releases must then be equal to
 the byte. Where they are not, private data was used outside any mechanism: the method has declared that bypass, or it is
-rejected. One that passes is held to the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
+rejected. One that passes is tested for the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from bench.training.context import Context
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 CHECK_FACTS = Facts(
     dataset="check", private_records=240, public_records=80, test_records=40, classes=10, shape=(1, 28, 28)
@@ -35,7 +34,7 @@ CHECK_FACTS = Facts(
 """What the two private sets of the test share."""
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """Outcome of a check."""
 
     PASSED = "passed"
@@ -45,16 +44,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Outcome of a check, with the reason in words: the first difference, or the declared bypass."""
+    """Outcome of a check, with the reason: the first difference, or the declared bypass."""
 
     method: str
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
 
     @property
     def ok(self) -> bool:
         """Whether the method may be registered as it is."""
-        return self.verdict is not Verdict.REJECTED
+        return self.verdict is not CheckVerdict.REJECTED
 
 
 def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData, PrivateData]:
@@ -105,7 +104,7 @@ def check_method(
     facts: Facts = CHECK_FACTS,
     labelled: bool = False,
 ) -> Check:
-    """Run the non-interference and the sensitivity test on `method` with its tiny preset and say what came of them.
+    """Return the outcome of the non-interference and the sensitivity test of `method` with its tiny preset.
 
     `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's; `facts` are of other
     made-up data, `labelled` gives it a labelled public source.
@@ -115,53 +114,51 @@ def check_method(
     config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
     config = method.calibrate(config, Budget(epsilon, delta), facts)
     first, second = private_pair(facts)
-    released_a, events_a, bypass_a, notes_a, given = _severed_run(method, config, first, seed, labelled)
-    released_b, events_b, bypass_b, notes_b, _ = _severed_run(method, config, second, seed, labelled)
+    released_a, events_a, bypass_a, notes_a, given = _data_independent_run(method, config, first, seed, labelled)
+    released_b, events_b, bypass_b, notes_b, _ = _data_independent_run(method, config, second, seed, labelled)
     difference = (
         _compare(released_a, released_b)
         or _compare_parts("what the ledger recorded", events_a, events_b)
         or _compare_parts("what the method noted", notes_a, notes_b)
     )
-    name = method.name
-    if bypass_a or bypass_b:
-        reason = "; ".join(dict.fromkeys([*bypass_a, *bypass_b]))
-        if not method.bypass:
-            return Check(
-                name, Verdict.REJECTED, f"it calls ledger.bypass ({reason}) but its class attribute bypass is empty"
-            )
-        return Check(name, Verdict.BYPASS, reason)
-    if method.bypass:
-        return Check(
-            name,
-            Verdict.REJECTED,
-            f"its class attribute bypass says {method.bypass!r}, but it never calls "
-            "ledger.bypass, so its proven epsilon would come out finite",
+    declared = "; ".join(dict.fromkeys([*bypass_a, *bypass_b]))
+    rejected = ""
+    if declared and method.bypass:
+        return Check(method.name, CheckVerdict.BYPASS, declared)
+    if declared:
+        rejected = f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty"
+    elif method.bypass:
+        rejected = (
+            f"its class attribute bypass says {method.bypass!r}, but it never calls ledger.bypass, so its proven "
+            "epsilon would come out finite"
         )
-    if method.private and not events_a:
-        return Check(name, Verdict.REJECTED, "it took nothing through the ledger, so nothing is known of its privacy")
-    if difference:
-        return Check(
-            name,
-            Verdict.REJECTED,
-            f"{difference}. Private data goes round the mechanisms. Usual leaks: normalisation statistics, class "
+    elif method.private and not events_a:
+        rejected = "it took nothing through the ledger, so its privacy is unknown"
+    elif difference:
+        rejected = (
+            f"{difference}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
             "counts, batch-norm statistics, early stopping on private data, queries chosen by private data. Route it "
-            "through the ledger, or declare it with ledger.bypass",
+            "through the ledger, or declare it with ledger.bypass"
         )
-    for neighbour in neighbours(first, method.unit) if given else []:
-        other = _severed_run(method, config, neighbour, seed, labelled)[-1]
-        moved = violation(given, other, method.adjacency)
+    elif given:
+        others = (
+            _data_independent_run(method, config, other, seed, labelled) for other in neighbours(first, method.unit)
+        )
+        moved = next(filter(None, (violation(given, other[-1], method.adjacency) for other in others)), "")
         if moved:
-            return Check(
-                name, Verdict.REJECTED, f"{moved}. The noise is sized for less than what one record does. State the "
-                "sensitivity that holds, clip, or give each record to one teacher only"
-            )  # fmt: skip
+            rejected = (
+                f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that "
+                "holds, clip, or give each record to one teacher only"
+            )
+    if rejected:
+        return Check(method.name, CheckVerdict.REJECTED, rejected)
     reason = "equal releases, to the byte, on two unrelated private sets"
     if given:
-        reason += "; no neighbour moves what its mechanisms are given by more than they are charged for"
-    return Check(name, Verdict.PASSED, reason)
+        reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
+    return Check(method.name, CheckVerdict.PASSED, reason)
 
 
-def _severed_run(
+def _data_independent_run(
     method: type[Method], config: Any, private: PrivateData, seed: int, labelled: bool
 ) -> tuple[Released, list[Any], list[str], list[str], list[Given]]:
     import torch
@@ -184,17 +181,14 @@ def _severed_run(
 
 
 def _compare(first: Released, second: Released) -> str:
-    for field in ("student_name", "student_options"):
-        found = _compare_parts(field, getattr(first, field), getattr(second, field))
-        if found:
-            return found
-    found = _compare_tensors("the student's", first.student.state_dict(), second.student.state_dict())
-    if found:
-        return found
     if (first.generator is None) != (second.generator is None):
         return "one run released a generator, the other none"
+    found = _compare_parts("student_name", first.student_name, second.student_name)
+    found = found or _compare_parts("student_options", first.student_options, second.student_options)
+    found = found or _compare_tensors("the student's", first.student.state_dict(), second.student.state_dict())
     if first.generator is not None and second.generator is not None:
-        found = _compare_tensors("the generator's", first.generator.state_dict(), second.generator.state_dict())
+        states = first.generator.state_dict(), second.generator.state_dict()
+        found = found or _compare_tensors("the generator's", *states)
     return found or _compare_tensors("the released", first.extras, second.extras)
 
 
@@ -216,12 +210,7 @@ def _compare_tensors(whose: str, first: dict[str, torch.Tensor], second: dict[st
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    array: NDArray[Any] = tensor.detach().cpu().contiguous().reshape(-1).view(dtype=_integer_of(tensor)).numpy()
-    return array.tobytes()
-
-
-def _integer_of(tensor: torch.Tensor) -> torch.dtype:
-    """Return the integer type as wide as the tensor's: bytes are compared, so that NaN equals itself."""
     import torch
 
-    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    # Bytes are compared, so that NaN equals itself.
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

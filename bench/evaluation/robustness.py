@@ -1,4 +1,4 @@
-"""Adversarial robustness of a student: a sweep over perturbation sizes. Says nothing of privacy and is not ranked."""
+"""Adversarial robustness of a student: a sweep over perturbation sizes. No measure of privacy, and not ranked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
     """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
     from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
-    from bench.evaluation.robustness_figure import curves_of, robustness_figure
+    from bench.evaluation.figures import robustness_figure
     from bench.experiments.release import load_student
 
     material = place.source.material(cell.dataset)
@@ -35,7 +35,7 @@ def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workpla
         context.progress,
     )
     picture = f"attacks/{key}.png"
-    robustness_figure(place.run_dir.path / picture, curves_of(rows), title=f"robustness of {record.key}")
+    robustness_figure(place.run_dir.path / picture, rows, title=f"robustness of {record.key}")
     metrics = {
         f"{row.attack}@{row.perturbation:.6g}": Estimated(value=row.accuracy, low=row.low, high=row.high, n=row.n)
         for row in rows

@@ -2,7 +2,7 @@
 
 A mechanism's noise is sized for a sensitivity that the method states: a vector of at most this norm, one vote of one
 teacher. The ledger cannot see whether that is so. Here a method runs with a ledger in data-independent mode on a
-private set and on neighbours of it, which differ in one record, with the same seeds; what it hands to each mechanism is
+private set and on neighbours of it, which differ in one record, with the same seeds; the inputs of each mechanism are
 compared. Since a data-independent ledger answers from public randomness alone, everything that differs comes from that
 record.
 
@@ -13,6 +13,8 @@ differ more. The neighbours are chosen to differ much: a record becomes a bright
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,44 +57,27 @@ class ProbeLedger(Ledger):
         super().__init__(*args, **options)
         self.given: list[Given] = []
 
-    def noisy_max(self, votes: NDArray[Any], *, teachers: int, gamma: float) -> NDArray[np.int64]:
-        """See :meth:`Ledger.noisy_max`."""
-        self.given.append(Given("noisy_max", np.array(votes), "votes", 1.0))
-        return super().noisy_max(votes, teachers=teachers, gamma=gamma)
 
-    def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
-        """See :meth:`Ledger.noisy_max_gaussian`."""
-        self.given.append(Given("noisy_max_gaussian", np.array(votes), "votes", 1.0))
-        return super().noisy_max_gaussian(votes, teachers=teachers, sigma=sigma)
+def _keeping(name: str, norm: Norm) -> Callable[..., Any]:
+    """Return the ledger's method `name` such that it first keeps what it is given."""
+    mechanism = getattr(Ledger, name)
 
-    def confident_noisy_max(self, votes: NDArray[Any], **options: Any) -> NDArray[np.int64]:
-        """See :meth:`Ledger.confident_noisy_max`."""
-        self.given.append(Given("confident_noisy_max", np.array(votes), "votes", 1.0))
-        return super().confident_noisy_max(votes, **options)
+    @functools.wraps(mechanism)
+    def method(ledger: ProbeLedger, values: NDArray[Any], *args: Any, **options: Any) -> Any:
+        # Under the unit query label one record may change the label of every query.
+        if norm != "labels" or ledger.unit is not PrivacyUnit.QUERY_LABEL:
+            ledger.given.append(Given(name, np.array(values), norm, options.get("sensitivity", 1.0)))
+        return mechanism(ledger, values, *args, **options)
 
-    def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
-        """See :meth:`Ledger.gaussian`."""
-        self.given.append(Given("gaussian", np.array(values), "l2", sensitivity))
-        return super().gaussian(values, sensitivity=sensitivity, noise_multiplier=noise_multiplier)
+    return method
 
-    def laplace(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
-        """See :meth:`Ledger.laplace`."""
-        self.given.append(Given("laplace", np.array(values), "l1", sensitivity))
-        return super().laplace(values, sensitivity=sensitivity, noise_multiplier=noise_multiplier)
 
-    def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
-        """See :meth:`Ledger.randomized_response`."""
-        if self.unit is not PrivacyUnit.QUERY_LABEL:  # there, one record may change the label of every query
-            self.given.append(Given("randomized_response", np.array(labels), "labels", 1.0))
-        return super().randomized_response(labels, epsilon=epsilon, classes=classes)
-
-    def top_k_randomized_response(
-        self, labels: NDArray[Any], candidates: NDArray[Any], **options: Any
-    ) -> NDArray[np.int64]:
-        """See :meth:`Ledger.top_k_randomized_response`."""
-        if self.unit is not PrivacyUnit.QUERY_LABEL:
-            self.given.append(Given("top_k_randomized_response", np.array(labels), "labels", 1.0))
-        return super().top_k_randomized_response(labels, candidates, **options)
+_NORMS: dict[str, Norm] = {
+    "noisy_max": "votes", "noisy_max_gaussian": "votes", "confident_noisy_max": "votes", "gaussian": "l2",
+    "laplace": "l1", "randomized_response": "labels", "top_k_randomized_response": "labels",
+}  # fmt: skip
+for _name, _norm in _NORMS.items():
+    setattr(ProbeLedger, _name, _keeping(_name, _norm))
 
 
 def neighbours(data: PrivateData, unit: PrivacyUnit, count: int = 2, seed: int = 0) -> list[PrivateData]:

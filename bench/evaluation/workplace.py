@@ -1,25 +1,30 @@
-"""What every goal of an attack is handed: the student, its data, the options."""
+"""The options and shared data of one command's attacks, and how attacks and audits record failures."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Preset
 from bench.experiments.data_source import DataSource
+from bench.experiments.run import failure_of
+from bench.results.record import Record, Status
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
     from bench.evaluation.data_roles import AttackData
+    from bench.results.provenance import Clock
     from bench.results.run_dir import RunDir
+    from bench.storage.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)
 class AttackOptions:
-    """What `bench attack` was asked for. `shadow_runs` 0: what suits the preset."""
+    """Options of `bench attack`. `shadow_runs` 0: by the preset."""
 
     preset: Preset = Preset.QUICK
     overrides: tuple[str, ...] = ()
@@ -68,3 +73,27 @@ class Workplace:
         if name not in self.data:
             self.data[name] = attack_data(name, self.source, self.options.auxiliary)
         return self.data[name]
+
+
+def attempted(
+    work: Callable[[], dict[str, Any]],
+    record: Record,
+    key: str,
+    run_dir: RunDir,
+    progress: Progress,
+    clock: Clock,
+    caches: Sequence[Cache],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the parts of a record that `work` gives, its status, notes and provenance; an error is a failure's record.
+
+    One failure must not stop the others. `caches` holds the cache that `work` opened; `notes` are what it noted.
+    """
+    try:
+        parts = {**work(), "status": Status.DONE}
+    except Exception as error:  # noqa: BLE001 (it becomes a record)
+        parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
+        if not record.public_benchmark:
+            progress.say(f"{type(error).__name__}: {error}")
+    made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
+    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": clock.stop(made=made, found=found)}

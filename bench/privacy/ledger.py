@@ -33,7 +33,7 @@ from bench.privacy.events import (
     RandomizedResponse,
     TopKRandomizedResponse,
 )
-from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, _Unused
+from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, ZeroNoise
 from bench.privacy.pate import check_votes
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class Ledger:
         granularity = GRANULARITY if self._noise.exact else None
         event = LNMax(gamma, len(counts), secure_granularity=granularity)
         self._charge(event)
-        answers = (
-            self._severed_labels(counts) if self.data_independent else mechanisms.lnmax(counts, gamma, self._noise)
-        )
+        answers = self._public_labels(counts) if self.data_independent else mechanisms.lnmax(counts, gamma, self._noise)
         return self._release_votes(event, counts, answers)
 
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
@@ -121,9 +119,7 @@ class Ledger:
         counts = check_votes(votes, teachers)
         event = GNMax(sigma, len(counts), exact=self._noise.exact)
         self._charge(event)
-        answers = (
-            self._severed_labels(counts) if self.data_independent else mechanisms.gnmax(counts, sigma, self._noise)
-        )
+        answers = self._public_labels(counts) if self.data_independent else mechanisms.gnmax(counts, sigma, self._noise)
         return self._release_votes(event, counts, answers)
 
     def confident_noisy_max(
@@ -146,7 +142,7 @@ class Ledger:
         )
         self._charge(event)
         if self.data_independent:
-            answers = self._severed_labels(counts)
+            answers = self._public_labels(counts)
             answers[cap:] = mechanisms.UNANSWERED
         else:
             answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
@@ -284,7 +280,7 @@ class Ledger:
         is given. Not for votes, which the data-dependent accountants want to see.
         """
         noise, data_independent = self._noise, self.data_independent
-        self._noise, self.data_independent = _Unused(noise.exact), True
+        self._noise, self.data_independent = ZeroNoise(noise.exact), True
         try:
             yield
         finally:
@@ -374,7 +370,7 @@ class Ledger:
         self.answered += int(answered.sum())
         return answers
 
-    def _severed_labels(self, counts: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _public_labels(self, counts: NDArray[np.float64]) -> NDArray[np.int64]:
         return self._noise.uniform((counts.shape[0],), counts.shape[1])
 
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -57,22 +57,26 @@ class Noise(abc.ABC):
             raise ValueError("this source of noise cannot be moved.")
 
 
-class _Unused(Noise):
-    """No noise: for answers that nobody gets. `exact` is that of the source it stands in for."""
+class ZeroNoise(Noise):
+    """No noise, and the first position for every uniform draw; `exact` is that of the source it replaces."""
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        """Return zeros."""
         return np.zeros(shape)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        """Return zeros."""
         return np.zeros(shape)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        return np.zeros_like(positions)
+        """Return the positions as they are."""
+        return positions.copy()
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        """Return zeros."""
         return np.zeros(shape, dtype=np.int64)
 
 

@@ -13,7 +13,7 @@ from bench.interface.registry import METHODS
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.base_event import Event
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import _Unused
+from bench.privacy.noise import ZeroNoise
 from bench.results.record import Privacy, Record
 
 TOLERANCE = 1e-4
@@ -107,7 +107,7 @@ def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Acc
     """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
     from bench.core.types import Adjacency, PrivacyUnit
 
-    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, _Unused(exact=False))
+    ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, ZeroNoise(exact=False))
     parsed = tuple(Event.from_dict(values) for values in json.loads(events))
     ledger._events.extend(parsed)
     return proven(parsed, delta), ledger.record_level(delta)
@@ -136,7 +136,7 @@ class _Ledger(Ledger):
 def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
     """Return the problem of the claimed epsilon beside the method's claim, or that it could not be checked."""
     method = METHODS.get(record.method)
-    ledger = _Ledger(method.unit, method.adjacency, _Unused(exact=False))
+    ledger = _Ledger(method.unit, method.adjacency, ZeroNoise(exact=False))
     try:
         ledger._events.extend(Event.from_dict(values) for values in privacy.events)
         claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)

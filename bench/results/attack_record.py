@@ -88,6 +88,16 @@ class Channel(Row):
     """False positives of so many runs without the canary, false negatives of so many with it; for many runs."""
 
 
+class MechanismVerdict(StrEnum):
+    """Outcome of the audit of a mechanism."""
+
+    VIOLATED = "violated"
+    HOLDS = "no violation found"
+    NO_POWER = "no power"
+    """Nothing was found, nor is anything found with half the noise: the audit is inconclusive."""
+    NOT_AUDITED = "not audited here"
+
+
 class MechanismAudited(Row):
     """One mechanism of the ledger, drawn from on adjacent inputs: `epsilon` is seen, `exact` is what one draw costs."""
 
@@ -98,7 +108,7 @@ class MechanismAudited(Row):
     exact: float
     half_noise: float | None = None
     """What the same draws would have shown with half of the noise: the power of the audit."""
-    verdict: str
+    verdict: MechanismVerdict
     reason: str = ""
     """Why it was not audited."""
 
@@ -140,7 +150,7 @@ class AuditRecord(Row):
     def violated(self) -> bool:
         """Whether the audit refutes what is proven, or a mechanism its own epsilon."""
         refuted = self.epsilon is not None and self.allowed is not None and self.epsilon > self.allowed
-        return refuted or any(found.verdict == "violated" for found in self.mechanisms)
+        return refuted or any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
 
     @property
     def powerless(self) -> bool:

@@ -27,7 +27,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import seeded
 from bench.core.types import Facts
-from bench.evaluation.robustness_figure import curves_of, robustness_figure
+from bench.evaluation.figures import robustness_figure
 from bench.models.build import build
 from bench.training.loop import FitSettings, accuracy, fit
 
@@ -95,7 +95,8 @@ def run(student: nn.Module, batch: Tensor, labels: Tensor, about: Facts, number:
 
 
 def by_attack(rows: tuple[RobustnessRow, ...]) -> dict[str, list[float]]:
-    return {name: [point.accuracy for point in points] for name, points in curves_of(rows).items()}
+    names = dict.fromkeys(row.attack for row in rows)
+    return {name: [row.accuracy for row in rows if row.attack == name] for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -309,10 +310,10 @@ def test_presets_and_sizes_by_the_kind_of_images() -> None:
 
 def test_figure_is_the_same_every_time(tmp_path: Path, trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     student, batch, labels = trained
-    curves = curves_of(run(student, batch, labels, facts(4), attacks=("fgsm", "pgd")))
+    rows = run(student, batch, labels, facts(4), attacks=("fgsm", "pgd"))
     for name in ("a.png", "b.png"):
-        robustness_figure(tmp_path / name, curves, "blobs")
+        robustness_figure(tmp_path / name, rows, "blobs")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     with pytest.raises(BenchError, match="no points"):
-        robustness_figure(tmp_path / "c.png", {})
+        robustness_figure(tmp_path / "c.png", [])

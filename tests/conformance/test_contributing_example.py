@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.config import Preset
 from bench.core.types import Basis, Budget, Facts
-from bench.evaluation.noninterference import Verdict, check_method
+from bench.evaluation.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import seeded_ledger
@@ -24,7 +24,7 @@ def test_the_printed_method_passes_the_check(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "centroid.py").write_text(code)
     method = METHODS.get(str(tmp_path / "centroid.py"))
     check = check_method(method)
-    assert check.verdict is Verdict.PASSED, check.reason
+    assert check.verdict is CheckVerdict.PASSED, check.reason
     facts = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
     for basis in Basis:
         config = method.calibrate(method.Config(), Budget(10.0, 1e-5, basis), facts)

@@ -14,7 +14,7 @@ from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
-from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
@@ -43,7 +43,7 @@ def test_methods_are_found() -> None:
 def test_method_does_not_interfere(method: type[Method]) -> None:
     check = check_method(method)
     assert check.ok, check.reason
-    assert (check.verdict is Verdict.BYPASS) == bool(method.bypass)
+    assert (check.verdict is CheckVerdict.BYPASS) == bool(method.bypass)
 
 
 PATHS = [
@@ -140,13 +140,13 @@ def test_calibration_keeps_the_budget(method: type[Method], basis: Basis, epsilo
 
 def test_honest_method_passes() -> None:
     check = check_method(Honest)
-    assert (check.verdict, check.ok) == (Verdict.PASSED, True), check.reason
+    assert (check.verdict, check.ok) == (CheckVerdict.PASSED, True), check.reason
 
 
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
 def test_leak_is_found(leak: type[Method]) -> None:
     check = check_method(leak)
-    assert check.verdict is Verdict.REJECTED
+    assert check.verdict is CheckVerdict.REJECTED
     assert "differs" in check.reason
 
 

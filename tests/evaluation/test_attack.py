@@ -13,11 +13,13 @@ import pytest
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
+from bench.evaluation.attack import attack_student, planned_key
 from bench.evaluation.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.release import load_student, save_released
 from bench.models.build import build
 from bench.results.attack_record import AttackRecord, Role, parse_row
+from bench.results.record import Status
 from bench.results.run_dir import RunDir
 
 
@@ -119,6 +121,21 @@ def test_a_student_of_other_classes_or_sizes_is_refused(
     place = Workplace(RunDir(tmp_path), source, Progress(), AttackOptions())
     with pytest.raises(BenchError, match=said):
         load_student(record.model_copy(update={"student": student}), source.describe("digits").facts, place.run_dir)
+
+
+def test_an_attack_that_cannot_begin_leaves_its_record(tmp_path: Path, trained: Path) -> None:
+    record = next(r for r in RunDir(trained).read_records().found if r.method == "nonprivate")
+    run_dir = RunDir(tmp_path / "runs").create()
+    place = Workplace(run_dir, DataSource(Progress()), Progress(), AttackOptions(overrides=("images_per_class=many",)))
+    stale = attack_student(record.model_copy(update={"method_version": 99}), "mi-face", place)
+    odd = attack_student(record, "gmi", place)
+    for failed, reason in ((stale, "version 99"), (odd, "images_per_class")):
+        assert failed.status is Status.FAILED
+        assert failed.failure is not None
+        assert reason in failed.failure.reason
+        assert failed.config == {}
+    assert {found.key for found in run_dir.read_attacks()[0]} == {stale.key, odd.key}
+    assert odd.key == planned_key(record, "gmi", place)
 
 
 def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Path, str]) -> None:

@@ -11,7 +11,7 @@ from bench.core.config import Grid
 from bench.core.progress import Progress
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.evaluation.audit import AuditOptions, audit_student
-from bench.evaluation.noninterference import Verdict, check_method, private_pair
+from bench.evaluation.noninterference import CheckVerdict, check_method, private_pair
 from bench.evaluation.sensitivity import Given, neighbours, violation
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -78,7 +78,7 @@ def test_cheats_are_rejected_by_the_check(name: str, why: str) -> None:
         check = check_method(method)
     finally:
         del METHODS._members[method.name]
-    assert check.verdict is Verdict.REJECTED
+    assert check.verdict is CheckVerdict.REJECTED
     assert why in check.reason
 
 
@@ -87,7 +87,7 @@ def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -
     """On MNIST, fetched where it is not here: a thousand small digits do not give enough away. Two minutes."""
     method = METHODS.get(str(CHEATS / "cheat_output_noise.py"))
     try:
-        assert check_method(method).verdict is Verdict.PASSED
+        assert check_method(method).verdict is CheckVerdict.PASSED
         source, run_dir = DataSource(Progress()), RunDir(tmp_path).create()
         (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
         prepare_device("cpu", 1)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from bench.core.errors import BenchError
-from bench.evaluation.figures import Column, ceiling, comparison_grid, roc_figure
+from bench.evaluation.figures import Column, comparison_grid, roc_figure
 
 
 def column(title: str, rows: int = 3, value: float = 0.5, channels: int = 1, **more: object) -> Column:
@@ -88,16 +88,6 @@ def test_columns_must_fit_the_rows(tmp_path: Path) -> None:
 
 
 # --- ROC --------------------------------------------------------------------------------------------------------------
-
-
-def test_the_ceiling_by_hand() -> None:
-    assert ceiling([0.001], 1.0, 0.0)[0] == pytest.approx(0.001 * math.e)
-    assert ceiling([0.9], 1.0, 0.0)[0] == pytest.approx(1 - 0.1 / math.e)
-    assert ceiling([0.0], 1.0, 1e-5)[0] == pytest.approx(1e-5)
-    assert ceiling([0.3], 0.0, 0.0)[0] == pytest.approx(0.3)
-    assert ceiling([0.001], 8.0, 1e-5)[0] == pytest.approx(0.9997, abs=1e-4)
-    assert ceiling([0.0, 0.5], math.inf, 0.0).tolist() == [1, 1]
-    assert ceiling([0.5], 1e6, 1e-5)[0] == 1
 
 
 def test_a_figure_has_its_curves_and_its_ceiling(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.evaluation.audit_noise import HalfNoise
+from bench.evaluation.mechanism_audit import HalfNoise
 from bench.privacy.bounds import refuted_epsilon
 from bench.privacy.noise import SeededNoise
 

@@ -16,7 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
 from bench.interface.method import Method
 from bench.models.autoencoders import VAE
 from bench.models.build import build
@@ -180,7 +180,7 @@ def test_noise_on_every_count_has_the_stated_deviation() -> None:
 
 
 def test_the_whole_of_sound_passes_with_its_generative_stream_too() -> None:
-    assert check_method(DGDSound, overrides=["regularise=1.0"]).verdict is Verdict.PASSED
+    assert check_method(DGDSound, overrides=["regularise=1.0"]).verdict is CheckVerdict.PASSED
 
 
 def test_directions_are_orthogonal_have_the_radius_and_differ_in_what_they_move() -> None:

@@ -17,7 +17,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
-from bench.evaluation.noninterference import CHECK_FACTS, Verdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -211,13 +211,13 @@ class BatchNormedVotes(TrPATE):
 
 def test_a_head_that_batch_normalises_private_data_is_rejected() -> None:
     check = check_method(BatchNormedHeads)
-    assert check.verdict is Verdict.REJECTED
+    assert check.verdict is CheckVerdict.REJECTED
     assert "differs between the two runs" in check.reason
 
 
 def test_teachers_that_batch_normalise_private_data_are_rejected() -> None:
     check = check_method(BatchNormedVotes, overrides=("teachers=80", "gamma=0.05", "least_queries=80"))
-    assert check.verdict is Verdict.REJECTED
+    assert check.verdict is CheckVerdict.REJECTED
     assert "votes of one query" in check.reason
 
 
