@@ -75,10 +75,10 @@ class MIFaceConfig:
 
     def __post_init__(self) -> None:
         """Refuse to compare costs that are not in one unit."""
-        if self.keep == "best" and self.prior == "relative":
+        if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
             raise BenchError(
-                "keep=best does not go with prior=relative: its unit changes at every step, so no two steps' costs can "
-                "be compared. Set keep=last, or prior=absolute."
+                "prior=relative goes with keep=last and patience=0 only: its unit changes at every step, so the costs "
+                "of two steps cannot be compared. Set these, or prior=absolute."
             )
 
 

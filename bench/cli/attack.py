@@ -270,8 +270,8 @@ def attack(
     cell whose attack does not break the net without privacy says `no power`.
     """
     from bench.core.config import check_overrides
-    from bench.evaluation.attack import attack_names, attack_student, configurable, planned_key
-    from bench.evaluation.workplace import AttackOptions, Workplace
+    from bench.evaluation.attack import attack_names, attack_student, planned_key
+    from bench.evaluation.workplace import AttackOptions, Workplace, configurable
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
@@ -298,7 +298,7 @@ def attack(
                 stage.advance()
 
     def end(students: list[Record]) -> None:
-        from bench.evaluation.inversion_figure import compare
+        from bench.evaluation.inversion import compare
 
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])

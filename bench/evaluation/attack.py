@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from bench.core.config import as_dict, build_config
+from bench.core.config import as_dict
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.rows import Change
 from bench.core.seeds import Streams
-from bench.evaluation.workplace import AttackOptions, Workplace, attempted
-from bench.experiments.plan import Cell, cell_of
+from bench.evaluation.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
+from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
 from bench.interface.attack import InversionAttack, MembershipAttack
 from bench.interface.registry import ATTACKS
@@ -28,8 +27,6 @@ JUDGED = {"inversion": 3, "membership": 2, "robustness": 1}
 """By goal, a version of the scoring, part of every key.
 
 Inversion: 3 since its matched control is the training without privacy, stopped. Records of 2 stay valid."""
-ROBUSTNESS = "robustness"
-"""The name of the adversarial robustness sweep, which is no attack on privacy."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
 
@@ -52,15 +49,6 @@ def attack_names(asked: str) -> list[str]:
     return names
 
 
-def configurable(name: str) -> Any:
-    """Return the attack `name`, or the robustness sweep."""
-    if name == ROBUSTNESS:
-        from attacks.robustness import Robustness
-
-        return Robustness
-    return ATTACKS.get(name)
-
-
 def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
     """Return the key of one attack on one student: everything that its numbers depend on, hashed.
 
@@ -72,13 +60,6 @@ def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -
         options.shadow_run_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
     ]  # fmt: skip
     return f"{record.key}--{name}-{digest_of(depends)[:12]}"
-
-
-def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, list[Change]]:
-    """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
-    cell = cell_of(record, place.source.describe(place.folder or record.dataset))
-    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
-    return cell, config, reduced
 
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:

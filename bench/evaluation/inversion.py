@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from bench.data.index_hash import ranks
 from bench.evaluation.audit import PRIVATE_FIGURES
 from bench.evaluation.reference_models import make_control, weights_digest
 from bench.experiments.release import load_student
+from bench.interface.attack import InversionAttack
+from bench.interface.registry import ATTACKS
 from bench.results.attack_record import Role, Scores
 
 if TYPE_CHECKING:
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
     from bench.evaluation.data_roles import AttackData
     from bench.evaluation.workplace import Workplace
     from bench.experiments.plan import Cell
-    from bench.interface.attack import InversionAttack
     from bench.results.record import Record
     from bench.storage.cache import Arrays
     from bench.training.context import Context
 
+MOST = 8
+"""Largest number of students on an image grid."""
 OBSERVED = 100
-"""How many answers to members, and how many to non-members, an attacker observed."""
+"""Number of answers to members, and of those to non-members, that an attacker observed."""
 
 
 def check_images(attack: str, facts: Facts) -> None:
@@ -235,3 +239,89 @@ def observed_of(data: AttackData, seed: int) -> Observed:
         chosen = torch.from_numpy(ranks(f"observed {seed} {number}", len(images), "observed")[:count].copy())
         parts.append((images[chosen], labels[chosen], torch.full((count,), number == 0)))
     return Observed(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
+    """Write an image grid for each inversion attack of `names` and each data set with two students; return the files.
+
+    Only of public data sets: an image grid shows a record of each class. The reconstructions come from the cache.
+    """
+    files = []
+    by_dataset: dict[str, list[Record]] = {}
+    for record in records:
+        if record.public_benchmark:
+            by_dataset.setdefault(record.dataset, []).append(record)
+    for name in names:
+        if name not in ATTACKS or not issubclass(ATTACKS.get(name), InversionAttack):
+            continue
+        for dataset, students in by_dataset.items():
+            if len(students) > 1:
+                files.append(_image_grid(dataset, name, sorted(students, key=_rank)[:MOST], place))
+    return [file for file in files if file]
+
+
+def _rank(record: Record) -> tuple[float, str, int]:
+    """Order students: without privacy first, then by falling epsilon."""
+    return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
+
+
+def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Workplace) -> str:
+    import torch
+
+    from bench.data.datasets import get_dataset
+    from bench.evaluation.figures import Column, comparison_grid
+    from bench.evaluation.inversion_figure import ROWS, column_of
+    from bench.evaluation.workplace import configured
+    from bench.experiments.run import cache_base
+    from bench.storage.cache import Cache
+    from bench.training.context import Context
+
+    attack = ATTACKS.get(name)()
+    assert isinstance(attack, InversionAttack)
+    data = place.data_of(dataset)
+    facts = data.material.private.facts
+    options = place.options
+    observed = observed_of(data, options.seed) if attack.knowledge is Knowledge.AUXILIARY else None
+    auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
+    shown: list[tuple[str, Reconstructions, list[bool]]] = []
+    controls: list[tuple[str, Reconstructions, list[bool]]] = []
+    for record in students:
+        cell, config, _ = configured(record, name, place)
+        cache = Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say)
+        context = Context(torch.device(place.device), Streams(options.seed, f"attack/{name}/"), cache, place.progress)
+        committee = committee_of(data, context)
+        student = load_student(record, facts, place.run_dir)
+        targets = [(_title(record), student, shown)]
+        if not controls:
+            for role in (Role.COUNTERFACTUAL, Role.PRIOR):
+                net = make_control(
+                    role, student, 0.0, data.material, data.disjoint, options.preset.value, options.seed, context
+                )
+                if net is not None:
+                    targets.append((role.value, net, controls))
+        for title, released, into in targets:
+            made, _ = reconstruct(attack, config, released, auxiliary, observed, facts, context)
+            good = committee.predict(made.images.clamp(0, 1)).hits(made.labels)
+            if made.reached is not None:
+                good &= made.reached
+            into.append((title, made, good.tolist()))
+    file = f"attacks/compare-{dataset}-{name}.png"
+    classes = list(dict.fromkeys(shown[0][1].labels.tolist()))[:ROWS]
+    columns = [
+        column_of(title, made, good, classes, 0, apart=number == len(shown))
+        for number, (title, made, good) in enumerate([*shown, *controls])
+    ]
+    images, labels = data.members
+    members = torch.stack([images[labels == label][0].float() / 255 for label in classes])
+    comparison_grid(
+        place.run_dir.path / file, [get_dataset(dataset).class_names[label] for label in classes], columns,
+        [Column("a member", members)], title=f"{name} on students of {dataset}",
+        note="the first try on each student; green: all three evaluators name it",
+    )  # fmt: skip
+    return file
+
+
+def _title(record: Record) -> str:
+    if record.epsilon is None:
+        return f"{record.method}, s{record.seed}"
+    return f"{record.method} {record.epsilon:g}, s{record.seed}"

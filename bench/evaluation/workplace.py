@@ -9,9 +9,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.config import Preset
+from bench.core.config import Preset, build_config
+from bench.core.rows import Change
 from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import failure_of
+from bench.interface.registry import ATTACKS
 from bench.results.record import Record, Status
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from bench.results.provenance import Clock
     from bench.results.run_dir import RunDir
     from bench.storage.cache import Cache
+
+
+ROBUSTNESS = "robustness"
+"""The name of the adversarial robustness sweep, which is no attack on privacy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +104,19 @@ def attempted(
             progress.say(f"{type(error).__name__}: {error}")
     made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
     return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": clock.stop(made=made, found=found)}
+
+
+def configurable(name: str) -> Any:
+    """Return the attack `name`, or the robustness sweep."""
+    if name == ROBUSTNESS:
+        from attacks.robustness import Robustness
+
+        return Robustness
+    return ATTACKS.get(name)
+
+
+def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, list[Change]]:
+    """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
+    cell = cell_of(record, place.source.describe(place.folder or record.dataset))
+    config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
+    return cell, config, reduced

@@ -29,7 +29,7 @@ from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax
 
 __all__ = [
     "ACCOUNTANTS",
-    "Accountant",
+    "AccountantFunction",
     "Accounted",
     "account",
     "common_unit",
@@ -74,7 +74,7 @@ class Accounted:
         }
 
 
-Accountant = Callable[[Sequence[Event], float], Accounted | None]
+AccountantFunction = Callable[[Sequence[Event], float], Accounted | None]
 
 
 def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
@@ -263,7 +263,7 @@ def pate_2018(events: Sequence[Event], delta: float) -> Accounted | None:
     return _independent("pate-2018-rdp-data-independent", epsilon, order, "classic conversion on the paper's orders")
 
 
-ACCOUNTANTS: Mapping[str, Accountant] = {
+ACCOUNTANTS: Mapping[str, AccountantFunction] = {
     "basic-composition": basic,
     "optimal-composition": optimal,
     "pate-2017-closed-form": pate_closed_form,
@@ -277,7 +277,7 @@ ACCOUNTANTS: Mapping[str, Accountant] = {
 """Every accountant by the name that it prints."""
 
 
-def accountant(name: str) -> Accountant:
+def accountant(name: str) -> AccountantFunction:
     """Return the accountant called `name`, ``"proven"`` for the least of all; raise :class:`BenchError` for no such."""
     if name == "proven":
         return proven

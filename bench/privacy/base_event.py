@@ -1,4 +1,4 @@
-"""What every event of a ledger has: the base class of :mod:`bench.privacy.events`, and its way into a record."""
+"""The base class of all events of a ledger, and how a record stores them; see :mod:`bench.privacy.events`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ EVENTS: dict[str, type[Event]] = {}
 """Every kind of event by its name in a record."""
 
 
-def positive(what: str, value: float) -> None:
-    """Raise :class:`BenchError` where `value` is not a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+def positive(what: str, value: float) -> float:
+    """Return `value` as a float; raise :class:`BenchError` where it is not a positive finite number."""
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and value > 0):
         raise BenchError(f"{what} must be a positive finite number, not {value!r}.")
+    return float(value)
 
 
 def whole(what: str, value: int, least: int = 1) -> None:
@@ -48,7 +50,8 @@ class Event(abc.ABC):
     adjacency: Adjacency
 
     def __init_subclass__(cls) -> None:
-        EVENTS[cls.kind] = cls
+        if "kind" in vars(cls):  # not the bases that several kinds share
+            EVENTS[cls.kind] = cls
 
     @abc.abstractmethod
     def describe(self) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from scipy import optimize
 
 from bench.core.errors import BenchError
-from bench.privacy.accountants import Accountant, proven, rdp
+from bench.privacy.accountants import AccountantFunction, proven, rdp
 from bench.privacy.conversions import check_delta, check_epsilon
 from bench.privacy.events import Event
 
@@ -17,7 +17,7 @@ _HUGE = 1e6
 """Stands for every epsilon above it, so that infinity can be interpolated."""
 
 
-def _epsilon(events: Sequence[Event], delta: float, accountant: Accountant) -> float:
+def _epsilon(events: Sequence[Event], delta: float, accountant: AccountantFunction) -> float:
     found = accountant(events, delta)
     if found is None:
         kinds = ", ".join(sorted({event.kind for event in events}))
@@ -29,7 +29,7 @@ def largest_count(
     make_events: Callable[[int], Sequence[Event]],
     epsilon: float,
     delta: float,
-    accountant: Accountant = proven,
+    accountant: AccountantFunction = proven,
     most: int = 10_000_000,
 ) -> int:
     """Return the largest count whose events cost at most `epsilon`, at most `most`.
@@ -96,7 +96,7 @@ def smallest_noise(
     make_events: Callable[[float], Sequence[Event]],
     epsilon: float,
     delta: float,
-    accountant: Accountant = proven,
+    accountant: AccountantFunction = proven,
     start: float = 1.0,
     tolerance: float = 1e-7,
 ) -> float:

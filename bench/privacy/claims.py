@@ -1,7 +1,7 @@
-"""What each paper says its setting costs: one function per paper, with the place that says so.
+"""The epsilon that each paper claims for its setting: one function per paper, with the place that states it.
 
-A claim is a claim. Whether it holds is for :mod:`bench.privacy.accountants`; where it is known not to, the note of the
-claim says why.
+Whether a claim holds is for :mod:`bench.privacy.accountants`; where it is known not to, the claim's note gives the
+reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
 def pate_closed_form(gamma: float, queries: int, delta: float) -> Claim:
     """Return PATE 2017's figure without votes: ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``."""
     return Claim(
-        _advanced(2 * positive_value("gamma", gamma), queries, delta),
+        _advanced(2 * positive("gamma", gamma), queries, delta),
         delta,
         "Papernot et al., ICLR 2017 (arXiv:1610.05755), section 3: strong composition of LNMax",
         "sound, and loose",
@@ -91,7 +91,7 @@ def pate_2018(
 
 def trpate(gamma: float, queries: int, delta: float) -> Claim:
     """Return TrPATE's Theorem 1: ``4 T gamma^2 + 2 gamma sqrt(2 T ln(1 / delta))``."""
-    epsilon = _advanced(2 * positive_value("gamma", gamma), queries, delta)
+    epsilon = _advanced(2 * positive("gamma", gamma), queries, delta)
     return Claim(epsilon, delta, "TrPATE, Theorem 1", "sound, and loose")
 
 
@@ -107,7 +107,7 @@ def dgd(eps0: float, queries: int, delta: float, eps1: float = 0.0) -> Claim:
     """
     if not (math.isfinite(eps1) and eps1 >= 0):
         raise BenchError(f"eps1 must be a finite number of at least 0, not {eps1}. The paper's is 0.01.")
-    epsilon = _advanced(positive_value("eps0", eps0), queries, delta) + eps1
+    epsilon = _advanced(positive("eps0", eps0), queries, delta) + eps1
     return Claim(epsilon, delta, "DGD, section III-E (privacy analysis)", f"of the label queries alone: {DGD_BYPASS}")
 
 
@@ -158,7 +158,7 @@ def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
     """
     whole("batch", batch)
     whole("iterations", iterations)
-    return [Gaussian(positive_value("sigma", sigma) / 2, batch * iterations)]
+    return [Gaussian(positive("sigma", sigma) / 2, batch * iterations)]
 
 
 def dpsd_proven(batch: int, iterations: int, sigma: float, delta: float) -> list[Accounted]:
@@ -215,7 +215,7 @@ def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
 
 def trpate_largest_count(gamma: float, epsilon: float, delta: float) -> int:
     """Return how many queries TrPATE's Theorem 1 says `epsilon` pays for; see :func:`advanced_largest_count`."""
-    return advanced_largest_count(2 * positive_value("gamma", gamma), epsilon, delta)
+    return advanced_largest_count(2 * positive("gamma", gamma), epsilon, delta)
 
 
 def dgd_largest_count(eps0: float, epsilon: float, delta: float, eps1: float = 0.0) -> int:
@@ -241,12 +241,6 @@ def dpsd_smallest_sigma(beta: float, classes: int, batch: int, iterations: int, 
         high += 1.0
     root = float(optimize.brentq(excess, low, high, xtol=1e-12))
     return math.exp(root if excess(root) <= 0 else root + 2e-12)
-
-
-def positive_value(name: str, value: float) -> float:
-    """Return `value` as a float once it is positive and finite; raise :class:`BenchError` where it is not."""
-    positive(name, value)
-    return float(value)
 
 
 def _advanced(eps0: float, queries: int, delta: float) -> float:

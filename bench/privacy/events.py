@@ -1,14 +1,13 @@
-"""What a ledger records: one frozen value for each run of a mechanism, holding parameters and no data.
+"""The events of a ledger: one frozen value for each run of a mechanism, with its parameters and no data.
 
-An event says what was run, for whom it is private (`unit`, `adjacency`) and how much: as pure epsilon, as Renyi
-divergence, as a privacy loss distribution (PLD) and, where it is Gaussian, as zero-concentrated DP. What several of
-them cost together is for :mod:`bench.privacy.accountants`.
-
-Every figure holds whatever the data: nothing here looks at votes.
+An event names the mechanism, the neighbours (`unit`, `adjacency`) and its cost: as pure epsilon, as Renyi divergence,
+as a privacy loss distribution (PLD) and, where it is Gaussian, as zero-concentrated DP. Their joint cost is for
+:mod:`bench.privacy.accountants`. Every figure is data-independent: nothing here looks at votes.
 """
 
 from __future__ import annotations
 
+import abc
 import logging
 import math
 from dataclasses import dataclass, field
@@ -87,13 +86,38 @@ class LNMax(Event):
         return losses.laplace_pld(self.gamma, 2 * self.queries, interval, self.secure_granularity)
 
 
+class GaussianEvent(Event):
+    """Gaussian noise: all runs of the event amount to one Gaussian release, whose rho :meth:`zcdp` gives.
+
+    `exact` marks the exact discrete Gaussian: the Renyi bound holds for it, the exact Gaussian figure and the PLD do
+    not.
+    """
+
+    __slots__ = ()
+    exact: bool
+
+    @abc.abstractmethod
+    def zcdp(self) -> float:
+        """Return the rho of the whole event."""
+
+    def gaussian_mu(self) -> float | None:
+        """Return the root of twice :meth:`zcdp`, or None for the discrete Gaussian."""
+        return None if self.exact else math.sqrt(2 * self.zcdp())
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return ``order * rho``."""
+        return self.zcdp() * np.asarray(orders, dtype=np.float64)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
+        """Return the PLD of the one Gaussian release, None for the discrete Gaussian."""
+        return losses.gaussian_pld(self.gaussian_mu(), interval)
+
+
 @dataclass(frozen=True, slots=True)
-class GNMax(Event):
+class GNMax(GaussianEvent):
     """The arg max of vote counts with Gaussian noise of standard deviation `sigma`, for `queries` queries.
 
     Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). Unit: record; adjacency: replace.
-    `exact` says that the noise is the exact discrete Gaussian; the Renyi bound then stays, the exact Gaussian figure
-    and the PLD do not.
     """
 
     sigma: float
@@ -116,27 +140,15 @@ class GNMax(Event):
         """Return ``queries / sigma**2``."""
         return self.queries / self.sigma**2
 
-    def gaussian_mu(self) -> float | None:
-        """Return ``sqrt(2 queries) / sigma``, or None for the discrete Gaussian."""
-        return None if self.exact else math.sqrt(2 * self.zcdp())
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return ``order * queries / sigma**2``."""
-        return self.zcdp() * np.asarray(orders, dtype=np.float64)
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release that all queries amount to."""
-        return losses.gaussian_pld(self.gaussian_mu(), interval)
-
 
 @dataclass(frozen=True, slots=True)
-class ConfidentGNMax(Event):
+class ConfidentGNMax(GaussianEvent):
     """GNMax on the queries whose noisy top count reaches `threshold`: on at most `max_answers` of `queries`.
 
     Sensitivity: one moved vote changes the top count by 1, on every query, with noise `sigma1`; and, on an answered
     query, two counts by 1 each (L2 sensitivity ``sqrt(2)``), with noise `sigma2`. Which queries are answered depends on
     earlier noise; Gaussian composition allows that as long as the number of answers is bounded. Unit: record;
-    adjacency: replace. `exact` is as for :class:`GNMax`.
+    adjacency: replace.
     """
 
     threshold: float
@@ -170,25 +182,12 @@ class ConfidentGNMax(Event):
         """Return ``queries / (2 sigma1**2) + max_answers / sigma2**2``."""
         return self.queries / (2 * self.sigma1**2) + self.max_answers / self.sigma2**2
 
-    def gaussian_mu(self) -> float | None:
-        """Return the root of twice :meth:`zcdp`, or None for the discrete Gaussian."""
-        return None if self.exact else math.sqrt(2 * self.zcdp())
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the threshold's divergence on every query and GNMax's on `max_answers`."""
-        return self.zcdp() * np.asarray(orders, dtype=np.float64)
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release that the run amounts to at most."""
-        return losses.gaussian_pld(self.gaussian_mu(), interval)
-
 
 @dataclass(frozen=True, slots=True)
-class Gaussian(Event):
+class Gaussian(GaussianEvent):
     """`count` releases with Gaussian noise; `noise_multiplier` is standard deviation over L2 sensitivity.
 
-    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace. `exact`
-    is as for :class:`GNMax`.
+    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace.
     """
 
     noise_multiplier: float
@@ -210,18 +209,6 @@ class Gaussian(Event):
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
         return self.count / (2 * self.noise_multiplier**2)
-
-    def gaussian_mu(self) -> float | None:
-        """Return ``sqrt(count) / noise_multiplier``, or None for the discrete Gaussian."""
-        return None if self.exact else math.sqrt(2 * self.zcdp())
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return ``order * count / (2 noise_multiplier**2)``."""
-        return self.zcdp() * np.asarray(orders, dtype=np.float64)
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release that all amount to."""
-        return losses.gaussian_pld(self.gaussian_mu(), interval)
 
 
 def _discrete(exact: bool) -> str:
@@ -354,7 +341,7 @@ class Bypass(Event):
 
     def __post_init__(self) -> None:
         if not isinstance(self.reason, str) or not self.reason.strip():
-            raise BenchError("a bypass must say in words where private data goes round the mechanisms.")
+            raise BenchError("a bypass must give the reason why private data is used outside any mechanism.")
 
     def describe(self) -> str:
         """Return one line for people."""

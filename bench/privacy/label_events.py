@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,12 +18,52 @@ from bench.privacy.base_event import Event, positive, whole
 Floats = NDArray[np.float64]
 
 
+class LabelResponse(Event):
+    """A label answered by randomised response over so many :attr:`outcomes`, `answers` labels, `count` times each.
+
+    Labels of different records, answered once each, count once: only `count` composes.
+    """
+
+    __slots__ = ()
+    epsilon: float
+    count: int
+    answers: int
+
+    @property
+    @abc.abstractmethod
+    def outcomes(self) -> int:
+        """The number of possible answers."""
+
+    @property
+    def keep_probability(self) -> float:
+        """The probability that the true label comes out, where it is a possible answer."""
+        return 1 / (1 + (self.outcomes - 1) * math.exp(-self.epsilon))
+
+    def for_record(self) -> Event:
+        """Return the event for one record of the data that the answering teacher was trained on.
+
+        The record can change the teacher and so every label that it gives: the answers compose.
+        """
+        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[type-var]
+
+    def pure_step(self) -> tuple[float, int]:
+        """Return epsilon and the count."""
+        return self.epsilon, self.count
+
+    def rdp(self, orders: ArrayLike) -> Floats:
+        """Return the Renyi divergence between two labels."""
+        return self.count * losses.randomized_response_rdp(self.epsilon, self.outcomes, orders)
+
+    def pld(self, interval: float = losses.INTERVAL) -> Any:
+        """Return the PLD between two labels."""
+        return losses.randomized_response_pld(self.epsilon, self.outcomes, self.count, interval)
+
+
 @dataclass(frozen=True, slots=True)
-class RandomizedResponse(Event):
+class RandomizedResponse(LabelResponse):
     """A label that is kept with probability ``e^epsilon / (e^epsilon + classes - 1)``, else another, evenly.
 
-    Sensitivity: the label is anything. Unit: label; adjacency: replace. `count` says how often one label is answered;
-    labels of different records, answered once each, count once: `answers` says how many there were.
+    Sensitivity: the label is anything. Unit: label; adjacency: replace.
     """
 
     epsilon: float
@@ -41,43 +82,23 @@ class RandomizedResponse(Event):
         whole("the number of labels answered", self.answers)
 
     @property
-    def keep_probability(self) -> float:
-        """The probability that the true label comes out."""
-        return 1 / (1 + (self.classes - 1) * math.exp(-self.epsilon))
+    def outcomes(self) -> int:
+        """See :attr:`LabelResponse.outcomes`."""
+        return self.classes
 
     def describe(self) -> str:
         """Return one line for people."""
         return f"randomised response over {self.classes} classes, epsilon {self.epsilon:g}, {self.count} times"
 
-    def for_record(self) -> Event:
-        """Return the event for one record of the data that the answering teacher was trained on.
-
-        The record can change the teacher and so every label that it gives: the answers compose.
-        """
-        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)
-
-    def pure_step(self) -> tuple[float, int]:
-        """Return epsilon and the count."""
-        return self.epsilon, self.count
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the Renyi divergence between two labels."""
-        return self.count * losses.randomized_response_rdp(self.epsilon, self.classes, orders)
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
-        """Return the PLD between two labels."""
-        return losses.randomized_response_pld(self.epsilon, self.classes, self.count, interval)
-
 
 @dataclass(frozen=True, slots=True)
-class TopKRandomizedResponse(Event):
+class TopKRandomizedResponse(LabelResponse):
     """Randomised response over a set of `k` of the classes; a label outside the set gives one of the set, evenly.
 
     The set must be chosen without the private label, for instance from a student's own prediction. Sensitivity: the
     label is anything. Unit: label; adjacency: replace. A label outside the set answers like the average of those
     inside, so two labels inside are the worst case, and the cost is that of randomised response over k classes. (Over
     all classes for a label inside, it would not be private: an answer outside the set would tell that it was inside.)
-    `answers` labels were answered, `count` times each.
     """
 
     epsilon: float
@@ -100,9 +121,9 @@ class TopKRandomizedResponse(Event):
             raise BenchError(f"k is at most the number of classes, {self.classes}, not {self.k}.")
 
     @property
-    def keep_probability(self) -> float:
-        """The probability that the true label comes out, where it is in the set."""
-        return 1 / (1 + (self.k - 1) * math.exp(-self.epsilon))
+    def outcomes(self) -> int:
+        """See :attr:`LabelResponse.outcomes`."""
+        return self.k
 
     def describe(self) -> str:
         """Return one line for people."""
@@ -110,22 +131,3 @@ class TopKRandomizedResponse(Event):
             f"randomised response over the top {self.k} of {self.classes} classes, epsilon {self.epsilon:g}, "
             f"{self.count} times"
         )
-
-    def for_record(self) -> Event:
-        """Return the event for one record of the data that the answering teacher was trained on.
-
-        The record can change the teacher and so every label that it gives: the answers compose.
-        """
-        return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)
-
-    def pure_step(self) -> tuple[float, int]:
-        """Return epsilon and the count."""
-        return self.epsilon, self.count
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the Renyi divergence between two labels of the set."""
-        return self.count * losses.randomized_response_rdp(self.epsilon, self.k, orders)
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
-        """Return the PLD between two labels of the set."""
-        return losses.randomized_response_pld(self.epsilon, self.k, self.count, interval)

@@ -33,6 +33,7 @@ from bench.privacy.events import (
     RandomizedResponse,
     TopKRandomizedResponse,
 )
+from bench.privacy.label_events import LabelResponse
 from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, ZeroNoise
 from bench.privacy.pate import check_votes
 
@@ -132,14 +133,7 @@ class Ledger:
         """
         counts = check_votes(votes, teachers)
         cap = min(max_answers, len(counts))
-        event = ConfidentGNMax(
-            threshold,
-            sigma1,
-            sigma2,
-            len(counts),
-            cap,
-            exact=self._noise.exact,
-        )
+        event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._noise.exact)
         self._charge(event)
         if self.data_independent:
             answers = self._public_labels(counts)
@@ -223,9 +217,9 @@ class Ledger:
         do, since nothing tells that two calls are about different records.
         """
         last = self._events[-1] if self._events else None
-        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, (RandomizedResponse, TopKRandomizedResponse)):
+        if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse):
             joined = dataclasses.replace(event, answers=event.answers + last.answers)
-            if dataclasses.replace(last, answers=joined.answers) == joined:
+            if dataclasses.replace(last, answers=joined.answers) == joined:  # type: ignore[type-var]
                 self._events[-1] = joined
                 return
         self._charge(event)
@@ -295,8 +289,7 @@ class Ledger:
 
         if self.unit is not PrivacyUnit.QUERY_LABEL:
             return None
-        labels = (RandomizedResponse, TopKRandomizedResponse)
-        events = [event.for_record() if isinstance(event, labels) else event for event in self._events]
+        events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]
         return proven(events, delta)
 
     def private_votes(self) -> tuple[VoteRelease, ...]:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
+from bench.privacy.base_event import positive
 from bench.privacy.conversions import classic_epsilon
 
 Floats = NDArray[np.float64]
@@ -34,14 +35,6 @@ PUBLISHED_LARGEST_MOMENT = 8
 ORDERS: Floats = np.concatenate([np.arange(2.0, 100.0, 0.5), np.logspace(2.0, math.log10(500.0), 100)])
 """Renyi orders on which the 2018 figures are minimised."""
 ORDERS.flags.writeable = False
-
-
-def positive(name: str, value: float) -> float:
-    """Return `value` as a float; raise :class:`BenchError` naming `name` where it is not positive and finite."""
-    number = float(value)
-    if not (math.isfinite(number) and number > 0):
-        raise BenchError(f"{name} must be a positive finite number, not {value}.")
-    return number
 
 
 def check_votes(votes: ArrayLike, teachers: int | None = None) -> Floats:
@@ -284,7 +277,7 @@ def confident_rdp(
 
     """
     positive("sigma1", sigma1)
-    weight = _answer_weights(votes, threshold, sigma1, answered)
+    weight = answer_weights(votes, threshold, sigma1, answered)
     spent: Floats = threshold_rdp(votes, threshold, sigma1, orders).sum(axis=0)
     return spent + weight @ gnmax_rdp(votes, sigma2, orders)
 
@@ -314,7 +307,7 @@ def confident_independent_rdp(
     return total
 
 
-def _answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:
+def answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:
     """Return ``(queries,)``: how much each query's answer counts."""
     if not math.isfinite(threshold):
         raise BenchError(f"the threshold must be a finite number of votes, not {threshold}.")

@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from bench.core.errors import BenchError
+from bench.privacy.base_event import positive
 from bench.privacy.conversions import check_delta, classic_epsilon
 from bench.privacy.pate import (
-    _answer_weights,
+    answer_weights,
     confident_rdp,
     gaussian_rdp_from_log_q,
     gnmax_log_q,
-    positive,
     threshold_rdp,
 )
 
@@ -214,7 +214,7 @@ def smooth_sensitivity(
     local = gnmax_sensitivity_at_distance(votes, sigma2, order)
     if threshold is None or sigma1 is None:
         return smooth(local.sum(axis=0), beta)
-    weight = _answer_weights(votes, threshold, positive("sigma1", sigma1), answered)
+    weight = answer_weights(votes, threshold, positive("sigma1", sigma1), answered)
     return smooth(weight @ local + threshold_sensitivity_at_distance(votes, threshold, sigma1, order).sum(axis=0), beta)
 
 

@@ -112,7 +112,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
 
 def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return what is wrong with a finished attack on the student of `record`."""
-    from bench.evaluation.attack import ROBUSTNESS, configurable
+    from bench.evaluation.workplace import ROBUSTNESS, configurable
 
     problems = [*_look(attack), *_clean(attack.provenance), *_numbers(attack.model_dump())]
     if attack.dataset != record.dataset:
