@@ -241,15 +241,16 @@ def test_mi_face_stops_where_the_paper_says(shapes: World, trained: torch.nn.Mod
 
 def test_mi_face_compares_no_costs_of_different_units() -> None:
     kind, facts = ATTACKS.get("mi-face"), Facts("shapes", 400, 300, 0, CLASSES, (1, 8, 8))
-    with pytest.raises(BenchError, match="keep=last, or prior=absolute"):
-        build_config(kind, Preset.QUICK, facts, ["keep=best"])
-    with pytest.raises(BenchError, match="keep=last, or prior=absolute"):
-        build_config(kind, Preset.PAPER, facts, ["prior=relative"])
+    for preset, overrides in (
+        (Preset.QUICK, ["keep=best"]), (Preset.QUICK, ["patience=5"]), (Preset.PAPER, ["prior=relative"]),
+    ):  # fmt: skip
+        with pytest.raises(BenchError, match="keep=last and patience=0 only"):
+            build_config(kind, preset, facts, overrides)
     assert build_config(kind, Preset.QUICK, facts, ["keep=best", "prior=absolute"])[0].keep == "best"
     for shape in ((1, 8, 8), (3, 32, 32), (3, 64, 64)):
         for preset in Preset:
             made = build_config(kind, preset, dataclasses.replace(facts, shape=shape))[0]
-            assert (made.keep, made.prior) != ("best", "relative")
+            assert made.prior == "absolute" or (made.keep, made.patience) == ("last", 0)
 
 
 @pytest.mark.parametrize("name", ["gmi", "brep-mi", "plg-mi", "inversion-network"])
