@@ -93,9 +93,9 @@ def train_conditional_gan(
         rate: Adam's, for both.
         alpha: Weight of the student's margin beside the discriminator's score.
         flips: Whether the student may see images mirrored.
-        count: Told how many images went through the student.
+        count: Called with the number of images that went through the student.
         stage: Advanced by one at every step.
-        checkpoint: Where a training that was stopped goes on from; whoever made it clears it.
+        checkpoint: From which a stopped training resumes; its maker clears it.
 
     """
     device = next(net.parameters()).device

@@ -93,7 +93,7 @@ def train_decoder(
         validation: Share of the images that is held out; it chooses the state, after every epoch.
         device: Where to train.
         stage: Advanced by one at every step, :func:`decoder_steps` in all.
-        checkpoint: Where a training that was stopped goes on from, at the start of an epoch; whoever made it clears it.
+        checkpoint: From which a stopped training resumes, at the start of an epoch; its maker clears it.
 
     """
     order = torch.randperm(len(images), generator=generator)

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from bench.data.splits import Materialised
     from bench.results.run_dir import RunDir
 
-PRIVATE_FIGURES = "measured on private records: keep these figures to yourself, or account for them"
+PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
 AUDIT_VERSION = 2
 """Raised whenever the same options would give another bound: part of every key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What an audit does, fixed before it looks. Zeros are replaced by what suits the data set's size.
+    """Options of an audit, fixed before any shadow run. Zeros stand for defaults by the data set's size.
 
     `canaries` and `guesses` are for each family and run; half of the guesses say True, half False, the rest abstain.
     `refute` is the epsilon that the audit must be able to refute; None: any.
@@ -184,10 +184,10 @@ def _audit(
     mechanisms = mechanisms_of(record, options, context)
     shadow_runs: dict[bool, list[ShadowRun]] = {False: [], True: []}
     passes = [False, True] if options.power and method.private else [False]
-    with context.progress.stage("siblings", len(passes) * options.runs) as stage:
+    with context.progress.stage("shadow runs", len(passes) * options.runs) as stage:
         for index in range(options.runs):
             for noiseless in passes:
-                name = f"sibling {index}" + (", without noise" if noiseless else "")
+                name = f"shadow run {index}" + (", without noise" if noiseless else "")
                 with context.progress.stage(name, 1):
                     noise = functools.partial(noise_of, cell, run_dir)
                     shadow_run = train_shadow_run(cell, canaries, index, material, context, noise, noiseless=noiseless)
@@ -248,7 +248,7 @@ def _many_runs(
 def count_guesses(
     shadow_runs: Sequence[ShadowRun], canaries: Canaries, options: AuditOptions, delta: float, context: Context
 ) -> list[Channel]:
-    """Return what each channel tells of the coins of `shadow_runs`, with bounds corrected for the number of channels.
+    """Return the right guesses of each channel at the coins of `shadow_runs`, with bounds corrected for their number.
 
     The channels are the student's confidences on the canaries of the options' family and, where every shadow run
     released images, the distance of these to natural canaries.

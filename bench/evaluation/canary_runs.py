@@ -1,12 +1,12 @@
 """Shadow runs: the whole pipeline of a cell run again on its private set with canaries in it.
 
-The student that is scored and released has no canaries: they would cost it accuracy. Audits and membership attacks look
-at shadow runs instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A shadow
+The student that is scored and released has no canaries: they would lower its accuracy. Audits and membership attacks
+use shadow runs instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A shadow
 run is an artefact, so attacks and audits of one cell share shadow runs, and cells that differ in epsilon share their
 ensembles. Private, like every artefact.
 
-A *noiseless* shadow run runs the same pipeline with the noise of every mechanism left out. It tells what the experiment
-can see at all: an audit that finds nothing there has no power, and finding nothing in the real shadow run says nothing.
+A *noiseless* shadow run runs the same pipeline with the noise of every mechanism left out. It measures the power of the
+experiment: an audit that finds nothing there is inconclusive on the real shadow run too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShadowRun:
-    """One run of the pipeline: what it released, which coins its canaries had, what its mechanisms cost."""
+    """One run of the pipeline: its release, the coins of its canaries, the cost of its mechanisms."""
 
     index: int
     coins: NDArray[np.bool_]
@@ -221,9 +221,9 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
     """Return a score (m,) for each canary of `family`, larger where its coin is likelier True, from the student alone.
 
-    Under replace adjacency: how much likelier the student finds the second alternative than the first. Under
-    add-remove: how likely it finds the record, less what it finds of the other canaries of that label; this takes away
-    what the student says of any such image.
+    Under replace adjacency: the student's log odds of the second alternative less those of the first. Under
+    add-remove: its log odds of the record less the mean of the other canaries of that label, which cancels what the
+    student says of any such image.
     """
     from attacks._signals import log_odds
 
@@ -280,7 +280,7 @@ def train_shadow_runs(
     workers = min(context.workers, len(missing)) if importable else 1
     if missing:
         with (
-            context.progress.stage(f"siblings of {cell.method}", len(missing)) as stage,
+            context.progress.stage(f"shadow runs of {cell.method}", len(missing)) as stage,
             worker_pool(workers, context.device.type) as pool,
         ):
             if pool is None:

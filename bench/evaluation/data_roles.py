@@ -1,4 +1,4 @@
-"""Which records an attack's evaluation uses, and for what: no record has two roles that would flatter a number.
+"""The roles of records in the evaluation of an attack: no record has two roles that would flatter a number.
 
 Members are what the student was trained on. Where a data set has a public part, half of it is what the attacker knows,
 without labels, and half trains the evaluators; the attacker's half, with its labels, trains the counterfactual target.

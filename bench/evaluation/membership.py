@@ -92,8 +92,8 @@ def membership(
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
     context.note(
-        f"{count} siblings, each the target once with the others as references; headline family: {headline}, which the "
-        "pipeline without privacy gives away most"
+        f"{count} shadow runs, each the target once with the others as references; headline family: {headline}, the "
+        "one with the largest AUC on the pipeline without privacy"
     )
     return {
         "targets": targets,

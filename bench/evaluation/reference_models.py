@@ -1,7 +1,7 @@
-"""What an attack on a student is measured against: the same net, trained otherwise or not at all.
+"""Controls of an attack on a student: the same net, trained otherwise or not at all.
 
 ==============  =======================================================================================================
-non-private     trained on all private records without noise. An attack that does not break it says nothing of others.
+non-private     trained on all private records without noise. An attack that does not break it is inconclusive.
 matched         the same training, from the same start and in the same order, stopped as soon as a test finds it as
                 accurate as the student: what low accuracy alone hides.
 counterfactual  trained on disjoint records of the same classes (or, where a class is a person, on other people): what
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CONTROL_VERSION = 2
 """Raised whenever a control would come out otherwise: part of the key of its artefact. Before 2 a matched control was
-trained in pieces at a fifth of the rate, and nothing in the key told of it: such a net must never be served again."""
+trained in pieces at a fifth of the rate, which was not in the key: such a net must not be a cache hit."""
 CHECKS = 200
 """A matched control is tested before each of so many first steps, where accuracy climbs fastest, and then so many times
 at regular steps, if it goes through the whole training."""

@@ -1,4 +1,4 @@
-"""The sensitivity test: does one record move what a mechanism is given by no more than it is charged for?
+"""The sensitivity test: does one record move a mechanism's input by no more than the mechanism is charged for?
 
 A mechanism's noise is sized for a sensitivity that the method states: a vector of at most this norm, one vote of one
 teacher. The ledger cannot see whether that is so. Here a method runs with a ledger in data-independent mode on a

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
-"""The difference tells of noise that entries have in common."""
+"""The difference reveals noise that entries share."""
 GAUSSIAN_DELTA = 0.01
 """Delta of an audit of Gaussian noise, at most: smaller ones need more draws than there are."""
 

@@ -1,7 +1,7 @@
-"""Epsilon of a whole ledger: what each accountant says, and the least that is proven.
+"""Epsilon of a whole ledger by each accountant, and the least that is proven.
 
 An accountant takes the events of a ledger and a delta and returns an :class:`Accounted`, or None where it does not
-apply. All figures here hold whatever the data; those that look at votes are in :mod:`bench.privacy.pate`.
+apply. All figures here are data-independent; those that look at votes are in :mod:`bench.privacy.data_dependent`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEAST_PLD_DELTA = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """What one accountant says."""
+    """The epsilon of one accountant."""
 
     name: str
     epsilon: float
@@ -287,10 +287,10 @@ def accountant(name: str) -> AccountantFunction:
 
 
 def account(events: Sequence[Event], delta: float) -> list[Accounted]:
-    """Return what every accountant that applies says of a whole ledger, in a fixed order.
+    """Return the figure of every accountant that applies to a whole ledger, in a fixed order.
 
-    With a bypass in the ledger the first row is infinite and says why, and the others, which are of the mechanisms
-    alone, are not sound. The note of each says so where units differ.
+    With a bypass in the ledger the first row is infinite, with the reason, and the others, which cover the mechanisms
+    alone, are not sound. Where units differ, the notes name the weakest.
 
     Raises:
         BenchError: Where delta is not inside (0, 1), or the events hold for units that do not compose.
@@ -318,7 +318,7 @@ def account(events: Sequence[Event], delta: float) -> list[Accounted]:
 
 
 def proven(events: Sequence[Event], delta: float) -> Accounted:
-    """Return the least epsilon that is sound and may be published; its name says which accountant gave it.
+    """Return the least epsilon that is sound and may be published, under the name of its accountant.
 
     Infinite, with the reasons in the note, where the ledger holds a bypass; 0 for an empty ledger.
 

@@ -1,4 +1,4 @@
-"""The most queries, or the least noise, that a budget pays for, by any accountant."""
+"""The largest number of queries, or the least noise, within a budget, by any accountant."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every accountant that looks at the votes, as rows beside those that do not.
-
-None of these figures may be published as it is: each row says whether it may.
-"""
+"""The accountants that look at the votes. Their figures are private: each row states whether it may be published."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ class DPSGDRun:
     steps: int
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
-    """Where a training that was stopped goes on from; whoever made it clears it."""
+    """From which a stopped training resumes; its maker clears it."""
 
 
 class _Counted:
-    """The steps that Opacus's accountant has counted, in all processes that a training ran in."""
+    """The steps that Opacus's accountant has counted, over all resumptions of a training."""
 
     def __init__(self, accountant: RDPAccountant) -> None:
         self._accountant = accountant
@@ -98,9 +98,9 @@ def train(
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
-    Images are uint8 or floats in [0, 1]. Batches and noise are drawn from `randomness`. A training that was stopped
-    goes on with the noise that it would have drawn, and only where `randomness` starts as it did then: steps that are
-    done again are the same ones, not further ones, so the event is that of one undisturbed run.
+    Images are uint8 or floats in [0, 1]. Batches and noise are drawn from `randomness`. A stopped training resumes with
+    the noise that it would have drawn, and only where `randomness` starts in the same state: repeated steps are the
+    same ones, so the event is that of one uninterrupted run.
 
     Raises :class:`BenchError` where the model mixes the examples of a batch (batch normalisation).
     """

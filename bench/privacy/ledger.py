@@ -1,9 +1,8 @@
 """The ledger: the only way from private data to anything that is released.
 
-Each call applies a mechanism and records one event. What private data is used outside any mechanism is declared with
-:meth:`Ledger.bypass`. In *data-independent mode* a ledger answers every call from public randomness alone, whatever it
-is given: the non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares
-the releases.
+Each call applies a mechanism and records one event. Private data that is used outside any mechanism is declared with
+:meth:`Ledger.bypass`. In *data-independent mode* a ledger answers every call from public randomness alone: the
+non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VoteRelease:
-    """What the ledger keeps of one batch of votes, for the data-dependent accountants; private, never written."""
+    """One batch of votes, for the data-dependent accountants; private, never written."""
 
     event: LNMax | GNMax | ConfidentGNMax
     votes: NDArray[np.float64]
@@ -56,10 +55,9 @@ class VoteRelease:
 
 
 class Ledger:
-    """Applies mechanisms and records what ran, for one privacy unit and adjacency.
+    """Applies mechanisms and records them, for one privacy unit and adjacency.
 
-    `noise` is the source of the mechanisms' noise; with `data_independent` every answer is drawn from it without a look
-    at the values that were given.
+    `noise` is the source of the mechanisms' noise; with `data_independent` every answer is drawn from it alone.
     """
 
     def __init__(
@@ -268,10 +266,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:
-        """Charge for what a stopped run was answered: the caller has those answers, and gets no new ones.
+        """Charge for the answers that a stopped run already got: the caller has those, and gets no new ones.
 
-        Inside, each call records its event as ever, draws nothing, and returns something that depends on no value it
-        is given. Not for votes, which the data-dependent accountants want to see.
+        Inside, each call records its event, draws nothing, and returns a data-independent value. Not for votes, which
+        the data-dependent accountants need.
         """
         noise, data_independent = self._noise, self.data_independent
         self._noise, self.data_independent = ZeroNoise(noise.exact), True
@@ -281,7 +279,7 @@ class Ledger:
             self._noise, self.data_independent = noise, data_independent
 
     def record_level(self, delta: float) -> Accounted | None:
-        """Return what follows for a training record where the unit is a query's label; None for other units.
+        """Return the epsilon for a training record where the unit is a query's label; None for other units.
 
         All labels come from teachers that one record can change: they compose.
         """
@@ -341,10 +339,7 @@ class Ledger:
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
-        """Return what the data-dependent accountants say of the votes, where these are all that the ledger charged for.
-
-        Empty where something else ran too: the figure would leave it out. Private itself: not for release.
-        """
+        """Return the data-dependent figures of the votes, private themselves; empty where something else ran too."""
         from bench.privacy.data_dependent import release_rows
 
         if len(self._votes) != len(self._events):

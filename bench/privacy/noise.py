@@ -1,7 +1,7 @@
-"""Where the noise of a mechanism comes from.
+"""Sources of the mechanisms' noise.
 
 :class:`SeededNoise` is reproducible: floating-point draws from a seeded generator. A guarantee then holds only against
-those who do not know the seed, and only up to the known weaknesses of floating-point noise.
+attackers without the seed, and only up to the known weaknesses of floating-point noise.
 :class:`SecureNoise` draws exact discrete noise from the operating system's generator, through OpenDP; such a run cannot
 be repeated.
 """
