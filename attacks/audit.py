@@ -99,11 +99,7 @@ def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: fl
 
 
 def many_run_errors(
-    scores_in: ArrayLike,
-    scores_out: ArrayLike,
-    threshold_share: float,
-    delta: float,
-    confidence: float = 0.95,
+    scores_in: ArrayLike, scores_out: ArrayLike, threshold_share: float, delta: float, confidence: float = 0.95
 ) -> tuple[int, int, int, int]:
     """Return the errors of guessing one canary over many independent runs with it and without.
 

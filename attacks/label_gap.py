@@ -7,11 +7,10 @@ between the accuracies on training and on other records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.interface import Access, BenchError, Facts, MembershipAttack, Signals, register_attack, setting
+from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,11 +32,6 @@ class LabelGap(MembershipAttack):
     access = Access.LABELS
     citation = "Yeom et al. 2018; Choquette-Choo et al. 2021"
     references = 0
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
-        return {"quick": {}, "tiny": {}}
 
     def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:
         """Return 1 where the label of the record itself is right, plus `variations` times the share of right others.

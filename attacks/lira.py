@@ -17,15 +17,14 @@ references that saw a candidate, takes the median of all candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from scipy import special
 
 from attacks._signals import counts, log_odds, need_references
-from bench.interface import Access, BenchError, Facts, MembershipAttack, Signals, register_attack, setting
+from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,11 +53,6 @@ class LiRA(MembershipAttack):
     access = Access.CONFIDENCES
     citation = "Carlini, Chien, Nasr, Song, Terzis and Tramer 2022"
     references = 4
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`: the number of references is not set here."""
-        return {"quick": {}, "tiny": {}}
 
     def score(self, config: LiRAConfig, signals: Signals) -> NDArray[np.float64]:
         """Return the log likelihood ratio, or the offline tail, as a mean over the queries (n,).

@@ -6,12 +6,11 @@ threshold left to the statistics. It knows nothing of how hard a record is: a ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attacks._signals import log_probability
-from bench.interface import Access, Facts, MembershipAttack, Signals, register_attack
+from bench.interface import Access, MembershipAttack, Signals, register_attack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,11 +30,6 @@ class LossThreshold(MembershipAttack):
     access = Access.CONFIDENCES
     citation = "Yeom, Giacomelli, Fredrikson and Jha 2018"
     references = 0
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`."""
-        return {"quick": {}, "tiny": {}}
 
     def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:
         """Return the log probability of the label at the record itself (n,); variations are not looked at."""

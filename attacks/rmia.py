@@ -13,14 +13,13 @@ of several queries are averaged. A candidate that all references saw has no p_ou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from attacks._signals import counts, log_probability, need_references
-from bench.interface import Access, BenchError, Facts, MembershipAttack, Signals, register_attack, setting
+from bench.interface import Access, BenchError, MembershipAttack, Signals, register_attack, setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,11 +46,6 @@ class RMIA(MembershipAttack):
     access = Access.CONFIDENCES
     citation = "Zarifzadeh, Liu and Shokri 2024"
     references = 1
-
-    @classmethod
-    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.attack.Attack.presets`: the number of references is not set here."""
-        return {"quick": {}, "tiny": {}}
 
     def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:
         """Return the share, in [0, 1], as a mean over the queries (n,).

@@ -99,12 +99,7 @@ class ManyRunBound:
 
 
 def many_run_epsilon(
-    false_positives: int,
-    negatives: int,
-    false_negatives: int,
-    positives: int,
-    delta: float,
-    confidence: float = 0.95,
+    false_positives: int, negatives: int, false_negatives: int, positives: int, delta: float, confidence: float = 0.95
 ) -> ManyRunBound:
     """Return the lower bound on epsilon from the errors of a guess whose threshold was fixed on other runs.
 

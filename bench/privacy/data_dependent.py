@@ -89,10 +89,7 @@ def _converted(rdp: Floats, delta: float, note: str, sound: bool = True) -> list
     return [
         _private("pate-2018-rdp-data-dependent", classic_epsilon(pate.ORDERS, rdp, delta), said("classic"), sound),
         _private(
-            "pate-2018-rdp-data-dependent-improved",
-            improved_epsilon(pate.ORDERS, rdp, delta),
-            said("improved"),
-            sound,
+            "pate-2018-rdp-data-dependent-improved", improved_epsilon(pate.ORDERS, rdp, delta), said("improved"), sound
         ),
     ]
 

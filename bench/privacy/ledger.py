@@ -347,10 +347,7 @@ class Ledger:
         return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
 
     def _release_votes(
-        self,
-        event: LNMax | GNMax | ConfidentGNMax,
-        counts: NDArray[np.float64],
-        answers: NDArray[np.int64],
+        self, event: LNMax | GNMax | ConfidentGNMax, counts: NDArray[np.float64], answers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         answered = answers != mechanisms.UNANSWERED
         self._votes.append(VoteRelease(event, counts, answered))

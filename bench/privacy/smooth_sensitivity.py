@@ -20,13 +20,7 @@ from scipy import special
 from bench.core.errors import BenchError
 from bench.privacy.base_event import positive
 from bench.privacy.conversions import check_delta, classic_epsilon
-from bench.privacy.pate import (
-    answer_weights,
-    confident_rdp,
-    gaussian_rdp_from_log_q,
-    gnmax_log_q,
-    threshold_rdp,
-)
+from bench.privacy.pate import answer_weights, confident_rdp, gaussian_rdp_from_log_q, gnmax_log_q, threshold_rdp
 
 if TYPE_CHECKING:
     from bench.privacy.events import ConfidentGNMax, GNMax

@@ -67,10 +67,7 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(unit: PrivacyUnit)
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [
-        ("cheat_virtual_teachers", "votes of one query"),
-        ("cheat_clustered_labels", "differs between the two runs"),
-    ],
+    [("cheat_virtual_teachers", "votes of one query"), ("cheat_clustered_labels", "differs between the two runs")],
 )
 def test_cheats_are_rejected_by_the_check(name: str, why: str) -> None:
     method = METHODS.get(str(CHEATS / f"{name}.py"))

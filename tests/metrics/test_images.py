@@ -9,16 +9,7 @@ import pytest
 import torch
 
 from bench.core.errors import BenchError
-from bench.metrics.images import (
-    PAIRED,
-    dpsd_inception_score,
-    inception_score,
-    kid,
-    nearest,
-    pairwise,
-    psnr,
-    ssim,
-)
+from bench.metrics.images import PAIRED, dpsd_inception_score, inception_score, kid, nearest, pairwise, psnr, ssim
 
 torch.set_num_threads(1)
 

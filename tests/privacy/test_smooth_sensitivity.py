@@ -51,11 +51,7 @@ def moves(votes: Floats) -> Floats:
 
 
 @MANY
-@given(
-    top=st.integers(50, 100),
-    gamma=st.floats(0.01, 1.0),
-    moment=st.integers(1, 32),
-)
+@given(top=st.integers(50, 100), gamma=st.floats(0.01, 1.0), moment=st.integers(1, 32))
 def test_lnmax_moments_bound_two_classes_exactly(top: int, gamma: float, moment: int) -> None:
     def lose(gap: float) -> float:
         tail = (2 + gamma * abs(gap)) / 4 * math.exp(-gamma * abs(gap))
