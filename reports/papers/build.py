@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.core.errors import BenchError
 from bench.results.text import epsilon_text, md
 from bench.storage.files import write_atomic
-from reports.papers.evidence import Evidence, Found
+from reports.papers.evidence import Evidence, Found, WantedCell
 from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
 from reports.papers.spec import (
     Attacked,
@@ -183,18 +183,14 @@ def commands_of(missing: Iterable[Missing]) -> list[str]:
 
     Runs that differ in their epsilon alone are one command: what they share is then made once.
     """
-    epsilons: dict[tuple[str, str], set[float]] = {}
-    for command in dict.fromkeys(command for one in missing for command in one.commands):
-        before, given, after = command.partition(" --eps ")
-        epsilon, _, rest = after.partition(" ")
-        mine = epsilons.setdefault((before, f" {rest}" if given and rest else ""), set())
-        if given:
-            mine.add(float(epsilon))
-    commands = [
-        before + (f" --eps {','.join(f'{e:g}' for e in sorted(mine))}" if mine else "") + rest
-        for (before, rest), mine in epsilons.items()
-    ]
-    return sorted(commands, key=lambda command: not command.startswith("python -m bench run"))
+    missing = list(missing)
+    grids: dict[tuple[WantedCell, bool], set[float]] = {}
+    for one in missing:
+        if one.run is not None:
+            grid = replace(one.run, epsilon=None), one.run.epsilon is None
+            grids.setdefault(grid, set()).update(() if one.run.epsilon is None else (one.run.epsilon,))
+    runs = [cell.command_at(sorted(epsilons)) for (cell, _), epsilons in grids.items()]
+    return list(dict.fromkeys([*runs, *(one.then for one in missing if one.then)]))
 
 
 def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[str]:

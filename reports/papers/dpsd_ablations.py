@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.results.text import epsilon_text
-from reports.papers.evidence import Cell, Setting, cell
-from reports.papers.spec import Material, Ours, Panel, Point, Series, Theirs, number_text
+from reports.papers.evidence import WantedCell, cell
+from reports.papers.spec import Material, Panel, Series, curve, number_text
+from reports.papers.texts import Texts
 
 NAMES = {
     "mnist": "MNIST", "fmnist": "FMNIST", "celeba-g": "CelebA-G", "celeba-h": "CelebA-H", "cifar10": "CIFAR10",
@@ -15,18 +17,12 @@ NAMES = {
     "medmnist-pathmnist": "PathMNIST",
 }  # fmt: skip
 """Data sets as the paper writes them."""
-TERMS: tuple[tuple[str, Mapping[str, Setting]], ...] = (
-    ("", {}),
-    ("without CE", {"one_hot_loss": False}),
-    ("without IE", {"entropy_loss": False}),
-    ("without NORM", {"activation_loss": False}),
-)
-"""What table VI leaves out of Eq. 8: the reported number's setting, and the settings of ours."""
 TWO = ("mnist", "fmnist")
+WHOLE = (0.0, 102.0)
 
 
 def why_not() -> str:
-    """Return why the claim does not hold, in one line, with what is proven of the printed settings."""
+    """Return why the claim does not hold, in one line, with the proven epsilon of the printed settings."""
     from bench.privacy.accountants import proven
     from bench.privacy.claims import dpsd, dpsd_events
 
@@ -39,9 +35,15 @@ def why_not() -> str:
     )
 
 
-def _share(dataset: str, slot: int, cells: Sequence[tuple[float | str, Cell]], *, dashed: bool = False) -> Series:
-    points = tuple(Point(x, Ours(one)) for x, one in cells)
-    return Series(NAMES.get(dataset, dataset), points, slot, dashed=dashed)
+TEXTS = Texts("dpsd", lambda material: {"why_not": why_not()})
+
+
+def shown(material: Material, one: WantedCell, between: str = ", proven ") -> str:
+    """Return accuracy and proven epsilon of a cell; nothing where it was not run."""
+    found = material.find(one)
+    if found is None:
+        return ""
+    return f"{number_text(found.row.accuracy)}{between}{epsilon_text(found.row.proven, 'up')}"
 
 
 # --- Figure 4: teachers on ImageNet -----------------------------------------------------------------------------------
@@ -52,42 +54,27 @@ TEACHERS: tuple[tuple[str, str], ...] = (
     ("ViT", "vit_base_patch16_224"),
 )  # fmt: skip
 """The paper's teachers and timm's names for them; timm has no AlexNet, ShuffleNet and GoogleNet."""
-BUDGETS_4 = (1.0, 5.0, 10.0)
 
 
-def figure_4(material: Material) -> Sequence[Panel]:
-    """Return the accuracy of ImageNet students of nine teachers, data-sensitive above label-sensitive."""
+def _figure_4(material: Material) -> Sequence[Panel]:
     panels = []
     for title, method in (("data-sensitive", "dpsd"), ("label-sensitive", "dpsd-label")):
         series, ran = [], False
-        for slot, epsilon in enumerate(BUDGETS_4):
-            points = []
+        for slot, epsilon in enumerate((1.0, 5.0, 10.0)):
+            cells = []
             for name, teacher in TEACHERS:
-                settings = (("teacher", teacher or name.lower()), ("student", "resnet34"))
                 cannot = "" if teacher else f"timm has no {name}, and --teacher takes timm's models"
-                one = Cell(method, "imagenet", epsilon, settings=settings, preset="paper", cannot=cannot)
+                one = cell(method, "imagenet", epsilon, preset="paper", cannot=cannot,
+                           teacher=teacher or name.lower(), student="resnet34")  # fmt: skip
                 ran = ran or material.find(one) is not None
-                points.append(Point(name, Ours(one)))
-            series.append(Series(f"ε {epsilon:g}", tuple(points), slot))
+                cells.append((name, one))
+            series.append(curve(f"ε {epsilon:g}", slot, cells))
         theirs = material.one(table="fig 4", column="eps 1") if method == "dpsd" else None
         if theirs is not None:
-            series.append(Series("ε 1, printed", (Point(theirs.row, Theirs(theirs)),), 0, "theirs"))
-        panels.append(
-            Panel(title, "teacher", "accuracy (%)", tuple(series), form="bars", y_limits=WHOLE,
-                  gap="" if ran else "ImageNet was not at hand:\nnothing was run")
-        )  # fmt: skip
+            series.append(curve("ε 1, printed", 0, [(theirs.row, theirs)], "theirs"))
+        gap = "" if ran else "ImageNet was not at hand:\nnothing was run"
+        panels.append(Panel(title, "teacher", "accuracy (%)", tuple(series), form="bars", y_limits=WHOLE, gap=gap))
     return panels
-
-
-def shows_4(material: Material) -> Sequence[str]:
-    """Return what can be said of figure 4."""
-    return [
-        "ImageNet needs its owner's leave and an accelerator, and was not at hand where this was made. The commands "
-        "below run where it lies in the folder that `bench data list` names.",
-        "The paper takes teachers that were pretrained on ImageNet; ours are trained here on the same private "
-        "records, so that what they hold of them is known. The paper prints one number of this figure, in its text.",
-        why_not(),
-    ]
 
 
 # --- Figure 5: operations and settings of the annotation --------------------------------------------------------------
@@ -98,41 +85,37 @@ ITERATIONS = (40, 80, 160, 320)
 TOP = (2, 3, 5, 7, 10)
 SHARES = (0.1, 0.3, 1.0)
 """Parts of the amount of synthetic images from which the paper says that accuracy no longer rises."""
-WHOLE = (0.0, 102.0)
 FOUR = ("mnist", "fmnist", "cifar10", "cifar100")
 
 
-def figure_5(material: Material) -> Sequence[Panel]:
-    """Return a panel for each operation or setting of the annotation, and what beta proves."""
-    bounding = [
-        Series(name, tuple(Point(beta, Ours(cell("dpsd", "mnist", 10.0, beta=beta, **how))) for beta in BETAS), slot)
-        for slot, (name, how) in enumerate([("normalised", {}), ("clipped", {"bounding": "clip"})])
-    ]
-    proven = tuple(Point(beta, Ours(cell("dpsd", "mnist", 10.0, beta=beta), "proven")) for beta in BETAS)
-    by_accounting = tuple(Point(beta, _proven_at(beta)) for beta in BETAS)
-    claimed = tuple(Point(beta, Ours(cell("dpsd", "mnist", 10.0, beta=beta), "claimed")) for beta in BETAS)
+def _figure_5(material: Material) -> Sequence[Panel]:
+    def betas(**settings: Any) -> list[tuple[float, WantedCell]]:
+        return [(beta, cell("dpsd", "mnist", 10.0, beta=beta, **settings)) for beta in BETAS]
+
+    bounding = (curve("normalised", 0, betas()), curve("clipped", 1, betas(bounding="clip")))
+    costs = (
+        curve("proven", 0, betas(), measure="proven"),
+        curve("claimed", 1, betas(), measure="claimed"),
+        curve("by accounting, T 200", 6, [(beta, _proven_at(beta)) for beta in BETAS], "formula", dashed=True),
+    )
     sigmas = [
-        _share(dataset, slot, [(s, cell("dpsd", dataset, 10.0, sigma=s, calibrate="printed")) for s in SIGMAS])
-        for slot, dataset in enumerate(TWO)
+        curve(NAMES[d], slot, [(s, cell("dpsd", d, 10.0, sigma=s, calibrate="printed")) for s in SIGMAS])
+        for slot, d in enumerate(TWO)
     ]
     rounds = [
-        _share(dataset, slot, [(float(n), cell("dpsd-label", dataset, 10.0, iterations=n)) for n in ITERATIONS])
-        for slot, dataset in enumerate(FOUR)
+        curve(NAMES[d], slot, [(float(n), cell("dpsd-label", d, 10.0, iterations=n)) for n in ITERATIONS])
+        for slot, d in enumerate(FOUR)
     ]
     tops = [
-        Series(f"{NAMES[dataset]}, {name}", tuple(Point(k, Ours(cell(method, dataset, 10.0, k=k))) for k in TOP),
-               slot, dashed=method == "dpsd")
-        for slot, (dataset, method, name) in enumerate(
+        curve(f"{NAMES[d]}, {name}", slot, [(k, cell(method, d, 10.0, k=k)) for k in TOP], dashed=method == "dpsd")
+        for slot, (d, method, name) in enumerate(
             [("mnist", "dpsd-label", "L"), ("mnist", "dpsd", "D"), ("fmnist", "dpsd-label", "L")]
         )
-    ]  # fmt: skip
-    ticks = tuple(float(n) for n in ITERATIONS)
+    ]
+    ticks = tuple(map(float, ITERATIONS))
     return [
-        Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", tuple(bounding), x_scale="log", y_limits=WHOLE),
-        Panel("(b) what the same claims prove", "β", "ε",
-              (Series("proven", proven, 0), Series("claimed", claimed, 1),
-               Series("by accounting, T 200", by_accounting, 6, "formula", dashed=True)),
-              x_scale="log", y_scale="log"),
+        Panel("(a) bounding, D, claimed ε 10", "β", "accuracy (%)", bounding, x_scale="log", y_limits=WHOLE),
+        Panel("(b) what the same claims prove", "β", "ε", costs, x_scale="log", y_scale="log"),
         Panel("(c) noise scale, D", "σ", "accuracy (%)", tuple(sigmas), y_limits=WHOLE),
         Panel("(d) iterations, L, ε 10", "T", "accuracy (%)", tuple(rounds), x_scale="log", x_ticks=ticks,
               y_limits=WHOLE),
@@ -143,7 +126,7 @@ def figure_5(material: Material) -> Sequence[Panel]:
 
 
 def _proven_at(beta: float) -> float:
-    """Return what is proven where Theorem 1 claims 10: the paper's batch and iterations, ten classes, delta 1e-5."""
+    """Return the proven epsilon at a claim of 10: the paper's batch and iterations, ten classes, delta 1e-5."""
     from bench.privacy.accountants import proven
     from bench.privacy.claims import dpsd_events, dpsd_smallest_sigma
 
@@ -155,39 +138,17 @@ def _amounts(material: Material) -> list[Series]:
     series = []
     for slot, dataset in enumerate(FOUR):
         enough = material.one(table="fig 5", dataset=dataset, measure="records")
-        if enough is None:
-            continue
-        rounds = math.ceil(enough.value / 256)
-        cells = [
-            (amount / 1000, cell("dpsd-label", dataset, 10.0, amount=amount, iterations=rounds))
-            for amount in (round(share * enough.value) for share in SHARES)
-        ]
-        series.append(_share(dataset, slot, cells))
+        if enough is not None:
+            rounds = math.ceil(enough.value / 256)
+            amounts = [round(share * enough.value) for share in SHARES]
+            cells = [(n / 1000, cell("dpsd-label", dataset, 10.0, amount=n, iterations=rounds)) for n in amounts]
+            series.append(curve(NAMES[dataset], slot, cells))
     return series
 
 
-def shows_5(material: Material) -> Sequence[str]:
-    """Return what can be said of figure 5."""
-    return [
-        *_betas(material),
-        "The paper says that it trains these under label-sensitive protection; β and σ belong to the data-sensitive "
-        "one alone (D), so panels (a) to (c) are of that. (b) is ours: at an equal claim, what the same runs prove. "
-        "In (c) σ stays as printed (`calibrate=printed`), so each point claims less than 10.",
-        "The paper prints no number of this figure but the amounts of synthetic images from which accuracy no longer "
-        "rises; (f) goes up to them. CIFAR100 was out of reach where this was made.",
-        why_not(),
-    ]
-
-
-def _betas(material: Material) -> list[str]:
-    told = []
-    for beta in BETAS:
-        found = material.find(cell("dpsd", "mnist", 10.0, beta=beta))
-        if found is not None:
-            told.append(f"{beta:g}: {number_text(found.row.accuracy)}, proven {epsilon_text(found.row.proven, 'up')}")
-    if not told:
-        return []
-    return ["What ours shows. On MNIST at a claimed 10, accuracy by beta is " + "; ".join(told) + "."]
+def _found_5(material: Material) -> Mapping[str, str]:
+    found = [(beta, shown(material, cell("dpsd", "mnist", 10.0, beta=beta))) for beta in BETAS]
+    return {"found": "; ".join(f"{beta:g}: {text}" for beta, text in found if text)}
 
 
 # --- Figure 6: kinds of distillation ----------------------------------------------------------------------------------
@@ -195,29 +156,27 @@ def _betas(material: Material) -> list[str]:
 KINDS = (("KD", "plain"), ("DKD as printed (Eq. 2)", "decoupled"), ("DKD as its own paper has it", "dkd"))
 
 
-def figure_6(material: Material) -> Sequence[Panel]:
-    """Return the accuracy by the kind of distillation."""
+def _figure_6(material: Material) -> Sequence[Panel]:
     series = tuple(
-        Series(name, tuple(Point(NAMES[d], Ours(cell("dpsd", d, 10.0, distillation=kind))) for d in TWO), slot)
+        curve(name, slot, [(NAMES[d], cell("dpsd", d, 10.0, distillation=kind)) for d in TWO])
         for slot, (name, kind) in enumerate(KINDS)
     )
     return [Panel("claimed ε 10", "", "accuracy (%)", series, form="bars", y_limits=WHOLE)]
 
 
-def shows_6(material: Material) -> Sequence[str]:
-    """Return what can be said of figure 6."""
-    told = []
+def _found_6(material: Material) -> Mapping[str, str]:
+    found = []
     for dataset in TWO:
         plain, decoupled = (
             material.find(cell("dpsd", dataset, 10.0, distillation=kind)) for kind in ("plain", "decoupled")
         )
         if plain is not None and decoupled is not None:
-            told.append(f"{NAMES[dataset]} {decoupled.row.accuracy - plain.row.accuracy:+.2f} points")
-    found = ["What ours shows. DKD as printed against KD: " + ", ".join(told) + "."] if told else []
-    return [
-        *found,
-        "Eq. 2 divides each non-target probability by one minus itself, where the work that it cites divides by one "
-        "minus the target's; both are run. The paper prints no number of this figure, and not its epsilon: ours is "
-        "10.",
-        why_not(),
-    ]
+            found.append(f"{NAMES[dataset]} {decoupled.row.accuracy - plain.row.accuracy:+.2f} points")
+    return {"found": ", ".join(found)}
+
+
+ABLATIONS = (
+    TEXTS.figure("4", _figure_4, columns=1),
+    TEXTS.figure("5", _figure_5, _found_5, columns=3),
+    TEXTS.figure("6", _figure_6, _found_6),
+)

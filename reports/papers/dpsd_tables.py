@@ -10,11 +10,10 @@ from typing import Any
 
 from bench.results.record import Record
 from bench.results.text import epsilon_text
-from reports.papers.captions import note_lines, systems, verdict_lines
-from reports.papers.dpsd_ablations import NAMES, TERMS, why_not
+from reports.papers.dpsd_ablations import NAMES, TEXTS, TWO, shown
 from reports.papers.dpsd_figures import FIGURES
-from reports.papers.evidence import Cell, Check, Plain, Setting, as_preset, cell, proven_cell
-from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
+from reports.papers.evidence import Check, Plain, Setting, WantedCell, as_preset, cell, proven_cell
+from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
 from reports.reported.numbers import Reported
 
 IMAGES = ("mnist", "fmnist", "celeba-g", "celeba-h")
@@ -22,55 +21,62 @@ Place = tuple[str, float | None]
 """Data set and epsilon of a column."""
 
 
-def _at(numbers: Iterable[Reported], place: Place, measure: str = "accuracy") -> Reported | None:
+def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
     """Return the accuracy at a column; a system without privacy has one for all epsilons."""
     dataset, epsilon = place
     for number in numbers:
         there = epsilon is None or number.epsilon is None or number.epsilon in (epsilon, float("inf"))
-        if there and number.measure == measure and number.dataset == dataset:
+        if there and number.measure == "accuracy" and number.dataset == dataset:
             return number
     return None
 
 
-def _verdicts(numbers: Sequence[Reported]) -> str:
-    return "; ".join(dict.fromkeys(number.verdict.value for number in numbers))
+def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple[Entry, ...]]]:
+    """Return the numbers of each row that the paper prints, and its head: approach, unit, public data, verdict."""
+    rows: dict[str, list[Reported]] = {}
+    for number in material.printed(table=table):
+        rows.setdefault(number.row, []).append(number)
+    found: list[tuple[list[Reported], tuple[Entry, ...]]] = []
+    for label, numbers in rows.items():
+        verdicts = "; ".join(dict.fromkeys(number.verdict for number in numbers))
+        found.append((numbers, (label, numbers[0].unit, numbers[0].public_data, verdicts)))
+    return found
 
 
-def _printed_rows(material: Material, places: Sequence[Place], **wanted: Any) -> list[TableRow]:
-    """Return the rows that the paper prints: approach, unit, public data, verdict, and the columns."""
-    rows = []
-    for label, numbers in systems(material.printed(**wanted)):
-        first = numbers[0]
-        head: list[Entry] = [label, first.unit, first.public_data, _verdicts(numbers)]
-        rows.append(TableRow((*head, *(Theirs(_at(numbers, place)) for place in places))))
-    return rows
+def _printed_rows(material: Material, places: Sequence[Place], table: str) -> list[TableRow]:
+    """Return the rows that the paper prints, with its accuracies in the columns."""
+    return [
+        TableRow((*head, *(Theirs(_at(numbers, place)) for place in places)))
+        for numbers, head in _printed(material, table)
+    ]
+
+
+def _beside(material: Material, places: Sequence[Place], table: str, system: str = "DPSD") -> list[Reported | None]:
+    """Return the accuracies of `system` that stand beside ours."""
+    return [_at(material.printed(table=table, system=system), place) for place in places]
 
 
 def _ours(
-    label: str, unit: str, verdict: str, cells: Sequence[Cell], beside: Sequence[Reported | None] = (),
-    measure: str = "accuracy", *, public: str = "none", rule: bool = False,
+    label: str, unit: str, verdict: str, cells: Sequence[WantedCell], beside: Sequence[Reported | None] = (),
+    measure: str = "accuracy", *, rule: bool = False,
 ) -> TableRow:  # fmt: skip
     printed = beside or [None] * len(cells)
     entries = (Ours(one, measure, beside=number) for one, number in zip(cells, printed, strict=True))
-    return TableRow((label, unit, public, verdict, *entries), rule)
+    return TableRow((label, unit, "none", verdict, *entries), rule)
 
 
-def _claimed(method: str, places: Sequence[Place], **settings: Any) -> list[Cell]:
-    return [cell(method, dataset, epsilon, **settings) for dataset, epsilon in places]
+def _claimed(method: str, places: Sequence[Place]) -> list[WantedCell]:
+    return [cell(method, dataset, epsilon) for dataset, epsilon in places]
 
 
-def _proven(method: str, places: Sequence[Place], **settings: Any) -> list[Cell]:
-    return [proven_cell(method, dataset, epsilon or 0.0, **settings) for dataset, epsilon in places]
-
-
-def _dpsd_rows(material: Material, places: Sequence[Place], **wanted: Any) -> list[TableRow]:
-    """Return DPSD's rows of ours: at the claimed epsilon, what that proves, and repaired at the same epsilon proven."""
-    beside = [_at(material.printed(system="DPSD", **wanted), place) for place in places]
+def _dpsd_rows(places: Sequence[Place], beside: Sequence[Reported | None]) -> list[TableRow]:
+    """Return DPSD's rows of ours: at the claimed epsilon, its proven one, and repaired at the same epsilon proven."""
     claimed = _claimed("dpsd", places)
+    sound = [proven_cell("dpsd-sound", dataset, epsilon) for dataset, epsilon in places]
     return [
         _ours("DPSD here, ε claimed", "record", "proven > claimed", claimed, beside, rule=True),
         _ours("its proven ε", "record", "", claimed, measure="proven"),
-        _ours("DPSD-sound here, ε proven", "record", "sound", _proven("dpsd-sound", places)),
+        _ours("DPSD-sound here, ε proven", "record", "sound", sound),
     ]
 
 
@@ -85,68 +91,44 @@ _HEAD = ("approach", "unit", "public data", "verdict on ε")
 
 def columns(places: Sequence[Place]) -> tuple[str, ...]:
     """Return the columns of a table over `places`."""
-    told = (f"{NAMES[dataset]}" + ("" if epsilon is None else f", ε {epsilon:g}") for dataset, epsilon in places)
-    return (*_HEAD, *told)
+    return (*_HEAD, *(NAMES[dataset] + ("" if epsilon is None else f", ε {epsilon:g}") for dataset, epsilon in places))
 
 
 def _table_1(material: Material) -> Sequence[TableRow]:
-    baseline = [_at(material.printed(table="I", system="Baseline"), place) for place in TABLE_1]
-    dgd = [_at(material.printed(table="I", system="DGD"), place) for place in TABLE_1]
-    rows = _printed_rows(material, TABLE_1, table="I")
-    rows.append(
-        _ours("without privacy, here", "none", "no privacy", [cell("nonprivate", d) for d, _ in TABLE_1], baseline,
-              rule=True)
-    )  # fmt: skip
-    rows += _dpsd_rows(material, TABLE_1, table="I")
-    rows.append(_ours("DGD here, ε claimed", "record", "nothing is proven", _claimed("dgd", TABLE_1), dgd))
-    return rows
-
-
-def _shows_1(material: Material) -> Sequence[str]:
+    baseline, dgd = (_beside(material, TABLE_1, "I", system) for system in ("Baseline", "DGD"))
+    bare = [cell("nonprivate", dataset) for dataset, _ in TABLE_1]
     return [
-        *_at_equal_claim(material, TABLE_1),
-        why_not(),
-        "CelebA has so many records that delta is 1e-6 here by default; `--delta 1e-5` is the paper's.",
-        *note_lines(material, table="I"),
-        *verdict_lines(material, table="I"),
+        *_printed_rows(material, TABLE_1, "I"),
+        _ours("without privacy, here", "none", "no privacy", bare, baseline, rule=True),
+        *_dpsd_rows(TABLE_1, _beside(material, TABLE_1, "I")),
+        _ours("DGD here, ε claimed", "record", "nothing is proven", _claimed("dgd", TABLE_1), dgd),
     ]
 
 
-def _at_equal_claim(material: Material, places: Sequence[Place]) -> list[str]:
-    """Return what the three epsilons of DPSD and of its repaired variant are, where records have them."""
-    told = []
-    for dataset, epsilon in places:
-        found, sound = material.find(cell("dpsd", dataset, epsilon)), None
-        if found is None or epsilon is None:
-            continue
+def _found_1(material: Material) -> Mapping[str, str]:
+    """Return the three epsilons of DPSD and of its repaired variant, where records have them."""
+    found = []
+    for dataset, epsilon in TABLE_1:
+        one = material.find(cell("dpsd", dataset, epsilon))
         sound = material.find(proven_cell("dpsd-sound", dataset, epsilon))
+        if one is None:
+            continue
         text = (
-            f"{NAMES[dataset]}, ε {epsilon:g}: DPSD has {number_text(found.row.accuracy)} at claimed "
-            f"{epsilon_text(found.row.claimed)}, proven {epsilon_text(found.row.proven, 'up')}, audited "
-            f"{epsilon_text(found.row.audited, 'down')}"
+            f"{NAMES[dataset]}, ε {epsilon:g}: DPSD has {number_text(one.row.accuracy)} at claimed "
+            f"{epsilon_text(one.row.claimed)}, proven {epsilon_text(one.row.proven, 'up')}, audited "
+            f"{epsilon_text(one.row.audited, 'down')}"
         )
         if sound is not None:
             proven = epsilon_text(sound.row.proven, "up")
             text += f"; repaired, at proven {proven}, it has {number_text(sound.row.accuracy)}"
-        told.append(text)
-    return ["What ours shows. " + ". ".join(told) + "."] if told else []
+        found.append(text)
+    return {"found": ". ".join(found)}
 
 
 def _table_2(material: Material) -> Sequence[TableRow]:
     # The paper does not say which of the twelve sets of MedMNIST it means: its column is theirs, PathMNIST is ours.
-    printed: tuple[Place, ...] = tuple((d.partition("-")[0], e) for d, e in TABLE_2)
-    rows = _printed_rows(material, printed, table="II")
-    beside = [
-        None if dataset == "medmnist" else _at(material.printed(table="II", system="DPSD"), (dataset, epsilon))
-        for dataset, epsilon in printed
-    ]
-    claimed = _claimed("dpsd", TABLE_2)
-    return [
-        *rows,
-        _ours("DPSD here, ε claimed", "record", "proven > claimed", claimed, beside, rule=True),
-        _ours("its proven ε", "record", "", claimed, measure="proven"),
-        _ours("DPSD-sound here, ε proven", "record", "sound", _proven("dpsd-sound", TABLE_2)),
-    ]
+    printed: tuple[Place, ...] = tuple((dataset.partition("-")[0], epsilon) for dataset, epsilon in TABLE_2)
+    return [*_printed_rows(material, printed, "II"), *_dpsd_rows(TABLE_2, _beside(material, TABLE_2, "II"))]
 
 
 # --- Table III: implicit approaches -----------------------------------------------------------------------------------
@@ -156,39 +138,44 @@ BUDGETS_3 = ((1.0, 2.0), (2.0, 3.0))
 
 
 def _table_3(material: Material) -> Sequence[TableRow]:
+    places: tuple[Place, ...] = (("mnist", None), ("cifar10", None))
     rows = []
-    for label, numbers in systems(material.printed(table="III")):
-        entries: list[Entry] = [label, numbers[0].unit, numbers[0].public_data, _verdicts(numbers)]
-        for dataset in ("mnist", "cifar10"):
-            entries += [Theirs(_at(numbers, (dataset, None)), "epsilon", 1), Theirs(_at(numbers, (dataset, None)))]
-        rows.append(TableRow(tuple(entries)))
-    beside = [_at(material.printed(table="III", system="DPSD"), (dataset, None)) for dataset in ("mnist", "cifar10")]
-    mnist, cifar = cell("dpsd", "mnist", 1.0), cell("dpsd", "cifar10", 2.0)
+    for numbers, head in _printed(material, "III"):
+        each = (_at(numbers, place) for place in places)
+        rows.append(TableRow((*head, *(entry for n in each for entry in (Theirs(n, "epsilon", 1), Theirs(n))))))
+    dpsd = (cell("dpsd", "mnist", 1.0), cell("dpsd", "cifar10", 2.0))
+    sound = (proven_cell("dpsd-sound", "mnist", 1.0), proven_cell("dpsd-sound", "cifar10", 2.0))
     rows += [
-        _beside_3("DPSD here, ε claimed", "proven > claimed", mnist, cifar, beside, rule=True),
-        TableRow(("its proven ε", "record", "none", "", Ours(mnist, "proven"), "", Ours(cifar, "proven"), "")),
-        _beside_3("DPSD-sound here, ε proven", "sound", proven_cell("dpsd-sound", "mnist", 1.0),
-                  proven_cell("dpsd-sound", "cifar10", 2.0)),
-    ]  # fmt: skip
+        _beside_3("DPSD here, ε claimed", "proven > claimed", dpsd, _beside(material, places, "III"), rule=True),
+        _proven_3(dpsd),
+        _beside_3("DPSD-sound here, ε proven", "sound", sound),
+    ]
     for first, second in BUDGETS_3:
         dp_sgd = (cell("dp-sgd", "mnist", first), cell("dp-sgd", "cifar10", second, student="tanh_cnn_cifar"))
-        rows.append(_beside_3("DP-SGD here", "sound", *dp_sgd, rule=first == 1.0))
-        rows.append(
-            TableRow(
-                ("its proven ε", "record", "none", "", Ours(dp_sgd[0], "proven"), "", Ours(dp_sgd[1], "proven"), "")
-            )
-        )
+        rows += [_beside_3("DP-SGD here", "sound", dp_sgd, rule=first == 1.0), _proven_3(dp_sgd)]
     return rows
 
 
 def _beside_3(
-    label: str, verdict: str, mnist: Cell, cifar: Cell, beside: Sequence[Reported | None] = (None, None), *,
+    label: str, verdict: str, cells: Sequence[WantedCell], beside: Sequence[Reported | None] = (None, None), *,
     rule: bool = False,
 ) -> TableRow:  # fmt: skip
-    entries: list[Entry] = []
-    for one, number in zip((mnist, cifar), beside, strict=True):
-        entries += [f"{one.epsilon:.1f}", Ours(one, beside=number)]
-    return TableRow((label, "record", "none", verdict, *entries), rule)
+    pairs = ((f"{one.epsilon:.1f}", Ours(one, beside=number)) for one, number in zip(cells, beside, strict=True))
+    return TableRow((label, "record", "none", verdict, *(entry for pair in pairs for entry in pair)), rule)
+
+
+def _proven_3(cells: Sequence[WantedCell]) -> TableRow:
+    pairs = ((Ours(one, "proven"), "") for one in cells)
+    return TableRow(("its proven ε", "record", "none", "", *(entry for pair in pairs for entry in pair)))
+
+
+def _found_3(material: Material) -> Mapping[str, str]:
+    found = []
+    for epsilon in (1.0, 2.0):
+        text = shown(material, cell("dp-sgd", "mnist", epsilon), f" on MNIST at claimed ε {epsilon:g} and proven ")
+        found += [f"DP-SGD with a tanh net has {text}"] if text else []
+    text = shown(material, cell("dpsd", "mnist", 1.0), " at claimed ε 1, proven ")
+    return {"found": ". ".join([*found, *([f"DPSD has {text}"] if text else [])])}
 
 
 # --- Table IV: label-sensitive ----------------------------------------------------------------------------------------
@@ -200,28 +187,22 @@ TABLE_4: tuple[Place, ...] = (
 
 def _table_4(material: Material) -> Sequence[TableRow]:
     rows = []
-    for label, numbers in systems(material.printed(table="IV")):
-        unknown = [number_text(number.value) for number in numbers if number.dataset not in IMAGES]
-        head: list[Entry] = [label, numbers[0].unit, numbers[0].public_data, _verdicts(numbers)]
-        rows.append(
-            TableRow((*head, *(Theirs(_at(numbers, place)) for place in TABLE_4), ", ".join(unknown) or "–"))
-        )  # fmt: skip
-    beside = [_at(material.printed(table="IV", system="DPSD(L)"), place) for place in TABLE_4]
+    for numbers, head in _printed(material, "IV"):
+        unknown = ", ".join(number_text(number.value) for number in numbers if number.dataset not in IMAGES)
+        rows.append(TableRow((*head, *(Theirs(_at(numbers, place)) for place in TABLE_4), unknown or "–")))
     cells = _claimed("dpsd-label", TABLE_4)
+    label, beside = "DPSD(L) here, ε of a query's label", _beside(material, TABLE_4, "IV", "DPSD(L)")
     ours = [
-        _ours(
-            "DPSD(L) here, ε of a query's label", "query-label", "sound for a query's label", cells, beside, rule=True
-        ),
+        _ours(label, "query-label", "sound for a query's label", cells, beside, rule=True),
         _ours("its proven ε", "query-label", "", cells, measure="proven"),
     ]
     rows += [TableRow((*row.entries, "–"), row.rule) for row in ours]
     levels = [_record_level(material, one) for one in cells]
-    rows.append(TableRow(("ε of a training record there", "record", "none", "", *levels, "–"), rule=True))
-    return rows
+    return [*rows, TableRow(("ε of a training record there", "record", "none", "", *levels, "–"), rule=True)]
 
 
-def _record_level(material: Material, wanted: Cell) -> str:
-    """Return what follows for one training record from the answers to all queries."""
+def _record_level(material: Material, wanted: WantedCell) -> str:
+    """Return the epsilon of one training record, from the answers to all queries."""
     found = material.find(wanted)
     if found is None:
         return "not run"
@@ -235,37 +216,62 @@ TABLE_5: tuple[Place, ...] = tuple((dataset, None) for dataset in ("mnist", "fmn
 
 
 def _table_5(material: Material) -> Sequence[TableRow]:
-    printed = material.printed(table="V", system="FedDPSD")
     cells = [cell("fed-dpsd", dataset, 10.0) for dataset, _ in TABLE_5]
+    beside = _beside(material, TABLE_5, "V", "FedDPSD")
     return [
-        *_printed_rows(material, TABLE_5, table="V"),
-        _ours("FedDPSD here, ε 10 claimed", "client", "proven > claimed", cells, [_at(printed, p) for p in TABLE_5],
-              rule=True),
+        *_printed_rows(material, TABLE_5, "V"),
+        _ours("FedDPSD here, ε 10 claimed", "client", "proven > claimed", cells, beside, rule=True),
         _ours("its proven ε", "client", "", cells, measure="proven"),
-    ]  # fmt: skip
+    ]
 
 
-def without(method: str, dataset: str, change: Mapping[str, Setting]) -> Cell:
-    """Return the cell at epsilon 10 with the loss terms that `change` says."""
-    return Cell(method, dataset, 10.0, settings=tuple(change.items()))
+TERMS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("", {}),
+    ("without CE", {"one_hot_loss": False}),
+    ("without IE", {"entropy_loss": False}),
+    ("without NORM", {"activation_loss": False}),
+)
+"""What table VI leaves out of Eq. 8: the reported number's setting, and the settings of ours."""
+SYSTEMS_6 = (("DPSD", "dpsd"), ("DPSD(L)", "dpsd-label"))
+
+
+def _term(material: Material, system: str, dataset: str, setting: str) -> Reported | None:
+    return material.one(table="VI", dataset=dataset, system=system, setting=setting)
 
 
 def _table_6(material: Material) -> Sequence[TableRow]:
     rows = []
-    for dataset in ("mnist", "fmnist"):
-        for number, (setting, change) in enumerate(TERMS):
-            marks = ["yes" if f"without {term}" != setting else "–" for term in ("CE", "IE", "NORM")]
-            entries: list[Entry] = [NAMES[dataset], *marks]
-            for system, method in (("DPSD", "dpsd"), ("DPSD(L)", "dpsd-label")):
-                theirs = material.one(table="VI", dataset=dataset, system=system, setting=setting)
-                entries += [Theirs(theirs), Ours(without(method, dataset, change), beside=theirs)]
-            rows.append(TableRow(tuple(entries), rule=number == 0))
+    for dataset in TWO:
+        for setting, change in TERMS:
+            entries: list[Entry] = [NAMES[dataset]]
+            entries += ["yes" if f"without {term}" != setting else "–" for term in ("CE", "IE", "NORM")]
+            for system, method in SYSTEMS_6:
+                theirs = _term(material, system, dataset, setting)
+                entries += [Theirs(theirs), Ours(cell(method, dataset, 10.0, **change), beside=theirs)]
+            rows.append(TableRow(tuple(entries), rule=not setting))
     return rows
+
+
+def _found_6(material: Material) -> Mapping[str, str]:
+    """Return the worth of each term here, beside its worth in the paper."""
+    lines = []
+    for dataset in TWO:
+        for system, method in SYSTEMS_6:
+            whole, printed = material.find(cell(method, dataset, 10.0)), _term(material, system, dataset, "")
+            for setting, change in TERMS[1:]:
+                found = material.find(cell(method, dataset, 10.0, **change))
+                theirs = _term(material, system, dataset, setting)
+                if whole and found and printed and theirs:
+                    lines.append(
+                        f"{NAMES[dataset]}, {system}, {setting}: {found.row.accuracy - whole.row.accuracy:+.2f} points "
+                        f"here, {theirs.value - printed.value:+.2f} in the paper"
+                    )
+    return {"found": "; ".join(lines)}
 
 
 # --- The paper --------------------------------------------------------------------------------------------------------
 
-_QUICK: dict[str, Any] = {"beta": 1e-4, "iterations": 300, "random_share": 0.75, "teacher": "small_cnn"}
+_QUICK: dict[str, Setting] = {"beta": 1e-4, "iterations": 300, "random_share": 0.75, "teacher": "small_cnn"}
 _CLASSES = {"celeba-g": 2, "celeba-h": 3, "covidx": 3, "cifar100": 100, "imagenet": 1000, "medmnist-pathmnist": 9}
 _ABLATED = (
     "iterations", "k", "amount", "one_hot_loss", "entropy_loss", "activation_loss", "generator_loss", "train_latents",
@@ -274,7 +280,7 @@ _ABLATED = (
 _DATA_SENSITIVE = ("beta", "sigma", "calibrate", "distillation", "non_target_weight", "bounding", "stability", "eq3")
 
 
-def _usual(fields: Iterable[str], quick: dict[str, Any]) -> dict[str, Check]:
+def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Check]:
     """Return that each field must be as the preset has it; `tiny` is never drawn from beside others."""
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
@@ -289,139 +295,22 @@ def _all_classes(record: Record) -> bool:
 PLAIN: Plain = {
     "dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "dpsd-t": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
-    "fed-dpsd": _usual(
-        (*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200}
-    ),
+    "fed-dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200}),
     "dpsd-label": {**_usual((*_ABLATED, "outside"), _QUICK), "k": _all_classes},
     "dpsd-sound": _usual(("answer", "rounds", "random_share", "distillation", "k", "teacher", "student"), {}),
     "nonprivate": {"records": as_preset("records")},
-}  # fmt: skip
+}
 
+_COLUMNS_2 = ("MedMNIST, ε 1", "MedMNIST, ε 10", "COVIDx, ε 1", "COVIDx, ε 10")
+_COLUMNS_3 = ("MNIST: ε", "MNIST", "CIFAR10: ε", "CIFAR10")
+_COLUMNS_6 = ("data set", "CE", "IE", "NORM", "D, printed", "D here", "L, printed", "L here")
 TABLES = (
-    TableSpec(
-        "I",
-        "Twelve explicit data-sensitive approaches and DPSD: test accuracy in % at delta 1e-5.",
-        "DPSD is the most accurate at both epsilons on all four data sets, close to its teacher even at ε 1 on MNIST, "
-        "and needs no private data while it trains.",
-        columns(TABLE_1),
-        _table_1,
-        _shows_1,
-    ),
-    TableSpec(
-        "II",
-        "Medical images, data-sensitive: test accuracy in % at delta 1e-5.",
-        "DPSD is ahead of DataLens and DPDFD on MedMNIST and COVIDx at both epsilons.",
-        ("approach", "unit", "public data", "verdict on ε", "MedMNIST, ε 1", "MedMNIST, ε 10", "COVIDx, ε 1",
-         "COVIDx, ε 10"),
-        _table_2,
-        lambda material: [
-            "The paper does not say which of MedMNIST's twelve sets it uses. Ours is PathMNIST (colour, nine "
-            "classes), so no difference to the printed number is taken.",
-            "COVIDx may not be handed on, and MedMNIST was out of reach where this was made: both go into the folder "
-            "that `bench data list` names.",
-            why_not(),
-            *note_lines(material, table="II"),
-            *verdict_lines(material, table="II"),
-        ],
-    ),
-    TableSpec(
-        "III",
-        "Five implicit approaches, which train the model itself with noise, and DPSD: test accuracy in %.",
-        "DPSD has the highest accuracy at the lowest epsilon on MNIST and CIFAR10.",
-        (*_HEAD, "MNIST: ε", "MNIST", "CIFAR10: ε", "CIFAR10"),
-        _table_3,
-        lambda material: [
-            *_implicit(material),
-            why_not(),
-            *note_lines(material, table="III"),
-            *verdict_lines(material, table="III"),
-        ],
-    ),
-    TableSpec(
-        "IV",
-        "Label-sensitive approaches: test accuracy in %, by the epsilon of a label. No row is ranked against another "
-        "unit.",
-        "DPSD is the most accurate at every epsilon, without the private images.",
-        (*columns(TABLE_4), "column not known"),
-        _table_4,
-        lambda material: [
-            "The units differ. The four approaches protect the label of a training record; Theorem 2 speaks of the "
-            "label that the teacher gives to one synthetic query. A training record can change the teacher and so all "
-            "answers: what all of them together give away of a record is the last row.",
-            "Eq. 5 as printed draws an answer from all classes where the label is in the student's set, and from the "
-            "set where it is not: an answer outside of the set tells which, and no epsilon holds. Ours draws from the "
-            "set in both cases (`--set outside=printed` is the letter of it).",
-            *note_lines(material, table="IV"),
-            *verdict_lines(material, table="IV"),
-        ],
-    ),
-    TableSpec(
-        "V",
-        "Federated learning, five clients, Dirichlet 0.5: test accuracy in %.",
-        "FedDPSD at ε 10 is more accurate than five federated approaches without privacy on all but MNIST, and by far "
-        "on ImageNet.",
-        columns(TABLE_5),
-        _table_5,
-        lambda material: [
-            "The unit is a client. What is claimed for Algorithm 2 is Theorem 1, the bound for one teacher.",
-            why_not(),
-            *note_lines(material, table="V"),
-            *verdict_lines(material, table="V"),
-        ],
-    ),
-    TableSpec(
-        "VI",
-        "Loss terms of the generator (Eq. 8) at ε 10: test accuracy in %. D: data-sensitive, L: label-sensitive.",
-        "Every term helps; for D the information entropy is the most important, for L the norm of the activations.",
-        ("data set", "CE", "IE", "NORM", "D, printed", "D here", "L, printed", "L here"),
-        _table_6,
-        lambda material: [
-            *_terms(material),
-            "D and L have different units (a record, the label of a query) and are not compared with each other.",
-            *note_lines(material, table="VI"),
-            "Our quick preset takes three quarters of each batch from random processes, without which the student "
-            "learns next to nothing from its own generator; so the generator's loss can matter less here than in the "
-            "paper.",
-        ],
-    ),
-)  # fmt: skip
+    TEXTS.table("I", columns(TABLE_1), _table_1, _found_1),
+    TEXTS.table("II", (*_HEAD, *_COLUMNS_2), _table_2),
+    TEXTS.table("III", (*_HEAD, *_COLUMNS_3), _table_3, _found_3),
+    TEXTS.table("IV", (*columns(TABLE_4), "column not known"), _table_4),
+    TEXTS.table("V", columns(TABLE_5), _table_5),
+    TEXTS.table("VI", _COLUMNS_6, _table_6, _found_6),
+)
 
-
-def _implicit(material: Material) -> list[str]:
-    told = []
-    for epsilon in (1.0, 2.0):
-        found = material.find(cell("dp-sgd", "mnist", epsilon))
-        if found is not None:
-            told.append(
-                f"DP-SGD with a tanh net has {number_text(found.row.accuracy)} on MNIST at claimed ε {epsilon:g} and "
-                f"proven {epsilon_text(found.row.proven, 'up')}"
-            )
-    dpsd = material.find(cell("dpsd", "mnist", 1.0))
-    if dpsd is not None:
-        told.append(
-            f"DPSD has {number_text(dpsd.row.accuracy)} at claimed ε 1, proven {epsilon_text(dpsd.row.proven, 'up')}"
-        )
-    return ["What ours shows. " + ". ".join(told) + "."] if told else []
-
-
-def _terms(material: Material) -> list[str]:
-    """Return what each term is worth here, beside what it is worth in the paper."""
-    told = []
-    for dataset in ("mnist", "fmnist"):
-        for method, system in (("dpsd", "DPSD"), ("dpsd-label", "DPSD(L)")):
-            whole = material.find(cell(method, dataset, 10.0))
-            printed = material.one(table="VI", dataset=dataset, system=system, setting="")
-            for setting, change in TERMS[1:]:
-                found = material.find(without(method, dataset, change))
-                theirs = material.one(table="VI", dataset=dataset, system=system, setting=setting)
-                if whole and found and printed and theirs:
-                    told.append(
-                        f"{NAMES[dataset]}, {system}, {setting}: {found.row.accuracy - whole.row.accuracy:+.2f} points "
-                        f"here, {theirs.value - printed.value:+.2f} in the paper"
-                    )
-    return ["What ours shows. " + "; ".join(told) + "."] if told else []
-
-
-PAPER = Paper(
-    "dpsd", "DPSD (Liu et al., model transcription)", tables=TABLES, figures=FIGURES, plain=PLAIN,
-)  # fmt: skip
+PAPER = Paper("dpsd", "DPSD (Liu et al., model transcription)", tables=TABLES, figures=FIGURES, plain=PLAIN)

@@ -48,7 +48,7 @@ _PRESETS = ("tiny", "quick", "paper")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class WantedCell:
     """What a number of ours has to be of: one cell of a grid, over seeds.
 
     `settings` must hold in the record's config; what it leaves open is as the preset has it (and, for the fields that
@@ -78,11 +78,15 @@ class Cell:
     @property
     def command(self) -> str:
         """Return the command that makes the cell's records; empty where none does."""
+        return self.command_at([] if self.epsilon is None else [self.epsilon])
+
+    def command_at(self, epsilons: Sequence[float]) -> str:
+        """Return the command that makes the cell's records at several epsilons."""
         if self.cannot:
             return ""
         words = ["--methods", self.method, "--datasets", self.dataset]
-        if self.epsilon is not None:
-            words += ["--eps", f"{self.epsilon:g}"]
+        if epsilons:
+            words += ["--eps", ",".join(f"{epsilon:g}" for epsilon in epsilons)]
         words += ["--seeds", ",".join(map(str, self.seeds))]
         if self.basis is not Basis.CLAIMED:
             words += ["--basis", self.basis.value]
@@ -95,14 +99,16 @@ class Cell:
         return "python -m bench run " + " ".join(map(shlex.quote, words))
 
 
-def cell(method: str, dataset: str, epsilon: float | None = None, *, cannot: str = "", **settings: Setting) -> Cell:
+def cell(
+    method: str, dataset: str, epsilon: float | None = None, *, preset: str = "", cannot: str = "", **settings: Setting
+) -> WantedCell:
     """Return the cell of `method` on `dataset` at a claimed `epsilon` with these settings."""
-    return Cell(method, dataset, epsilon, settings=tuple(settings.items()), cannot=cannot)
+    return WantedCell(method, dataset, epsilon, settings=tuple(settings.items()), preset=preset, cannot=cannot)
 
 
-def proven_cell(method: str, dataset: str, epsilon: float, **settings: Setting) -> Cell:
-    """Return the cell of `method` on `dataset` at a proven `epsilon` with these settings."""
-    return Cell(method, dataset, epsilon, Basis.PROVEN, tuple(settings.items()))
+def proven_cell(method: str, dataset: str, epsilon: float | None) -> WantedCell:
+    """Return the cell of `method` on `dataset` at a proven `epsilon`."""
+    return WantedCell(method, dataset, epsilon, Basis.PROVEN)
 
 
 def _text(value: Setting) -> str:
@@ -126,29 +132,26 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
         None if record.queries is None or record.queries.label_accuracy is None else 100 * record.queries.label_accuracy
     ),
     "queries": lambda record: None if record.queries is None else float(record.queries.asked),
-    "answered": lambda record: None if record.queries is None else float(record.queries.answered),
-    "seconds": lambda record: record.provenance.wall_seconds,
     "private": lambda record: float(record.private_records),
     "public": lambda record: float(record.public_records),
     "test": lambda record: None if record.utility is None else float(record.utility.test_records),
 }
-"""What a record tells of itself: accuracy and right labels in %, numbers of queries and of records, seconds."""
-COUNTS = ("queries", "answered", "private", "public", "test")
+"""Measures of one record: accuracy and right labels in %, numbers of queries and of records."""
+COUNTS = ("queries", "private", "public", "test")
 """Measures that count: of them a spread over seeds is shown only where there is one."""
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
     "audited": lambda row: row.audited,
-    "drop": lambda row: row.drop,
 }
-"""What only a row of the board tells: the three epsilons (the worst over its seeds) and the drop in points."""
+"""Measures of a row of the board: the three epsilons, the worst over its seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """The records that answer a cell, ordered by seed, and their row of the board."""
 
-    cell: Cell
+    cell: WantedCell
     records: tuple[Record, ...]
     row: BoardRow
 
@@ -196,7 +199,7 @@ class Evidence:
         groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
         for row in build_board(good, self.audits).rows:
             members = tuple(by_key[key] for key in row.keys)
-            asked = Cell(row.method, row.dataset, row.asked, Basis(row.basis))
+            asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
             groups[row.method, row.dataset].append(Found(asked, members, row))
         failed: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for record in good:
@@ -204,7 +207,7 @@ class Evidence:
                 failed[record.method, record.dataset].append(record)
         self._groups, self._failed = dict(groups), dict(failed)
 
-    def find(self, wanted: Cell, plain: Plain | None = None) -> Found | None:
+    def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
         """Return the row that answers `wanted`; None where there is none.
 
         Of several: the paper's preset first, then usual settings, most seeds, and the fewest changes.
@@ -230,7 +233,7 @@ class Evidence:
         )
         return Found(wanted, best.records, best.row)
 
-    def failure(self, wanted: Cell, plain: Plain | None = None) -> str:
+    def failure(self, wanted: WantedCell, plain: Plain | None = None) -> str:
         """Return why the cell's run failed, where it was tried; else nothing."""
         usual = (plain or {}).get(wanted.method, {})
         for record in self._failed.get((wanted.method, wanted.dataset), []):
@@ -257,7 +260,7 @@ def as_preset(name: str, **values: Setting) -> Check:
     return usual
 
 
-def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
+def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
     """Return whether `record` is one of the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
@@ -289,7 +292,7 @@ def answers(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | 
 
 
 def _usual(
-    record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
+    record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
 ) -> Iterator[tuple[str, Setting]]:
     """Return the settings that `wanted` leaves open with the values that they should have in the record's preset."""
     asked = dict(wanted.settings)
@@ -301,7 +304,7 @@ def _usual(
             yield name, value
 
 
-def _as_usual(record: Record, wanted: Cell, plain: Mapping[str, Setting | Usual | Check]) -> int:
+def _as_usual(record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check]) -> int:
     """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
     return sum(_same(record.config.get(name), value) for name, value in _usual(record, wanted, plain, calibrated=True))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.papers.evidence import Value
-from reports.papers.spec import FigureSpec, Material, Ours, Panel, Picture, PicturePanel, Point, Series, Theirs
+from reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, Picture, PicturePanel, Series, Theirs
 from reports.papers.style import (
     COLOURS,
     GREY,
@@ -66,7 +66,7 @@ def _legend_lines(panel: Panel | PicturePanel) -> int:
     return math.ceil((len(panel.series) + 1) / _legend_columns(panel))
 
 
-def _x_of(point: Point, material: Material) -> float | str | None:
+def _x_of(point: PaperPoint, material: Material) -> float | str | None:
     if isinstance(point.x, Ours):
         value = material.value(point.x)
         return None if value is None else value.mean
@@ -281,7 +281,7 @@ def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> li
     return rows
 
 
-def _point_row(point: Point, material: Material) -> tuple[object, ...]:
+def _point_row(point: PaperPoint, material: Material) -> tuple[object, ...]:
     value, entry = material.value(point.y), point.y
     found = None if isinstance(entry, float | int | Theirs) else material.find(entry.cell)
     missing = material.missing(entry)

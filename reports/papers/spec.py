@@ -13,13 +13,13 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from bench.core.errors import BenchError, UnknownNameError
-from reports.papers.evidence import Cell, Evidence, Found, Plain, Value
+from reports.papers.evidence import Evidence, Found, Plain, Value, WantedCell
 from reports.reported.numbers import Reported
 
 
@@ -44,7 +44,7 @@ class Theirs:
 class Ours:
     """A number from the records of `cell`; `measure` is one of ``evidence``, `beside` what is printed."""
 
-    cell: Cell
+    cell: WantedCell
     measure: str = "accuracy"
     digits: int = 2
     beside: Reported | None = None
@@ -54,17 +54,12 @@ class Ours:
 class Attacked:
     """A number from an attack on the students of `cell`: a metric of the target in `role`, times `scale`."""
 
-    cell: Cell
+    cell: WantedCell
     attack: str
     metric: str
     role: str = "student"
     scale: float = 100.0
     digits: int = 1
-
-    @property
-    def command(self) -> str:
-        """Return the command that makes it once the student is there."""
-        return f"python -m bench attack --attacks {self.attack} --methods {self.cell.method}"
 
 
 Entry = str | float | Theirs | Ours | Attacked
@@ -79,7 +74,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PaperPoint:
     """A point of a series; `x` is a number, or the name of a category."""
 
     x: float | str | Ours
@@ -94,10 +89,32 @@ class Series:
     """
 
     label: str
-    points: tuple[Point, ...]
+    points: tuple[PaperPoint, ...]
     slot: int
     whose: Literal["ours", "theirs", "formula"] = "ours"
     dashed: bool = False
+
+
+Plotted = float | WantedCell | Reported | Theirs | Attacked | None
+
+
+def curve(
+    label: str,
+    slot: int,
+    points: Iterable[tuple[float | str | Ours, Plotted]],
+    whose: Literal["ours", "theirs", "formula"] = "ours",
+    *,
+    measure: str = "accuracy",
+    dashed: bool = False,
+) -> Series:
+    """Return a series of pairs (x, y): a cell stands for its `measure`, a reported number for itself."""
+
+    def entry(y: Plotted) -> float | Theirs | Ours | Attacked:
+        if isinstance(y, WantedCell):
+            return Ours(y, measure)
+        return Theirs(y) if y is None or isinstance(y, Reported) else y
+
+    return Series(label, tuple(PaperPoint(x, entry(y)) for x, y in points), slot, whose, dashed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,7 @@ class Picture:
     """
 
     title: str
-    cell: Cell
+    cell: WantedCell
     attack: str = ""
     crop: tuple[float, float, float, float] | None = None
     square: bool = False
@@ -149,7 +166,7 @@ class TableSpec:
     title: str
     says: str
     columns: tuple[str, ...]
-    rows: Callable[[Material], Sequence[TableRow]]
+    rows: Rows
     shows: Callable[[Material], Sequence[str]] = lambda material: ()
     """Sentences on what ours shows, besides the comparison that every caption has."""
 
@@ -161,7 +178,7 @@ class FigureSpec:
     number: str
     title: str
     says: str
-    panels: Callable[[Material], Sequence[Panel | PicturePanel]]
+    panels: Panels
     shows: Callable[[Material], Sequence[str]] = lambda material: ()
     columns: int = 0
     """Panels in a row; 0: all."""
@@ -172,11 +189,13 @@ class FigureSpec:
 
 
 Spec = TableSpec | FigureSpec
+Rows = Callable[["Material"], Sequence[TableRow]]
+Panels = Callable[["Material"], Sequence[Panel | PicturePanel]]
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's tables and figures. `plain` has the settings that its ablations change; see :class:`Cell`."""
+    """A paper's tables and figures. `plain` has the settings that its ablations change; see :class:`WantedCell`."""
 
     name: str
     title: str
@@ -187,11 +206,25 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A cell without records: why, and the commands that fill it (none where no command does)."""
+    """What has no record: why, in a few words and with details, and what fills it (nothing where no command does)."""
 
     label: str
-    why: str
-    commands: tuple[str, ...] = ()
+    short: str
+    detail: str = ""
+    run: WantedCell | None = None
+    """Cell that `bench run` makes."""
+    then: str = ""
+    """Command on the student of that cell: an attack or an audit."""
+
+    @property
+    def why(self) -> str:
+        """Return the whole reason."""
+        return f"{self.short}: {self.detail}" if self.detail else self.short
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Return the commands that fill it, in their order."""
+        return tuple(filter(None, (self.run.command if self.run is not None else "", self.then)))
 
 
 @dataclass(slots=True)
@@ -202,7 +235,7 @@ class Material:
     reported: Sequence[Reported]
     plain: Plain = field(default_factory=dict)
 
-    def find(self, cell: Cell) -> Found | None:
+    def find(self, cell: WantedCell) -> Found | None:
         """Return the records that answer `cell`."""
         return self.evidence.find(cell, self.plain)
 
@@ -279,37 +312,40 @@ class Material:
     def missing(self, entry: Entry | Picture) -> Missing | None:
         """Return what is missing for an entry; None where it is there or nothing of ours."""
         if isinstance(entry, Picture):
-            return None if self.picture(entry) is not None else self._missing_picture(entry)
+            return None if self.picture(entry) is not None else self._not_run(entry)
         if not isinstance(entry, Ours | Attacked) or self.value(entry) is not None:
             return None
-        cell = entry.cell
-        found = self.find(cell)
-        if isinstance(entry, Ours):
-            if found is None:
-                return self._not_run(cell)
-            return Missing(f"{cell.label}: {entry.measure}", _not_held(entry.measure), _fill(entry.measure, cell))
-        label = f"{entry.attack} on {cell.label}"
+        label = entry.cell.label
+        found = self.find(entry.cell)
         if found is None:
-            return Missing(label, "not run", (*self._not_run(cell).commands, entry.command))
-        if self.evidence.attacks_on(found, entry.attack):
-            return Missing(f"{label}: {entry.metric} of {entry.role}", "the attack's record does not hold it")
-        return Missing(label, "not run", (*filter(None, [cell.command]), entry.command))
+            return self._not_run(entry)
+        if isinstance(entry, Attacked):
+            if not self.evidence.attacks_on(found, entry.attack):
+                return self._not_run(entry)
+            what = f"{entry.attack} on {label}: {entry.metric} of {entry.role}"
+            return Missing(what, "the attack's record does not hold it")
+        if entry.measure == "audited":
+            audit = f"python -m bench audit --methods {entry.cell.method}"
+            return Missing(f"{label}: audited", "not audited", then=audit)
+        return Missing(f"{label}: {entry.measure}", f"the records do not hold the measure {entry.measure!r}")
 
-    def _not_run(self, cell: Cell) -> Missing:
-        if cell.cannot:
-            return Missing(cell.label, cell.cannot)
-        failed = self.evidence.failure(cell, self.plain)
-        return Missing(cell.label, f"failed: {failed}" if failed else "not run", (cell.command,))
-
-    def _missing_picture(self, picture: Picture) -> Missing:
-        what = f"picture of {picture.attack} on " if picture.attack else "picture of "
-        commands = [picture.cell.command] if picture.cell.command else []
-        if picture.attack:
-            commands.append(Attacked(picture.cell, picture.attack, "").command)
-        if picture.cell.cannot or self.find(picture.cell) is None:
-            return Missing(what + picture.cell.label, picture.cell.cannot or "not run", tuple(commands))
-        why = "the file is not beside its record; give the run directory that has it with --runs"
-        return Missing(what + picture.cell.label, why, tuple(commands))
+    def _not_run(self, entry: Ours | Attacked | Picture) -> Missing:
+        """Return that the cell of `entry`, its attack or its picture is missing, with what makes it."""
+        cell, label, attack = entry.cell, entry.cell.label, "" if isinstance(entry, Ours) else entry.attack
+        if attack:
+            label = f"{attack} on {label}"
+        if isinstance(entry, Picture):
+            label = f"picture of {label}"
+        run = None if cell.cannot else cell
+        then = f"python -m bench attack --attacks {attack} --methods {cell.method}" if attack else ""
+        if isinstance(entry, Picture) and not cell.cannot and self.find(cell) is not None:
+            why = "the file is not beside its record; give the run directory that has it with --runs"
+            return Missing(label, why, run=run, then=then)
+        if cell.cannot and not isinstance(entry, Attacked):
+            return Missing(label, cell.cannot, run=run, then=then)
+        if isinstance(entry, Ours) and (failed := self.evidence.failure(cell, self.plain)):
+            return Missing(label, "failed", failed, run=run)
+        return Missing(label, "not run", run=run, then=then)
 
 
 def _fits(number: Reported, name: str, value: Any) -> bool:
@@ -317,22 +353,6 @@ def _fits(number: Reported, name: str, value: Any) -> bool:
     if isinstance(held, float) and isinstance(value, int | float):
         return held == value or math.isclose(held, value, rel_tol=1e-9)
     return bool(held == value)
-
-
-def _not_held(measure: str) -> str:
-    if measure == "audited":
-        return "not audited"
-    if measure == "drop":
-        return "no baseline of the same data set, preset and backbone"
-    return f"the records do not hold the measure {measure!r}"
-
-
-def _fill(measure: str, cell: Cell) -> tuple[str, ...]:
-    if measure == "audited":
-        return (f"python -m bench audit --methods {cell.method}",)
-    if measure == "drop":
-        return (f"python -m bench run --methods nonprivate --datasets {cell.dataset} --seeds 0,1,2",)
-    return ()
 
 
 def number_text(value: float, digits: int = 2) -> str:

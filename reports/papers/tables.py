@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from bench.results.text import epsilon_text, md
 from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
 
-NOT_RUN = "not run"
 _EPSILONS = ("claimed", "proven", "audited")
 
 
@@ -24,7 +23,7 @@ def entry_text(entry: Entry, material: Material) -> str:
         return entry.text
     missing = material.missing(entry)
     if missing is not None:
-        return NOT_RUN if missing.why == "not run" else missing.why.partition(":")[0]
+        return missing.short
     value = material.value(entry)
     assert value is not None
     if isinstance(entry, Ours) and entry.measure in _EPSILONS:

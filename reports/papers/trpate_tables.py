@@ -5,12 +5,12 @@ What it found is in docs/transfer.md. :mod:`reports.papers.trpate_page` makes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from reports.papers.captions import note_lines, verdict_lines
-from reports.papers.evidence import Cell, Plain, as_preset
-from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, TableSpec, Theirs, number_text
-from reports.papers.trpate_figures import FIGURES, Settings, measured, plain_pate, said, transferred, why_lower
+from bench.results.text import epsilon_text
+from reports.papers.evidence import Plain, WantedCell, as_preset, cell
+from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
+from reports.papers.trpate_figures import FIGURES, TEXTS, Settings, measured, plain_pate, transferred
 from reports.reported.numbers import Reported
 
 # --- Table 1: splits --------------------------------------------------------------------------------------------------
@@ -45,33 +45,24 @@ QUERIES = (1000, 500, 200, 100)
 
 
 def _row(
-    material: Material, head: Sequence[Entry], table: str, setting: str, pate: Cell, trpate: Cell, *, rule: bool = False
-) -> TableRow:
-    def theirs(column: str) -> Reported | None:
-        return material.one(table=table, column=column, setting=setting)
-
-    epsilon, printed_pate, printed = theirs("epsilon"), theirs("PATE"), theirs("TrPATE")
-    return TableRow(
-        (
-            *head,
-            Theirs(epsilon, digits=2),
-            Ours(trpate, "claimed"),
-            Ours(trpate, "proven"),
-            Theirs(printed_pate),
-            Ours(pate, beside=printed_pate),
-            Theirs(printed),
-            Ours(trpate, beside=printed),
-            Ours(trpate, "labels", 1),
-        ),
-        rule,
+    material: Material, head: Sequence[Entry], table: str, setting: str, pate: WantedCell, trpate: WantedCell, *,
+    rule: bool = False,
+) -> TableRow:  # fmt: skip
+    epsilon, printed_pate, printed = (
+        material.one(table=table, column=column, setting=setting) for column in ("epsilon", "PATE", "TrPATE")
     )
+    entries = (
+        Theirs(epsilon), Ours(trpate, "claimed"), Ours(trpate, "proven"), Theirs(printed_pate),
+        Ours(pate, beside=printed_pate), Theirs(printed), Ours(trpate, beside=printed), Ours(trpate, "labels", 1),
+    )  # fmt: skip
+    return TableRow((*head, *entries), rule)
 
 
 _PARTS = ("ε, printed", "ε, Theorem 1", "ε, proven", "PATE, printed", "PATE here", "TrPATE, printed", "TrPATE here",
           "labels right (%)")  # fmt: skip
 
 
-def _baseline(material: Material, head: Sequence[Entry], theirs: Reported | None, one: Cell) -> TableRow:
+def _baseline(material: Material, head: Sequence[Entry], theirs: Reported | None, one: WantedCell) -> TableRow:
     """Return the row of the baseline without privacy."""
     return TableRow((*head, "∞", "∞", "∞", "–", "–", Theirs(theirs), Ours(one, beside=theirs), "–"), rule=True)
 
@@ -91,8 +82,8 @@ def _table_2(material: Material) -> Sequence[TableRow]:
     return [*rows, _baseline(material, ("no privacy",), _first(material, "2"), BASELINE_2)]
 
 
-BASELINE_2 = Cell("nonprivate-transfer", "cifar10", preset="paper")
-BASELINE_4 = Cell("nonprivate-transfer", "movie-review", preset="paper")
+BASELINE_2 = cell("nonprivate-transfer", "cifar10", preset="paper")
+BASELINE_4 = cell("nonprivate-transfer", "movie-review", preset="paper")
 _TRAINED_HERE: Settings = {"backbone": "resnet50", "weights": "source:imagenet", "source_epochs": 90.0}
 IMAGENETS: tuple[tuple[str, Settings], ...] = (
     ("ImageNet1x", {}),
@@ -111,7 +102,7 @@ def _table_3(material: Material) -> Sequence[TableRow]:
                 _row(material, head, "3", f"{q} queries, {source}", plain_pate("stl10", 0.05, q), trpate,
                      rule=number == 0)
             )  # fmt: skip
-    scratch = Cell("nonprivate", "stl10", settings=(("student", "resnet50"),))
+    scratch = cell("nonprivate", "stl10", student="resnet50")
     return [*rows, _baseline(material, ("no privacy", "from scratch"), _first(material, "3"), scratch)]
 
 
@@ -147,86 +138,48 @@ def _table_5(material: Material) -> Sequence[TableRow]:
     return _text_table(material, "5", "naive Bayes")
 
 
-def _shows_2(material: Material) -> Sequence[str]:
+def _lower(material: Material, method: str, dataset: str) -> dict[str, str]:
+    """Return Theorem 1's epsilon of 1,000 queries and the proven one."""
+    found = material.find(transferred(method, dataset, 0.05, 1000))
+    if found is None:
+        return {"claimed": "", "proven": ""}
+    return {"claimed": epsilon_text(found.row.claimed), "proven": epsilon_text(found.row.proven, "up")}
+
+
+def _found_2(material: Material) -> Mapping[str, str]:
     gaps = []
     for q in QUERIES_2:
         here = measured(material, transferred("trpate", "cifar10", 0.05, q))
         theirs = material.one(table="2", column="TrPATE", setting=f"{q} queries")
         if here is not None and theirs is not None:
             gaps.append(here - theirs.value)
-    found = f"TrPATE here is {min(gaps):+.2f} to {max(gaps):+.2f} points from the printed figures." if gaps else ""
-    return said(
-        f"What ours shows. {found}" if found else "",
-        why_lower(material, transferred("trpate", "cifar10", 0.05, 1000)),
-        "PATE's teachers are not described in the paper; ours are small nets of 240 steps, and weaker.",
-        "A guarantee says nothing of a private record that also lies in the public source: ImageNet and CIFAR-10 share "
-        "classes, and their images were collected apart.",
-        *verdict_lines(material, table="2"),
-    )
+    return {"gaps": f"{min(gaps):+.2f} to {max(gaps):+.2f}" if gaps else "", **_lower(material, "trpate", "cifar10")}
 
 
-def _shows_3(material: Material) -> Sequence[str]:
+def _found_3(material: Material) -> Mapping[str, str]:
     best = material.one(table="3", column="TrPATE", setting="1000 queries, ImageNet1x")
-    baseline = _first(material, "3")
-    why = ""
-    if best is not None and baseline is not None:
-        why = (
-            f" It is a likely reason why {number_text(best.value)} at 1,000 queries stands so far above the printed "
-            f"baseline of {number_text(baseline.value, 1)}, which has no such source."
-        )
-    return [
-        "STL-10 and ImageNet were out of reach where this was made. The commands need both: ImageNet0.5x and 0.1x "
-        "train a ResNet-50 on a part of ImageNet, for which an accelerator is needed.",
-        "STL-10's labelled images were themselves taken from ImageNet: the public source may hold the private "
-        "images, so a guarantee may protect nobody." + why,
-        *verdict_lines(material, table="3"),
-    ]
+    return {"best": Theirs(best).text, "baseline": Theirs(_first(material, "3"), digits=1).text}
 
 
-def _shows_4(material: Material) -> Sequence[str]:
-    best = [
-        (value, q)
-        for q in QUERIES
-        if (value := measured(material, transferred("trpate", "movie-review", 0.05, q))) is not None
-    ]
+def _found_4(material: Material) -> Mapping[str, str]:
+    each = [(measured(material, transferred("trpate", "movie-review", 0.05, q)), q) for q in QUERIES]
     whole = measured(material, BASELINE_4)
-    told = ""
-    if best and whole is not None:
-        value, q = max(best)
-        told = (
-            f"What ours shows. TrPATE is best at {q} queries with {number_text(value)}; a head on the same features "
-            f"that is fitted to all private sentences without privacy has {number_text(whole)}. Here too that "
-            "baseline is no upper bound: the source, not the private records, decides what either can reach."
-        )
-    return said(told, *_shows_text(material, "trpate", "4"))
+    best, queries = max(((value, q) for value, q in each if value is not None), default=(None, 0))
+    return {
+        "queries": str(queries),
+        "best": "" if best is None else number_text(best),
+        "whole": "" if whole is None else number_text(whole),
+        **_lower(material, "trpate", "movie-review"),
+    }
 
 
-def _shows_text(material: Material, method: str, table: str) -> Sequence[str]:
-    return said(
-        why_lower(material, transferred(method, "movie-review", 0.05, 1000)),
-        "SST is no public source for Movie Review: its sentences, with their labels, were taken from that very set "
-        "(Socher et al. 2013), so the paper's source holds the private sentences and its test sentences. Ours is IMDB, "
-        "with 62 short stock phrases in common; the rows with SST have the paper's setting, for who has its files.",
-        "The paper counts 10,662 sentences, our package of them 8,530: 80 teachers have 80 sentences each, not 100.",
-        *note_lines(material, table=table),
-        *verdict_lines(material, table=table),
-    )
-
-
-def _shows_5(material: Material) -> Sequence[str]:
+def _found_5(material: Material) -> Mapping[str, str]:
     few, many = (measured(material, transferred("trpate-bayes", "movie-review", 0.05, q)) for q in (100, 1000))
-    told = ""
-    if few is not None and many is not None:
-        told = (
-            f"What ours shows. From 100 to 1,000 queries TrPATE moves by {many - few:+.2f} points here: the source's "
-            "millions of words outweigh a teacher's few hundred, so all teachers say what the source says."
-        )
-    baseline = _first(material, "5")
-    printed = "" if baseline is None else (
-        f"The paper's baseline without privacy has {number_text(baseline.value)}; naive Bayes without teachers is no "
-        "method here."
-    )  # fmt: skip
-    return said(told, printed, *_shows_text(material, "trpate-bayes", "5"))
+    return {
+        "move": "" if few is None or many is None else f"{many - few:+.2f}",
+        "baseline": Theirs(_first(material, "5")).text,
+        **_lower(material, "trpate-bayes", "movie-review"),
+    }
 
 
 # --- The paper --------------------------------------------------------------------------------------------------------
@@ -248,58 +201,21 @@ PLAIN: Plain = {
     },
 }
 
+_COLUMNS_1 = (
+    "data set", "private, printed", "private here", "public, printed", "public here", "test, printed", "test here",
+    "source, printed", "source here",
+)  # fmt: skip
+
 PAPER = Paper(
     "trpate",
     "TrPATE (Wang et al., IEEE Access 2019)",
     tables=(
-        TableSpec(
-            "1",
-            "How records are divided, and the public source.",
-            "CIFAR-10, STL-10 and Movie Review are divided into private, unlabelled public and test records; knowledge "
-            "comes from ImageNet and SST.",
-            ("data set", "private, printed", "private here", "public, printed", "public here", "test, printed",
-             "test here", "source, printed", "source here"),
-            _table_1,
-            lambda material: [
-                "Which records are which the paper does not say; here their index alone decides. Movie Review has "
-                "8,530 of its 10,662 sentences in the package that it comes from, and IMDB for its source; "
-                "movie-review-sst is the paper's setting, for who has the files.",
-            ],
-        ),
-        TableSpec(
-            "2",
-            "CIFAR-10, gamma 0.05, delta 1e-5: accuracy in % by the number of queries.",
-            "With features of ImageNet the student is far ahead of PATE at every number of queries, and not far below "
-            "the baseline without privacy.",
-            ("queries", *_PARTS),
-            _table_2,
-            _shows_2,
-        ),
-        TableSpec(
-            "3",
-            "STL-10 with more and less of ImageNet, gamma 0.05, delta 1e-5: accuracy in %.",
-            "More of the source makes a better student; with all of it the student is far above the baseline.",
-            ("source", "queries", *_PARTS),
-            _table_3,
-            _shows_3,
-        ),
-        TableSpec(
-            "4",
-            "Movie Review, convolutional net, delta 1e-5: accuracy in % by gamma and the number of queries.",
-            "TrPATE passes the baseline without privacy from 500 queries on, where PATE guesses.",
-            ("source", "gamma", "queries", *_PARTS),
-            _table_4,
-            _shows_4,
-        ),
-        TableSpec(
-            "5",
-            "Movie Review, naive Bayes, delta 1e-5: accuracy in % by gamma and the number of queries.",
-            "With a prior from SST the student is as good at few queries as at many, where PATE guesses.",
-            ("source", "gamma", "queries", *_PARTS),
-            _table_5,
-            _shows_5,
-        ),
+        TEXTS.table("1", _COLUMNS_1, _table_1),
+        TEXTS.table("2", ("queries", *_PARTS), _table_2, _found_2),
+        TEXTS.table("3", ("source", "queries", *_PARTS), _table_3, _found_3),
+        TEXTS.table("4", ("source", "gamma", "queries", *_PARTS), _table_4, _found_4),
+        TEXTS.table("5", ("source", "gamma", "queries", *_PARTS), _table_5, _found_5),
     ),
     figures=FIGURES,
     plain=PLAIN,
-)  # fmt: skip
+)

@@ -1,17 +1,17 @@
-"""Panels of accounting without records: what answers of a noisy vote cost, by several accountants."""
+"""Panels of accounting without records: the cost of answers of a noisy vote, by several accountants."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
 
-from reports.papers.spec import Panel, Point, Series
+from reports.papers.spec import Panel, Series, curve
 
 DELTA = 1e-5
 
 
 def advanced(queries: int, scale: float) -> float:
-    """Return what advanced composition says `queries` answers with Lap(`scale`) noise on each count cost.
+    """Return the epsilon of `queries` answers with Lap(`scale`) noise on each count, by advanced composition.
 
     It is PATE's closed form, TrPATE's Theorem 1 and DGD's analysis without the share of its VAE.
     """
@@ -21,7 +21,7 @@ def advanced(queries: int, scale: float) -> float:
 
 
 def moments(queries: int, scale: float) -> float:
-    """Return what PATE 2017's moments accountant says of the same, whatever the votes."""
+    """Return the same by PATE 2017's moments accountant, whatever the votes."""
     from bench.privacy.pate import pure_moments_epsilon
 
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
@@ -29,7 +29,7 @@ def moments(queries: int, scale: float) -> float:
 
 @functools.cache
 def exact(queries: int, scale: float) -> float:
-    """Return what privacy loss distributions say of the same: the tightest of the sound accountants here."""
+    """Return the same by privacy loss distributions: the tightest of the sound accountants here."""
     from bench.privacy.accountants import pld
     from bench.privacy.events import LNMax
 
@@ -38,29 +38,27 @@ def exact(queries: int, scale: float) -> float:
     return found.epsilon
 
 
-_CURVES: tuple[tuple[str, Callable[[int, float], float]], ...] = (
-    ("advanced composition (the papers')", advanced),
-    ("moments accountant (PATE 2017)", moments),
-    ("privacy loss distributions", exact),
-)
+def _curves(points: Iterable[tuple[float, int, float]]) -> tuple[Series, ...]:
+    """Return a curve for each accountant through the points (x, queries, scale)."""
+    accountants: dict[str, Callable[[int, float], float]] = {
+        "advanced composition (the papers')": advanced,
+        "moments accountant (PATE 2017)": moments,
+        "privacy loss distributions": exact,
+    }
+    at = list(points)
+    return tuple(
+        curve(name, slot, [(x, cost(queries, scale)) for x, queries, scale in at], "formula")
+        for slot, (name, cost) in enumerate(accountants.items())
+    )
 
 
 def queries_panel(queries: Iterable[int], scale: float) -> Panel:
     """Return epsilon against the number of queries at one noise scale."""
-    numbers = tuple(queries)
-    series = tuple(
-        Series(name, tuple(Point(float(n), of(n, scale)) for n in numbers), slot, "formula")
-        for slot, (name, of) in enumerate(_CURVES)
-    )
+    series = _curves((float(n), n, scale) for n in queries)
     return Panel(f"noise scale {scale:g}", "label queries", "ε of the queries", series, x_scale="log", y_scale="log")
 
 
 def noise_panel(queries: int, scales: Iterable[float] = (5, 10, 15, 20, 30, 40, 60, 80, 100)) -> Panel:
     """Return epsilon against the noise scale for one number of queries."""
-    numbers = tuple(scales)
-    series = tuple(
-        Series(name, tuple(Point(s, of(queries, s)) for s in numbers), slot, "formula")
-        for slot, (name, of) in enumerate(_CURVES)
-    )
-    title = f"{queries:,} queries"
-    return Panel(title, "noise scale 2/ε₀", "ε of the queries", series, y_scale="log")
+    series = _curves((scale, queries, scale) for scale in scales)
+    return Panel(f"{queries:,} queries", "noise scale 2/ε₀", "ε of the queries", series, y_scale="log")

@@ -12,12 +12,12 @@ from bench.experiments.plan import Dataset, expand
 from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts
 from bench.results.record import Record
 from helpers.records import record
-from reports.papers.evidence import Cell, Evidence, answers
+from reports.papers.evidence import Evidence, WantedCell, answers
 from reports.papers.spec import Attacked, Material, Ours, Paper, Picture, Spec, TableSpec, entries_of
 from reports.reported.numbers import read_reported
 
 
-def cells_of(paper: Paper) -> Iterator[tuple[Spec, Cell]]:
+def cells_of(paper: Paper) -> Iterator[tuple[Spec, WantedCell]]:
     """Return all cells that the specs of `paper` ask for where there is no record, each once for each spec."""
     material = material_of(paper)
     for spec in (*paper.tables, *paper.figures):
@@ -62,12 +62,12 @@ def describe(name: str) -> Dataset:
     return Dataset(name, Facts(name, private, public, test, spec.classes, spec.shape, public_benchmark=True), "r")
 
 
-def planned(cell: Cell) -> Planned:
+def planned(cell: WantedCell) -> Planned:
     """Return what the command of `cell` runs, of its first seed."""
     return expand(grid_of(cell.command), describe)[0]
 
 
-def record_of(cell: Cell, accuracy: float = 0.5) -> Record:
+def record_of(cell: WantedCell, accuracy: float = 0.5) -> Record:
     """Return a record as the command of `cell` would write it."""
     plan = planned(cell)
     return record(

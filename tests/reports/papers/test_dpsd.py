@@ -15,7 +15,7 @@ from helpers.report_commands import check_records, check_settings, material_of, 
 from reports.papers.dpsd_ablations import why_not
 from reports.papers.dpsd_figures import EPSILONS
 from reports.papers.dpsd_tables import PAPER, TABLE_1
-from reports.papers.evidence import Cell, cell, proven_cell
+from reports.papers.evidence import WantedCell, cell, proven_cell
 from reports.papers.figures import POINT_COLUMNS, point_rows
 from reports.papers.spec import FigureSpec, Material, Panel, TableSpec, Theirs, choose, entries_of
 from reports.papers.tables import texts_of
@@ -171,11 +171,13 @@ def test_commands_name_real_settings() -> None:
         cell("dpsd-label", "mnist", 10.0, amount=5000, iterations=196),
         cell("fed-dpsd", "cifar10", 10.0),
         proven_cell("dpsd-sound", "mnist", 1.0),
-        Cell("dpsd", "imagenet", 1.0, settings=(("teacher", "resnet50"), ("student", "resnet34")), preset="paper"),
+        WantedCell(
+            "dpsd", "imagenet", 1.0, settings=(("teacher", "resnet50"), ("student", "resnet34")), preset="paper"
+        ),
     ],
     ids=lambda wanted: wanted.label,
 )
-def test_what_a_command_makes_answers_its_cell(wanted: Cell) -> None:
+def test_what_a_command_makes_answers_its_cell(wanted: WantedCell) -> None:
     made = record_of(wanted)
     found = material_of(PAPER, made).find(wanted)
     assert found is not None

@@ -18,7 +18,7 @@ from bench.results.run_dir import RunDir
 from helpers.records import failed, record
 from reports.papers import build
 from reports.papers import spec as papers
-from reports.papers.evidence import Cell, Evidence, cell
+from reports.papers.evidence import Evidence, WantedCell, cell
 from reports.papers.figures import POINT_COLUMNS, point_rows
 from reports.papers.spec import (
     FigureSpec,
@@ -26,13 +26,14 @@ from reports.papers.spec import (
     Ours,
     Panel,
     Paper,
+    PaperPoint,
     Picture,
     PicturePanel,
-    Point,
     Series,
     TableRow,
     TableSpec,
     Theirs,
+    curve,
 )
 from reports.papers.tables import csv_text, latex, latex_table, markdown_table
 from reports.reported.numbers import Reported, Verdict
@@ -58,12 +59,13 @@ def rows(material: Material) -> list[TableRow]:
 
 
 def panels(material: Material) -> list[Panel | PicturePanel]:
-    points = tuple(Point(x, Ours(cell("dgd", "mnist", x))) for x in (1.0, 10.0))
+    points = tuple(PaperPoint(x, Ours(cell("dgd", "mnist", x))) for x in (1.0, 10.0))
     lines = (
-        Series("ours", points, 0), Series("theirs", (Point(10.0, Theirs(material.one(system=EVIL))),), 0, "theirs"),
-        Series("curve", (Point(1.0, 2.0), Point(10.0, 90.0)), 1, "formula"),
-    )  # fmt: skip
-    bars = tuple(Series(name, (Point("a", Ours(Cell("dgd", "mnist", 10.0))), Point("b", 3.0)), slot)
+        Series("ours", points, 0),
+        curve("theirs", 0, [(10.0, material.one(system=EVIL))], "theirs"),
+        curve("curve", 1, [(1.0, 2.0), (10.0, 90.0)], "formula"),
+    )
+    bars = tuple(Series(name, (PaperPoint("a", Ours(WantedCell("dgd", "mnist", 10.0))), PaperPoint("b", 3.0)), slot)
                  for slot, name in enumerate(("one", "two")))  # fmt: skip
     return [
         Panel("lines", "x", "y", lines, x_scale="log"),
@@ -176,9 +178,10 @@ def test_runs_come_before_audits_and_each_command_once(tmp_path: Path) -> None:
 
 
 def test_runs_that_differ_in_epsilon_are_one_command() -> None:
-    run = "python -m bench run --methods dgd"
-    told = [f"{run} --eps 10 --seeds 0", f"{run} --seeds 0", f"{run} --eps 2.5 --seeds 0", f"{run} --eps 1 --seeds 1"]
-    assert build.commands_of([papers.Missing("a", "not run", (command,)) for command in told]) == [
+    run = "python -m bench run --methods dgd --datasets mnist"
+    wanted = [(10.0, 0), (None, 0), (2.5, 0), (1.0, 1)]
+    cells = [WantedCell("dgd", "mnist", epsilon, seeds=(seed,)) for epsilon, seed in wanted]
+    assert build.commands_of([papers.Missing("a", "not run", run=one) for one in cells]) == [
         f"{run} --eps 2.5,10 --seeds 0",
         f"{run} --seeds 0",
         f"{run} --eps 1 --seeds 1",

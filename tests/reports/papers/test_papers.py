@@ -17,7 +17,7 @@ from bench.core.config import Grid, Preset, as_dict, parse_overrides
 from bench.core.types import Basis, Facts
 from helpers.records import record
 from reports.papers.build import commands_of
-from reports.papers.evidence import MEASURES, OF_ROW, Cell, Evidence, Usual
+from reports.papers.evidence import MEASURES, OF_ROW, Evidence, Usual, WantedCell
 from reports.papers.spec import (
     PAPERS,
     Attacked,
@@ -65,7 +65,7 @@ def entries(paper: Paper, spec: Spec) -> list[Entry | Picture]:
     return list(entries_of(parts(paper, spec)))
 
 
-def cells(paper: Paper, spec: Spec) -> Iterator[Cell]:
+def cells(paper: Paper, spec: Spec) -> Iterator[WantedCell]:
     for entry in entries(paper, spec):
         if isinstance(entry, Ours | Attacked | Picture):
             yield entry.cell
@@ -86,7 +86,7 @@ def test_cells_name_real_methods_data_sets_and_settings(paper: Paper, spec: Spec
         assert cell.epsilon is None or cell.epsilon > 0
 
 
-def _pairs(cell: Cell) -> list[tuple[str, str]]:
+def _pairs(cell: WantedCell) -> list[tuple[str, str]]:
     words = shlex.split(dataclasses.replace(cell, cannot="").command)
     return list(itertools.pairwise(words))
 
@@ -106,7 +106,7 @@ def test_what_a_command_makes_answers_its_cell(paper: Paper, spec: Spec) -> None
 
 
 @functools.cache
-def _planned(cell: Cell) -> Any:
+def _planned(cell: WantedCell) -> Any:
     """Return the first of the cells that `bench plan` would show for the command of `cell`."""
     from bench.data.datasets import get_dataset
     from bench.experiments.plan import Dataset, expand

@@ -11,7 +11,7 @@ from bench.privacy.claims import advanced_largest_count
 from bench.results.record import Queries, Record
 from helpers.records import asked, record
 from helpers.report_commands import check_records, check_settings, material_of, planned, record_of
-from reports.papers.evidence import Cell
+from reports.papers.evidence import WantedCell
 from reports.papers.figures import POINT_COLUMNS, point_rows
 from reports.papers.spec import FigureSpec, Material, TableSpec, Theirs, choose, entries_of
 from reports.papers.tables import texts_of
@@ -19,7 +19,7 @@ from reports.papers.trpate_figures import DELTA, GAMMAS, asked_for, plain_pate, 
 from reports.papers.trpate_tables import PAPER, QUERIES, QUERIES_2
 
 
-def run(wanted: Cell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:
+def run(wanted: WantedCell, accuracy: float, labels: float = 0.8, **changes: Any) -> Record:
     made = record_of(wanted, accuracy)
     return made.model_copy(update={"queries": Queries(asked=1000, answered=1000, label_accuracy=labels), **changes})
 
@@ -111,9 +111,9 @@ def test_arithmetic_in_half_precision_is_the_same_cell() -> None:
 
 
 def test_a_part_of_the_records_is_no_baseline() -> None:
-    part = record_of(Cell("nonprivate", "mnist", settings=(("records", 500),), preset="quick"), 0.9)
+    part = record_of(WantedCell("nonprivate", "mnist", settings=(("records", 500),), preset="quick"), 0.9)
     material = material_of(PAPER, part)
-    assert material.find(Cell("nonprivate", "mnist", preset="quick")) is None
+    assert material.find(WantedCell("nonprivate", "mnist", preset="quick")) is None
     there = {p["x"]: p["y"] for p in points("1", material) if p["series"] == "MNIST, small net" and p["y"] is not None}
     assert there == {500.0: 90.0}
 
@@ -136,7 +136,7 @@ def test_labels_by_the_scale_of_the_noise() -> None:
 def test_what_no_record_holds_has_no_command() -> None:
     spec = choose(PAPER.figures, "4", "figure", "trpate")
     assert isinstance(spec, FigureSpec)
-    there = [record_of(Cell(name, "cifar10", preset="quick")) for name in ("nonprivate", "nonprivate-transfer")]
+    there = [record_of(WantedCell(name, "cifar10", preset="quick")) for name in ("nonprivate", "nonprivate-transfer")]
     material = material_of(PAPER, *there)
     missing = [material.missing(entry) for entry in entries_of(spec.panels(material))]
     assert len(missing) == 2
@@ -163,11 +163,11 @@ def test_commands_name_real_settings() -> None:
         transferred("trpate-bayes", "movie-review", 0.1, 500),
         transferred("pate-bayes", "movie-review-sst", 0.05, 100),
         plain_pate("movie-review", 0.05, 100, teachers=80, teacher="text_cnn", student="text_cnn"),
-        Cell("nonprivate-transfer", "cifar10", settings=(("records", 500),), preset="paper"),
+        WantedCell("nonprivate-transfer", "cifar10", settings=(("records", 500),), preset="paper"),
     ],
     ids=lambda wanted: wanted.label,
 )
-def test_what_a_command_makes_answers_its_cell(wanted: Cell) -> None:
+def test_what_a_command_makes_answers_its_cell(wanted: WantedCell) -> None:
     made = record_of(wanted)
     found = material_of(PAPER, made).find(wanted)
     assert found is not None

@@ -1,0 +1,67 @@
+"""Captions: the prose of ``texts/PAPER.yaml``, and sentences that the reported numbers themselves hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.results.text import md
+from reports.papers.spec import FigureSpec, Material, Panels, Rows, TableSpec
+from reports.reported.numbers import Reported
+
+Fill = Callable[[Material], Mapping[str, str]]
+"""Returns the values of a caption's {names}; an empty one leaves its sentence out."""
+
+
+class Texts:
+    """The captions of one paper. They make specs of the functions that fill them."""
+
+    def __init__(self, paper: str, fill: Fill = lambda material: {}) -> None:
+        """Read the captions of `paper`; `fill` gives the values that all of them share."""
+        path = Path(__file__).parent / "texts" / f"{paper}.yaml"
+        self._entries: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        self._fill = fill
+
+    def table(self, number: str, columns: tuple[str, ...], rows: Rows, fill: Fill = lambda material: {}) -> TableSpec:
+        """Return the spec of a table."""
+        entry = self._entries[f"table {number}"]
+        return TableSpec(number, entry["title"], entry["says"], columns, rows, self._shows(entry, number, fill))
+
+    def figure(self, number: str, panels: Panels, fill: Fill = lambda material: {}, **layout: Any) -> FigureSpec:
+        """Return the spec of a figure; `layout` has its columns, height and width."""
+        entry = self._entries[f"figure {number}"]
+        return FigureSpec(number, entry["title"], entry["says"], panels, self._shows(entry, "", fill), **layout)
+
+    def _shows(self, entry: Mapping[str, Any], table: str, fill: Fill) -> Callable[[Material], list[str]]:
+        def shows(material: Material) -> list[str]:
+            printed = material.printed(table=table)
+            values = {"notes": _notes(printed), "verdicts": _verdicts(printed), **self._fill(material)}
+            values |= fill(material)
+            empty = [f"{{{name}}}" for name, value in values.items() if not value]
+            sentences = [text for text in entry.get("shows", []) if not any(name in text for name in empty)]
+            return [text.format_map(values) for text in sentences]
+
+        return shows
+
+
+def _verdicts(printed: Iterable[Reported]) -> str:
+    """Return the verdict on the epsilon of each system of a table, and why."""
+    lines: dict[str, str] = {}
+    for number in printed:
+        if number.reason:
+            name = f"{md(number.system)}: {number.verdict.value}"
+            lines.setdefault(name, f"- {name}. {md(number.reason)} ({md(number.source)})")
+    return "Verdicts on the printed epsilons:\n\n" + "\n".join(lines.values()) if lines else ""
+
+
+def _notes(printed: Iterable[Reported]) -> str:
+    """Return what a reader of single numbers should know."""
+    places: dict[str, list[str]] = {}
+    for number in printed:
+        if number.note:
+            places.setdefault(number.note, []).append(md(f"{number.row}, {number.column}"))
+    lines = [f"- {'; '.join(where)}: {md(note)}." for note, where in places.items()]
+    return "On single printed numbers:\n\n" + "\n".join(lines) if lines else ""
