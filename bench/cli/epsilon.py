@@ -1,20 +1,19 @@
-"""``bench epsilon``: what a mechanism costs, by every accountant, with no data and no training.
+"""``bench epsilon``: the cost of a mechanism by every accountant, with no data and no training.
 
 ``bench epsilon MECHANISM`` prints the accountants that apply; with ``--votes`` also those that look at votes, which are
-private. ``claimed`` and ``proven`` ask for a paper's setting instead: see :mod:`bench.cli.epsilon_papers`.
+private. ``claimed`` and ``proven`` take a paper's setting instead: see :mod:`bench.cli.epsilon_papers`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli import epsilon_papers as cli_epsilon_papers
-from bench.cli.epsilon_output import load_votes, report
+from bench.cli import epsilon_output as shared
+from bench.cli import epsilon_papers
 from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
@@ -22,27 +21,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.privacy.accountants import Accounted
-    from bench.privacy.events import Event
+    from bench.privacy.events import ConfidentGNMax, Event, GNMax
 
 app = typer.Typer(
     name="epsilon",
     no_args_is_help=True,
-    help="What a mechanism costs, by every accountant that applies; no data and no training.",
+    help="The cost of a mechanism by every accountant that applies; no data and no training.",
 )
-app.add_typer(cli_epsilon_papers.claimed, name="claimed")
-app.add_typer(cli_epsilon_papers.proven, name="proven")
+app.add_typer(epsilon_papers.claimed, name="claimed")
+app.add_typer(epsilon_papers.proven, name="proven")
 
-Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
-Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
-Votes = Annotated[
-    Path | None, typer.Option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
-]
-First = Annotated[int | None, typer.Option(help="Use only the first so many rows of the votes.")]
-Indices = Annotated[Path | None, typer.Option(help=".npy file with the rows of the votes to use.")]
-Queries = Annotated[int | None, typer.Option(help="How many queries are answered, where there is no --votes.")]
-Target = Annotated[float | None, typer.Option(help="Instead of a number of queries: as many as this epsilon pays for.")]
+Queries = Annotated[int | None, typer.Option(help="Number of answered queries, where there is no --votes.")]
+Target = Annotated[float | None, typer.Option(help="Instead: the largest number of queries at this target epsilon.")]
 Moment = Annotated[
     int | None, typer.Option(help="Largest moment that is searched: by default 64, and 8 for the figure as published.")
+]
+Secure = Annotated[
+    int | None, typer.Option(help="Exact discrete noise on this fraction of a vote (for instance 1024).")
 ]
 Sanitise = Annotated[bool, typer.Option("--sanitise", help="Add the release sanitised by smooth sensitivity.")]
 Beta = Annotated[
@@ -55,6 +50,10 @@ Order = Annotated[
         help="Renyi order of the sanitised release, chosen without the votes; default the data-independent best."
     ),
 ]
+Count = Annotated[int, typer.Option(help="Number of releases.")]
+Answers = Annotated[int, typer.Option(help="How often the same label is answered.")]
+Pure = Annotated[float, typer.Option(help="Pure epsilon of one answer.")]
+Classes = Annotated[int, typer.Option(help="Number of classes.")]
 
 
 def _queries(
@@ -64,12 +63,9 @@ def _queries(
     target: float | None,
     delta: float,
 ) -> int:
-    """Return the one number of queries that was asked for."""
-    given = [
-        name
-        for name, value in (("--queries", queries), ("--votes", votes), ("--target-epsilon", target))
-        if value is not None
-    ]
+    """Return the number of queries, of which exactly one source is given."""
+    options = {"--queries": queries, "--votes": votes, "--target-epsilon": target}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         said = " and ".join(given) or "none"
         raise BenchError(f"give exactly one of --queries, --votes and --target-epsilon; {said} given.")
@@ -85,18 +81,16 @@ def _queries(
 
 @app.command()
 def lnmax(
-    gamma: Annotated[float, typer.Option(help="Laplace noise of scale 1 / gamma on every count.")],
+    gamma: shared.Gamma,
     queries: Queries = None,
-    votes: Votes = None,
-    first: First = None,
-    indices: Indices = None,
+    votes: shared.Votes = None,
+    first: shared.First = None,
+    indices: shared.Indices = None,
     target_epsilon: Target = None,
     largest_moment: Moment = None,
-    secure: Annotated[
-        int | None, typer.Option(help="Exact discrete noise on this fraction of a vote (for instance 1024).")
-    ] = None,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    secure: Secure = None,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """Arg max of votes with Laplace noise (PATE 2017)."""
     from bench.privacy.accountants import account, pate_moments
@@ -106,7 +100,7 @@ def lnmax(
 
     check_delta(delta)
     LNMax(gamma, 1, secure)
-    counts = None if votes is None else load_votes(votes, first, indices)
+    counts = None if votes is None else shared.load_votes(votes, first, indices)
     number = _queries(lambda n: [LNMax(gamma, n, secure)], queries, counts, target_epsilon, delta)
     events = [LNMax(gamma, number, secure)]
     rows = account(events, delta)
@@ -118,40 +112,37 @@ def lnmax(
         rows = [*lnmax_rows(counts, gamma, delta, largest_moment), *rows]
     elif counts is not None:
         facts["left_out"] = "the data-dependent accountants, whose analysis is of continuous noise"
-    report(rows, delta, json, events[0].describe(), facts)
+    shared.report(rows, delta, json, events[0].describe(), facts)
 
 
 @app.command()
 def gnmax(
     sigma: Annotated[float, typer.Option(help="Standard deviation of the Gaussian noise on every count.")],
     queries: Queries = None,
-    votes: Votes = None,
-    first: First = None,
-    indices: Indices = None,
+    votes: shared.Votes = None,
+    first: shared.First = None,
+    indices: shared.Indices = None,
     target_epsilon: Target = None,
     sanitise: Sanitise = False,
     beta: Beta = None,
     sigma_ss: SigmaSS = None,
     order: Order = None,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """Arg max of votes with Gaussian noise (PATE 2018)."""
-    from bench.privacy.accountants import account
     from bench.privacy.conversions import check_delta
     from bench.privacy.data_dependent import gnmax_rows
     from bench.privacy.events import GNMax
 
     check_delta(delta)
     GNMax(sigma, 1)
-    counts = None if votes is None else load_votes(votes, first, indices)
-    number = _queries(lambda n: [GNMax(sigma, n)], queries, counts, target_epsilon, delta)
-    event = GNMax(sigma, number)
-    rows = account([event], delta)
+    counts = None if votes is None else shared.load_votes(votes, first, indices)
+    event = GNMax(sigma, _queries(lambda n: [GNMax(sigma, n)], queries, counts, target_epsilon, delta))
     dependent = [] if counts is None else gnmax_rows(counts, sigma, delta)
     if sanitise:
-        dependent += _sanitised(counts, event, sigma, delta, order, beta, sigma_ss, None, None)
-    report([*dependent, *rows], delta, json, event.describe())
+        dependent += _sanitised(counts, event, delta, order, beta, sigma_ss)
+    shared.report_events([event], delta, json, dependent)
 
 
 @app.command("confident-gnmax")
@@ -161,22 +152,21 @@ def confident_gnmax(
     sigma2: Annotated[float, typer.Option(help="Noise on every count of an answered query.")],
     queries: Queries = None,
     max_answers: Annotated[
-        int | None, typer.Option(help="The run stops after so many answers; by default all queries may be answered.")
+        int | None, typer.Option(help="The run stops after N answers; by default all queries may be answered.")
     ] = None,
-    votes: Votes = None,
-    first: First = None,
-    indices: Indices = None,
+    votes: shared.Votes = None,
+    first: shared.First = None,
+    indices: shared.Indices = None,
     sanitise: Sanitise = False,
     beta: Beta = None,
     sigma_ss: SigmaSS = None,
     order: Order = None,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """GNMax on the queries on which enough teachers agree (PATE 2018)."""
     import numpy as np
 
-    from bench.privacy.accountants import account
     from bench.privacy.conversions import check_delta
     from bench.privacy.data_dependent import confident_rows
     from bench.privacy.events import ConfidentGNMax
@@ -184,35 +174,32 @@ def confident_gnmax(
 
     check_delta(delta)
     ConfidentGNMax(threshold, sigma1, sigma2, 1, 1)
-    counts = None if votes is None else load_votes(votes, first, indices)
+    counts = None if votes is None else shared.load_votes(votes, first, indices)
     number = _queries(lambda n: [], queries, counts, None, delta)
     event = ConfidentGNMax(threshold, sigma1, sigma2, number, number if max_answers is None else max_answers)
-    rows = account([event], delta)
     facts: dict[str, float] = {}
     dependent: list[Accounted] = []
     if counts is not None:
         facts["expected_answered"] = float(np.exp(log_answered(counts, threshold, sigma1)).sum())
         dependent = confident_rows(counts, threshold, sigma1, sigma2, delta)
     if sanitise:
-        dependent += _sanitised(counts, event, sigma2, delta, order, beta, sigma_ss, threshold, sigma1)
-    report([*dependent, *rows], delta, json, event.describe(), facts)
+        dependent += _sanitised(counts, event, delta, order, beta, sigma_ss)
+    shared.report_events([event], delta, json, dependent, facts)
 
 
 def _sanitised(
     counts: NDArray[np.float64] | None,
-    event: Event,
-    sigma2: float,
+    event: GNMax | ConfidentGNMax,
     delta: float,
     order: float | None,
     beta: float | None,
     sigma_ss: float | None,
-    threshold: float | None,
-    sigma1: float | None,
 ) -> list[Accounted]:
     import numpy as np
 
     from bench.privacy.accountants import pate_2018
     from bench.privacy.data_dependent import sanitised_rows
+    from bench.privacy.events import GNMax
     from bench.privacy.smooth_sensitivity import sanitise
 
     if counts is None:
@@ -222,23 +209,24 @@ def _sanitised(
         assert best is not None
         assert best.order is not None
         order = best.order
-    found = sanitise(counts, sigma2, delta, order, beta, sigma_ss, threshold, sigma1)
-    return sanitised_rows(found, np.random.default_rng(), expected=threshold is not None)
+    if isinstance(event, GNMax):
+        found = sanitise(counts, event.sigma, delta, order, beta, sigma_ss, None, None)
+    else:
+        found = sanitise(counts, event.sigma2, delta, order, beta, sigma_ss, event.threshold, event.sigma1)
+    return sanitised_rows(found, np.random.default_rng(), expected=not isinstance(event, GNMax))
 
 
 @app.command()
 def laplace(
     noise_multiplier: Annotated[float, typer.Option(help="Scale of the noise over the L1 sensitivity.")],
-    count: Annotated[int, typer.Option(help="Number of releases.")] = 1,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    count: Count = 1,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """Laplace noise on values of bounded L1 sensitivity."""
-    from bench.privacy.accountants import account
     from bench.privacy.events import Laplace
 
-    event = Laplace(noise_multiplier, count)
-    report(account([event], delta), delta, json, event.describe())
+    shared.report_events([Laplace(noise_multiplier, count)], delta, json)
 
 
 @app.command()
@@ -246,69 +234,62 @@ def gaussian(
     noise_multiplier: Annotated[
         float, typer.Option("--noise-multiplier", "--sigma", help="Standard deviation over the L2 sensitivity.")
     ],
-    count: Annotated[int, typer.Option(help="Number of releases.")] = 1,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    count: Count = 1,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """Gaussian noise on values of bounded L2 sensitivity."""
-    from bench.privacy.accountants import account
     from bench.privacy.events import Gaussian
 
-    event = Gaussian(noise_multiplier, count)
-    report(account([event], delta), delta, json, event.describe())
+    shared.report_events([Gaussian(noise_multiplier, count)], delta, json)
+
+
+def _probabilities(name: str, keep: float, epsilon: float) -> Mapping[str, float]:
+    return {name: keep, "probability_of_each_other": math.exp(-epsilon) * keep}
 
 
 @app.command("randomized-response")
 def randomized_response(
-    epsilon: Annotated[float, typer.Option(help="Pure epsilon of one answer.")],
-    classes: Annotated[int, typer.Option(help="Number of classes.")],
-    count: Annotated[int, typer.Option(help="How often the same label is answered.")] = 1,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    epsilon: Pure, classes: Classes, count: Answers = 1, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """Randomised response over all classes: hides a label."""
-    from bench.privacy.accountants import account
     from bench.privacy.events import RandomizedResponse
 
     event = RandomizedResponse(epsilon, classes, count)
-    keep = event.keep_probability
-    facts = {"keep_probability": keep, "probability_of_each_other": math.exp(-epsilon) * keep}
-    report(account([event], delta), delta, json, event.describe(), facts)
+    shared.report_events([event], delta, json, (), _probabilities("keep_probability", event.keep_probability, epsilon))
 
 
 @app.command("top-k")
 def top_k(
-    epsilon: Annotated[float, typer.Option(help="Pure epsilon of one answer.")],
+    epsilon: Pure,
     k: Annotated[int, typer.Option("--k", help="Size of the set, chosen without the private label.")],
-    classes: Annotated[int, typer.Option(help="Number of classes.")],
-    count: Annotated[int, typer.Option(help="How often the same label is answered.")] = 1,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    classes: Classes,
+    count: Answers = 1,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """Randomised response over a set of k likely classes: hides a label."""
-    from bench.privacy.accountants import account
     from bench.privacy.events import TopKRandomizedResponse
 
     event = TopKRandomizedResponse(epsilon, k, classes, count)
-    keep = event.keep_probability
-    facts = {"keep_probability_inside_the_set": keep, "probability_of_each_other": math.exp(-epsilon) * keep}
-    report(account([event], delta), delta, json, event.describe(), facts)
+    facts = _probabilities("keep_probability_inside_the_set", event.keep_probability, epsilon)
+    shared.report_events([event], delta, json, (), facts)
 
 
 @app.command("dp-sgd")
 def dp_sgd(
-    steps: Annotated[int, typer.Option(help="Number of steps.")],
-    sampling_rate: cli_epsilon_papers.Rate = None,
-    batch: cli_epsilon_papers.Batch = None,
-    records: cli_epsilon_papers.Records = None,
+    steps: shared.Steps,
+    sampling_rate: shared.Rate = None,
+    batch: shared.Batch = None,
+    records: shared.Records = None,
     sigma: Annotated[
         float | None, typer.Option("--sigma", "--noise-multiplier", help="Noise over the clipping norm.")
     ] = None,
     target_epsilon: Annotated[
-        float | None, typer.Option(help="Instead of --sigma: the least noise that keeps to this epsilon.")
+        float | None, typer.Option(help="Instead of --sigma: the least noise within this target epsilon.")
     ] = None,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
     """DP-SGD with Poisson sampling, add-remove neighbours."""
     from bench.privacy import accountants
@@ -317,7 +298,7 @@ def dp_sgd(
     from bench.privacy.events import DPSGD
 
     check_delta(delta)
-    rate = cli_epsilon_papers.sampling_rate_of(sampling_rate, batch, records)
+    rate = shared.sampling_rate_of(sampling_rate, batch, records)
     if (sigma is None) == (target_epsilon is None):
         raise BenchError("give one of --sigma and --target-epsilon.")
     facts: dict[str, float] = {}
@@ -327,11 +308,9 @@ def dp_sgd(
             return [DPSGD(rate, noise, steps)]
 
         facts["sigma_by_rdp"] = smallest_noise(make, target_epsilon, delta, accountants.rdp)
-        sigma = smallest_noise(make, target_epsilon, delta)
-        facts["sigma"] = sigma
+        facts["sigma"] = sigma = smallest_noise(make, target_epsilon, delta)
     assert sigma is not None
-    event = DPSGD(rate, sigma, steps)
-    report(accountants.account([event], delta), delta, json, event.describe(), facts)
+    shared.report_events([DPSGD(rate, sigma, steps)], delta, json, (), facts)
 
 
 @app.command()
@@ -339,10 +318,10 @@ def impossible(
     eps: Annotated[float, typer.Option("--eps", help="The claimed epsilon, by a proof about one teacher's answers.")],
     accuracy: Annotated[float, typer.Option(help="The accuracy in percent, for instance 96.03.")],
     classes: Annotated[int, typer.Option(help="Number of classes, each with as many test records.")] = 10,
-    delta: Delta = 1e-5,
-    json: Json = False,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
 ) -> None:
-    """Can a single teacher's student be so good? For proofs that hold between any two teachers, not for shards."""
+    """Bound a single teacher's student by its claim. For proofs that hold between any two teachers, not for shards."""
     from dataclasses import asdict
     from json import dumps
 

@@ -1,11 +1,11 @@
-"""What the commands of ``bench epsilon`` share: reading votes, and printing accountants as a table or as JSON."""
+"""Shared by the commands of ``bench epsilon``: options, reading votes, and accountants as a table or as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.privacy.accountants import Accounted
+    from bench.privacy.events import Event
+
+Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
+Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
+Gamma = Annotated[float, typer.Option(help="Laplace noise of scale 1 / gamma on every count.")]
+Votes = Annotated[
+    Path | None, typer.Option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
+]
+First = Annotated[int | None, typer.Option(help="Use only the first N rows of the votes.")]
+Indices = Annotated[Path | None, typer.Option(help=".npy file with the rows of the votes to use.")]
+Steps = Annotated[int, typer.Option(help="Number of steps.")]
+Rate = Annotated[float | None, typer.Option(help="Chance of each record to be in a batch.")]
+Batch = Annotated[float | None, typer.Option(help="Expected batch size, with --records.")]
+Records = Annotated[int | None, typer.Option(help="Number of records, with --batch.")]
+
+
+def sampling_rate_of(rate: float | None, batch: float | None, records: int | None) -> float:
+    """Return the given sampling rate, as itself or as batch size over records.
+
+    Raises:
+        BenchError: Where neither or both are given, or they are out of their range.
+
+    """
+    if rate is not None and batch is None and records is None:
+        return rate
+    if rate is not None or batch is None or records is None:
+        raise BenchError("give either --sampling-rate, or --batch and --records.")
+    if records < 1 or not 0 < batch <= records:
+        raise BenchError(f"--batch must lie between 0 and --records, not {batch:g} of {records}.")
+    return batch / records
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:
@@ -120,3 +150,18 @@ def report(
     for row in rows:
         if row.note:
             console.print(f"{row.name}: {row.note}", markup=False)
+
+
+def report_events(
+    events: Sequence[Event],
+    delta: float,
+    as_json: bool,
+    before: Sequence[Accounted] = (),
+    facts: Mapping[str, float] | None = None,
+    paper: str = "",
+) -> None:
+    """Print `before` and the accountants that apply to `events`, under the first event's description."""
+    from bench.privacy.accountants import account
+
+    title = f"{paper}: {events[0].describe()}" if paper else events[0].describe()
+    report([*before, *account(events, delta)], delta, as_json, title, facts)
