@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.results.record import Record, Status
-from bench.results.text import epsilon_text, md
+from bench.results.text import epsilon_text
 from reports.leaderboard import row_key
+from reports.papers.tables import markdown_table
 from reports.reported.numbers import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]
@@ -122,31 +123,26 @@ def _paper_table(table: PaperTable, records: Sequence[Record]) -> str:
     plain = _by_queries(records, table.pate, table.dataset)
     if not mine:
         return ""
-    lines = [
-        f"## {table.title}\n",
-        "| queries | claimed (paper) | proven | PATE, paper | PATE here | TrPATE, paper | TrPATE here | labels right |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for queries, (epsilon, pate, trpate) in sorted(table.printed.items(), reverse=True):
         group = mine.get(queries, [])
         proven = max((r.privacy.proven.epsilon for r in group if r.privacy), default=None)
         right = [100 * r.queries.label_accuracy for r in group if r.queries and r.queries.label_accuracy is not None]
-        cells = (
-            str(queries),
-            f"{epsilon:g}",
-            epsilon_text(proven, "up"),
-            f"{pate:.2f}",
-            accuracy_text(plain.get(queries, [])),
-            f"{trpate:.2f}",
-            accuracy_text(group),
+        rows.append((
+            str(queries), f"{epsilon:g}", epsilon_text(proven, "up"), f"{pate:.2f}",
+            accuracy_text(plain.get(queries, [])), f"{trpate:.2f}", accuracy_text(group),
             f"{statistics.fmean(right):.1f}" if right else "–",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+        ))  # fmt: skip
     preset = next(iter(mine.values()))[0].preset
     without = _rows(r for r in records if (r.method, r.dataset, r.preset) == (table.without, table.dataset, preset))
-    said = "".join(f"; here {accuracy_text(group)}" for group in without)
-    lines.append(f"\nNon-private baseline: the paper's {table.baseline:.2f}{said}. Seeds in brackets.\n")
-    return "\n".join(lines)
+    here = "".join(f"; here {accuracy_text(group)}" for group in without)
+    baseline = f"Non-private baseline: the paper's {table.baseline:.2f}{here}. Seeds in brackets.\n"
+    return f"## {table.title}\n\n{markdown_table(_COLUMNS, rows)}\n{baseline}"
+
+
+_COLUMNS = (
+    "queries", "claimed (paper)", "proven", "PATE, paper", "PATE here", "TrPATE, paper", "TrPATE here", "labels right",
+)  # fmt: skip
 
 
 def _sources(records: Sequence[Record]) -> str:
@@ -168,10 +164,8 @@ def _sources(records: Sequence[Record]) -> str:
     rows.sort()
     if len({(dataset, method) for dataset, method, *_ in rows}) == len(rows):
         return ""
-    lines = ["## What the source is, and how much of it\n", "| data set | method | source | queries | accuracy |"]
-    lines.append("|---|---|---|---|---|")
-    lines += ["| " + " | ".join(md(text) for text in row) + " |" for row in rows]
-    return "\n".join([*lines, ""])
+    table = markdown_table(("data set", "method", "source", "queries", "accuracy"), rows)
+    return f"## What the source is, and how much of it\n\n{table}"
 
 
 def _equal_proven(records: Sequence[Record]) -> str:
@@ -182,23 +176,13 @@ def _equal_proven(records: Sequence[Record]) -> str:
     rows = []
     for group in _rows(r for r in chosen if r.dataset in places):
         first, mean = group[0], statistics.fmean(r.utility.accuracy for r in group if r.utility is not None)
-        asked = "–" if first.queries is None else str(first.queries.asked)
         cells = (
-            first.dataset,
-            f"{first.epsilon:g}",
-            first.method,
-            str(first.config.get("backbone") or "–"),
-            str(first.config.get("teachers", "–")),
-            asked,
+            first.dataset, f"{first.epsilon:g}", first.method, str(first.config.get("backbone") or "–"),
+            str(first.config.get("teachers", "–")), "–" if first.queries is None else str(first.queries.asked),
             accuracy_text(group),
-        )
+        )  # fmt: skip
         rows.append(((first.dataset, first.epsilon or 0.0, -mean), cells))
     if not rows:
         return ""
-    lines = [
-        "## At equal proven epsilon\n",
-        "| data set | proven | method | backbone | teachers | queries | accuracy |",
-    ]
-    lines.append("|---|---|---|---|---|---|---|")
-    lines += ["| " + " | ".join(md(text) for text in cells) + " |" for _, cells in sorted(rows)]
-    return "\n".join([*lines, ""])
+    columns = ("data set", "proven", "method", "backbone", "teachers", "queries", "accuracy")
+    return f"## At equal proven epsilon\n\n{markdown_table(columns, [cells for _, cells in sorted(rows)])}"
