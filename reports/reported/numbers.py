@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
 from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
-from reports.reported.yaml_lines import Positions
+from reports.reported.yaml_lines import YamlLines
 
 FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
 NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
@@ -201,19 +200,13 @@ class Number(_Strict):
     def _blank(cls, text: object) -> object:
         return None if text == "" else text
 
-    @field_validator("paper")
+    @field_validator("paper", "measure")
     @classmethod
-    def _paper(cls, paper: str) -> str:
-        if paper not in PAPERS:
-            raise ValueError(f"unknown paper {paper!r}: {', '.join(PAPERS)}")
-        return paper
-
-    @field_validator("measure")
-    @classmethod
-    def _measure(cls, measure: str) -> str:
-        if measure not in MEASURES:
-            raise ValueError(f"unknown measure {measure!r}: {', '.join(sorted(MEASURES))}")
-        return measure
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        accepted = list(PAPERS) if info.field_name == "paper" else sorted(MEASURES)
+        if name not in accepted:
+            raise ValueError(f"unknown {info.field_name} {name!r}: {', '.join(accepted)}")
+        return name
 
     @model_validator(mode="after")
     def _ranges(self) -> Number:
@@ -277,14 +270,12 @@ def read_systems(folder: Path = FOLDER) -> Systems:
 
     """
     path = folder / SYSTEMS
-    positions = Positions.of_yaml(_text(path), str(path))
+    lines = YamlLines(_text(path), str(path))
     try:
-        return Systems.model_validate(positions.data)
+        return Systems.model_validate(lines.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        line = positions.line(first["loc"])
-        raise BenchError(f"{path}, line {line}: {name}: {_said(first['msg'])}. See the head of the file.") from error
+        where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
+        raise BenchError(f"{where}: {_first(error)}. See the head of the file.") from error
 
 
 def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
@@ -304,9 +295,7 @@ def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
             try:
                 number = Number.model_validate(dict(zip(columns, cells, strict=True)))
             except ValidationError as error:
-                first = error.errors()[0]
-                name = ".".join(str(part) for part in first["loc"])
-                raise BenchError(f"{where}: {f'{name}: ' if name else ''}{_said(first['msg'])}.") from error
+                raise BenchError(f"{where}: {_first(error)}.") from error
             yield begins, number
             begins = rows.line_num + 1
     except csv.Error as error:
@@ -320,8 +309,11 @@ def _text(path: Path) -> str:
         raise BenchError(f"cannot read {path}: {error}. The folder needs {NUMBERS} and {SYSTEMS}.") from error
 
 
-def _said(message: str) -> str:
-    return re.sub(r"^Value error, ", "", message).rstrip(".")
+def _first(error: ValidationError) -> str:
+    """Return the first mistake: the field, where there is one, and what is wrong with it."""
+    first = error.errors()[0]
+    name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{name}: {said}" if name else said
 
 
 def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[int]]) -> Reported:

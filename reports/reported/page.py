@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.results.text import md
 from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
-from reports.reported.numbers import PAPERS, PERCENT, Reported, Verdict
+from reports.reported.numbers import PAPERS, Reported, Verdict
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 """How the page calls the papers."""
@@ -73,10 +73,12 @@ def _rank(row: Reported) -> tuple[object, ...]:
     return row.system.casefold(), row.system, epsilon, list(PAPERS).index(row.paper), row.table, row.setting, row.column
 
 
-def _lines(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
-    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    # A table that prints one number in several of its rows (a baseline beside each epsilon) has it once here.
-    return [*head, *dict.fromkeys("| " + " | ".join(md(cell) for cell in each) + " |" for each in cells)]
+def _section(title: str, columns: Sequence[str], cells: Iterable[Sequence[str]], intro: str = "") -> str:
+    """Return a table under its title; empty without rows. A number that stands in several rows is there once."""
+    rows = list(dict.fromkeys("| " + " | ".join(map(md, each)) + " |" for each in cells))
+    head = [f"## {title}\n"] if title else []
+    head += [intro] if intro else []
+    return "\n".join([*head, "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *rows, ""]) if rows else ""
 
 
 def number_text(value: float | None) -> str:
@@ -92,17 +94,16 @@ def _where(row: Reported) -> str:
 
 
 def _summary(rows: Sequence[Reported]) -> str:
-    systems: dict[Verdict, set[str]] = defaultdict(set)
-    counts = Counter(row.verdict for row in rows if row.measure == "accuracy")
+    systems: dict[Verdict, list[str]] = defaultdict(list)
     for row in rows:
         if row.measure == "accuracy":
-            systems[row.verdict].add(row.system)
+            systems[row.verdict].append(row.system)
     cells = [
-        (verdict.value, str(counts[verdict]), ", ".join(sorted(systems[verdict], key=lambda s: (s.casefold(), s))))
+        (verdict.value, str(len(of)), ", ".join(sorted(set(of), key=lambda s: (s.casefold(), s))))
         for verdict in Verdict
-        if counts[verdict]
+        if (of := systems[verdict])
     ]
-    return "\n".join([*_lines(("verdict", "accuracies", "systems"), cells), ""])
+    return _section("", ("verdict", "accuracies", "systems"), cells)
 
 
 def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Judgement, int]) -> str:
@@ -110,18 +111,12 @@ def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Jud
     columns = ("system", "epsilon", "delta", "accuracy", "printed in", "setting", "public data", "verdict")
     cells = [
         (
-            row.system,
-            number_text(row.epsilon),
-            number_text(row.delta),
-            number_text(row.value),
-            _where(row),
-            row.setting,
-            row.public_data,
-            f"{row.verdict.value} [{numbers[_judgement(row)]}]",
+            row.system, *map(number_text, (row.epsilon, row.delta, row.value)), _where(row), row.setting,
+            row.public_data, f"{row.verdict.value} [{numbers[_judgement(row)]}]",
         )
         for row in sorted(rows, key=_rank)
-    ]
-    return "\n".join([f"## {md(dataset)}, {title}\n", *_lines(columns, cells), ""])
+    ]  # fmt: skip
+    return _section(f"{md(dataset)}, {title}", columns, cells)
 
 
 def _others(rows: Sequence[Reported]) -> str:
@@ -129,55 +124,29 @@ def _others(rows: Sequence[Reported]) -> str:
     cells = [
         (_where(row), row.row, row.column, row.dataset, row.setting, row.measure, number_text(row.value))
         for row in rows
-        if row.measure in PERCENT - {"accuracy"}
-        or row.measure not in PERCENT | {"drop", "epsilon"}
+        if row.measure not in {"accuracy", "drop", "epsilon"}
         or (row.measure == "epsilon" and row.table.startswith(("text", "fig")))
     ]
-    if not cells:
-        return ""
-    columns = ("printed in", "row", "column", "data set", "setting", "what", "value")
-    return "\n".join(["## Other numbers\n", *_lines(columns, cells), ""])
+    return _section("Other numbers", ("printed in", "row", "column", "data set", "setting", "what", "value"), cells)
 
 
 def _conflicts(found: Sequence[Conflict]) -> str:
-    if not found:
-        return ""
-    said = "The same system, data set, epsilon and setting, and accuracies that differ by more than rounding.\n"
-    cells = [
-        (
-            each.system,
-            each.dataset,
-            number_text(each.epsilon),
-            "; ".join(f"{number_text(row.value)} ({_where(row)})" for row in each.rows),
-        )
-        for each in found
-    ]
-    return "\n".join(
-        [
-            "## Where they contradict each other\n",
-            said,
-            *_lines(("system", "data set", "epsilon", "printed"), cells),
-            "",
-        ]
-    )
+    intro = "The same system, data set, epsilon and setting, and accuracies that differ by more than rounding.\n"
+    cells = []
+    for each in found:
+        printed = "; ".join(f"{number_text(row.value)} ({_where(row)})" for row in each.rows)
+        cells.append((each.system, each.dataset, number_text(each.epsilon), printed))
+    return _section("Where they contradict each other", ("system", "data set", "epsilon", "printed"), cells, intro)
 
 
 def _drops(found: Sequence[DropError]) -> str:
-    if not found:
-        return ""
-    cells = [
-        (
-            _where(each.drop),
-            each.drop.system,
-            each.drop.dataset,
-            number_text(each.drop.epsilon),
-            number_text(each.drop.value),
-            f"{number_text(each.baseline.value)} − {number_text(each.accuracy.value)} = {each.difference:.2f}",
-        )
-        for each in found
-    ]
+    cells = []
+    for each in found:
+        drop, parts = each.drop, f"{number_text(each.baseline.value)} − {number_text(each.accuracy.value)}"
+        epsilon, value = number_text(drop.epsilon), number_text(drop.value)
+        cells.append((_where(drop), drop.system, drop.dataset, epsilon, value, f"{parts} = {each.difference:.2f}"))
     columns = ("printed in", "system", "data set", "epsilon", "drop", "what the accuracies give")
-    return "\n".join(["## Drops that do not follow\n", *_lines(columns, cells), ""])
+    return _section("Drops that do not follow", columns, cells)
 
 
 def _notes(rows: Sequence[Reported]) -> str:
