@@ -12,7 +12,6 @@ from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
-    from reports.papers.build import Artefact
     from reports.papers.spec import Paper, Spec
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
@@ -50,7 +49,7 @@ def report(
     for line in evidence.warnings:
         print(f"warning: {line}", file=sys.stderr)
     reported = read_reported()
-    artefacts: list[Artefact] = []
+    artefacts = []
     with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
         for of, spec in chosen:
             artefacts.append(make_artefact(of, spec, evidence, reported, out))
@@ -79,7 +78,8 @@ def report(
         "tables and figures",
         ("paper", "what", "title", "filled", "files"),
         [
-            (a.paper, f"{a.kind} {a.number}", a.title, _share(a), f"{a.files[0].parent / a.files[0].stem}.*")
+            (a.paper, f"{a.kind} {a.number}", a.title, f"{a.filled} of {a.wanted}" if a.wanted else "no cells",
+             f"{a.files[0].parent / a.files[0].stem}.*")
             for a in artefacts
         ],
     )  # fmt: skip
@@ -87,22 +87,16 @@ def report(
     commands = commands_of(missing)
     if commands:
         print(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
-        for command in commands[:_SHOWN]:
-            print(f"  {command}")
-        if len(commands) > _SHOWN:
-            print(f"  ... and {len(commands) - _SHOWN} more")
+        more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
+        print(*(f"  {line}" for line in [*commands[:_SHOWN], *more]), sep="\n")
     print(f"wrote {index}", file=sys.stderr)
 
 
 _SHOWN = 8
 
 
-def _share(artefact: Artefact) -> str:
-    return f"{artefact.filled} of {artefact.wanted}" if artefact.wanted else "no cells"
-
-
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
-    """Return the specs that are asked for, with their papers."""
+    """Return the chosen specs with their papers."""
     from reports.papers.spec import PAPERS, choose, load_paper
 
     if not (figures or tables or all_):
@@ -111,12 +105,10 @@ def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> li
         raise BenchError("give either --all, or --figure and --table.")
     if (figures or tables) and not paper:
         raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
-    chosen: list[tuple[Paper, Spec]] = []
-    for name in [paper] if paper else PAPERS:
-        of = load_paper(name)
-        if all_:
-            chosen += [(of, table) for table in of.tables] + [(of, figure) for figure in of.figures]
-            continue
-        chosen += [(of, choose(of.tables, number, "table", name)) for number in tables]
-        chosen += [(of, choose(of.figures, number, "figure", name)) for number in figures]
-    return chosen
+    if all_:
+        papers = [load_paper(name) for name in ([paper] if paper else PAPERS)]
+        return [(of, spec) for of in papers for spec in (*of.tables, *of.figures)]
+    of = load_paper(paper)
+    chosen = [choose(of.tables, number, "table", paper) for number in tables]
+    chosen += [choose(of.figures, number, "figure", paper) for number in figures]
+    return [(of, spec) for spec in chosen]

@@ -61,15 +61,12 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
     rows = list(spec.rows(material)) if isinstance(spec, TableSpec) else []
     panels = list(spec.panels(material)) if isinstance(spec, FigureSpec) else []
     entries = list(entries_of([*rows, *panels]))
-    missing = _unique(found for entry in entries if (found := material.missing(entry)) is not None)
-    wanted = len({_identity(entry) for entry in entries if isinstance(entry, Ours | Attacked | Picture)})
-    absent = len(
-        {
-            _identity(entry)
-            for entry in entries
-            if isinstance(entry, Ours | Attacked | Picture) and material.missing(entry) is not None
-        }
-    )
+    there: dict[object, Missing | None] = {}
+    for entry in entries:
+        if isinstance(entry, Ours | Attacked | Picture):
+            there[(entry.cell, entry.measure) if isinstance(entry, Ours) else entry] = material.missing(entry)
+    wanted, filled = len(there), list(there.values()).count(None)
+    missing = list(dict.fromkeys(one for one in there.values() if one is not None))
     kind = "table" if isinstance(spec, TableSpec) else "figure"
     folder = out / paper.name
     stem = folder / f"{kind}-{spec.number}"
@@ -77,27 +74,16 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
         files, body = _write_table(paper, spec, rows, material, stem)
     else:
         files, body = _write_figure(spec, panels, material, stem)
-    caption = _caption(paper, spec, kind, entries, missing, (wanted - absent, wanted), material)
+    caption = _caption(paper, spec, kind, entries, missing, (filled, wanted), material)
     aside = folder / f"{stem.name}.caption.md"
     write_atomic(aside, caption.encode())
     return Artefact(
-        paper.name, kind, spec.number, _title(spec), (*files, aside), wanted - absent, wanted, tuple(missing), caption,
-        body,
+        paper.name, kind, spec.number, _title(spec), (*files, aside), filled, wanted, tuple(missing), caption, body,
     )  # fmt: skip
 
 
 def _title(spec: Spec) -> str:
     return spec.title.rstrip(".")
-
-
-def _identity(entry: Entry | Picture) -> object:
-    if isinstance(entry, Ours):
-        return ("cell", entry.cell, entry.measure)
-    return entry
-
-
-def _unique(found: Iterable[Missing]) -> list[Missing]:
-    return list(dict.fromkeys(found))
 
 
 def _write_table(
@@ -116,11 +102,9 @@ def _write_table(
         "csv": csv_text(spec.columns, texts),
         "tex": latex_table(spec.columns, texts, [row.rule for row in rows], title, f"{paper.name}-{spec.number}"),
     }
-    paths = []
-    for form, text in written.items():
-        path = stem.with_name(f"{stem.name}.{form}")
+    paths = {stem.with_name(f"{stem.name}.{form}"): text for form, text in written.items()}
+    for path, text in paths.items():
         write_atomic(path, text.encode())
-        paths.append(path)
     return tuple(paths), body
 
 
@@ -137,36 +121,25 @@ def _caption(
     paper: Paper, spec: Spec, kind: str, entries: Sequence[Entry | Picture], missing: Sequence[Missing],
     count: tuple[int, int], material: Material,
 ) -> str:  # fmt: skip
+    powerless = dict.fromkeys(material.powerless(entry) for entry in entries if isinstance(entry, Attacked))
+    used = [_used_row(found) for found in _used(entries, material)]
     parts = [
         f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
         f"What the paper says: {spec.says}\n",
+        *(f"{sentence}\n" for sentence in spec.shows(material)),
+        _listed("Beside what is printed", _compared(entries, material)),
+        _listed("Attacks (95% intervals, or ± over seeds)", _attacked(entries, material)),
+        _listed("Of the printed epsilons", _verdicts(entries)),
+        "Records:\n\n" + markdown_table(_USED_COLUMNS, used) if used else "",
+        *(f"No power: {md(text)}\n" for text in powerless if text),
+        f"{count[0]} of {count[1]} numbers of ours are there.\n" if count[1] else "",
+        missing_text(missing) if missing else "",
     ]
-    parts += [f"{sentence}\n" for sentence in spec.shows(material)]
-    compared = _compared(entries, material)
-    if compared:
-        parts.append("Beside what is printed:\n\n" + "\n".join(f"- {line}" for line in compared) + "\n")
-    attacked = _attacked(entries, material)
-    if attacked:
-        parts.append(
-            "Attacks (95% intervals, or ± over seeds):\n\n" + "\n".join(f"- {line}" for line in attacked) + "\n"
-        )
-    verdicts = _verdicts(entries)
-    if verdicts:
-        parts.append("Of the printed epsilons:\n\n" + "\n".join(f"- {line}" for line in verdicts) + "\n")
-    used = _used(entries, material)
-    if used:
-        parts.append("Records:\n\n" + markdown_table(_USED_COLUMNS, [_used_row(found) for found in used]))
-    powerless = _unique_texts(material.powerless(entry) for entry in entries if isinstance(entry, Attacked))
-    parts += [f"No power: {md(text)}\n" for text in powerless]
-    if count[1]:
-        parts.append(f"{count[0]} of {count[1]} numbers of ours are there.\n")
-    if missing:
-        parts.append(missing_text(missing))
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
-def _unique_texts(found: Iterable[str]) -> list[str]:
-    return [text for text in dict.fromkeys(found) if text]
+def _listed(title: str, lines: Sequence[str]) -> str:
+    return f"{title}:\n\n" + "\n".join(f"- {line}" for line in lines) + "\n" if lines else ""
 
 
 def missing_text(missing: Sequence[Missing]) -> str:
@@ -275,7 +248,7 @@ def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
         ),
     ]
     if warnings:
-        parts.append("Left out:\n\n" + "\n".join(f"- {md(line)}" for line in warnings) + "\n")
+        parts.append(_listed("Left out", [md(line) for line in warnings]))
     for artefact in artefacts:
         files = ", ".join(f"[{path.name}]({artefact.paper}/{path.name})" for path in artefact.files)
         parts += [f"## {md(artefact.name)}\n", artefact.body, artefact.caption, f"Files: {files}\n"]

@@ -82,6 +82,10 @@ def _transformer(material: Material) -> Mapping[str, str]:
     return {"vit": "" if accuracy is None else f"{accuracy.value:g}"}
 
 
+_PLAIN = {
+    "images": Usual("data-free"), "vae": Usual(True), "teachers": Usual(250), "synthetic": Usual(60_000, 6000),
+}  # fmt: skip
+
 PAPER = Paper(
     "dgd",
     "DGD (Ge et al., IEEE TIP 2023)",
@@ -98,13 +102,11 @@ PAPER = Paper(
     ),
     figures=FIGURES,
     plain={
-        "dgd": {"images": "data-free", "vae": True, "teachers": 250, "count": Usual("printed", "formula"),
-                "synthetic": Usual(60_000, 6000)},
-        "dgd-plus": {"images": "data-free", "vae": True, "teachers": 250, "count": "formula",
-                     "synthetic": Usual(60_000, 6000)},
-        "pate": {"teachers": 250, "claim": Usual("data-dependent", "closed-form"),
+        "dgd": {**_PLAIN, "count": Usual("printed", "formula")},
+        "dgd-plus": {**_PLAIN, "count": Usual("formula")},
+        "pate": {"teachers": Usual(250), "claim": Usual("data-dependent", "closed-form"),
                  "gamma": Usual(0.05, 0.02, calibrated=True)},
-        "pate-gnmax": {"teachers": 250, "claim": Usual("data-dependent", "data-independent"),
-                       "sigma": Usual(40.0, 40.0, calibrated=True)},
+        "pate-gnmax": {"teachers": Usual(250), "claim": Usual("data-dependent", "data-independent"),
+                       "sigma": Usual(40.0, calibrated=True)},
     },
 )  # fmt: skip

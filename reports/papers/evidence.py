@@ -9,7 +9,7 @@ import math
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,23 +25,25 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The value of a setting where none is asked for, by preset.
+    """The value of a setting that a cell leaves open, by preset; None in `quick`: as in `paper`.
 
     Where calibration may change it, the value is no condition: a record that has it comes before one that has not.
     """
 
     paper: Setting
-    quick: Setting
+    quick: Setting | None = None
     calibrated: bool = False
 
-    def of(self, preset: str) -> Setting | None:
-        """Return the value in `preset`; None where it is not known."""
-        return {"paper": self.paper, "quick": self.quick}.get(preset)
+    def held(self, name: str, record: Record) -> bool | None:
+        """Return whether `record` has the value; None where it has no such field, or a preset without a known value."""
+        quick = self.paper if self.quick is None else self.quick
+        value = {"paper": self.paper, "quick": quick}.get(record.preset)
+        return None if value is None or name not in record.config else _same(record.config[name], value)
 
 
 Check = Callable[[Record], bool]
-"""Says whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
-Plain = Mapping[str, Mapping[str, Setting | Usual | Check]]
+"""Whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
+Plain = Mapping[str, Mapping[str, Usual | Check]]
 """Method to the settings that a paper's ablations change, each with the value that it has where none is asked for."""
 
 _PRESETS = ("tiny", "quick", "paper")
@@ -187,14 +189,9 @@ class Evidence:
     _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        good = []
-        for record in self.records:
-            why = _refused(record)
-            if why:
-                self.warnings.append(f"refused: {record.key}: {why}")
-            else:
-                good.append(record)
-        self.records = good
+        refused = {record.key: why for record in self.records if (why := _refused(record))}
+        self.warnings += [f"refused: {key}: {why}" for key, why in refused.items()]
+        self.records = good = [record for record in self.records if record.key not in refused]
         by_key = {record.key: record for record in good}
         groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
         for row in build_board(good, self.audits).rows:
@@ -224,7 +221,7 @@ class Evidence:
             fitting,
             key=lambda f: (
                 _PRESETS.index(f.preset) if f.preset in _PRESETS else -1,
-                _as_usual(f.records[0], wanted, usual),
+                _calibrated(f.records[0], wanted, usual),
                 f.row.noise == "seeded" and f.records[0].precision == "float32",
                 len(f.records),
                 -len(f.row.reduced),
@@ -260,17 +257,14 @@ def as_preset(name: str, **values: Setting) -> Check:
     return usual
 
 
-def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check]) -> bool:
+def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Check]) -> bool:
     """Return whether `record` is one of the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
-    if (record.epsilon is None) != (wanted.epsilon is None):
-        return False
-    if (
-        record.epsilon is not None
-        and wanted.epsilon is not None
-        and not (math.isclose(record.epsilon, wanted.epsilon, rel_tol=1e-4) and record.basis is wanted.basis)
-    ):
+    if record.epsilon is None or wanted.epsilon is None:
+        if record.epsilon is not wanted.epsilon:
+            return False
+    elif record.basis is not wanted.basis or not math.isclose(record.epsilon, wanted.epsilon, rel_tol=1e-4):
         return False
     if wanted.preset and record.preset != wanted.preset:
         return False
@@ -278,35 +272,24 @@ def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Us
         return False
     asked = dict(wanted.settings)
     # A record leaves out a field that its method got later, where it has its usual value.
-    held = {name: value for name, value in plain.items() if isinstance(value, Setting)} | record.config
+    alike = {name: u.paper for name, u in plain.items() if isinstance(u, Usual) and u.quick is None}
+    held = alike | record.config
     if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
         return False
-    if any(not check(record) for name, check in plain.items() if callable(check) and name not in asked):
-        return False
-    # An older record without the field cannot be of the ablation that the field is for.
-    return all(
-        _same(record.config[name], value)
-        for name, value in _usual(record, wanted, plain, calibrated=False)
-        if name in record.config
-    )
-
-
-def _usual(
-    record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check], *, calibrated: bool
-) -> Iterator[tuple[str, Setting]]:
-    """Return the settings that `wanted` leaves open with the values that they should have in the record's preset."""
-    asked = dict(wanted.settings)
     for name, usual in plain.items():
-        if name in asked or callable(usual) or (isinstance(usual, Usual) and usual.calibrated) is not calibrated:
+        if name in asked:
             continue
-        value = usual.of(record.preset) if isinstance(usual, Usual) else usual
-        if value is not None:
-            yield name, value
+        # An older record without the field cannot be of the ablation that the field is for.
+        if not usual(record) if callable(usual) else not usual.calibrated and usual.held(name, record) is False:
+            return False
+    return True
 
 
-def _as_usual(record: Record, wanted: WantedCell, plain: Mapping[str, Setting | Usual | Check]) -> int:
+def _calibrated(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Check]) -> int:
     """Return how many of the calibrated settings that `wanted` leaves open are as usual."""
-    return sum(_same(record.config.get(name), value) for name, value in _usual(record, wanted, plain, calibrated=True))
+    asked = dict(wanted.settings)
+    usual = ((name, u) for name, u in plain.items() if name not in asked and isinstance(u, Usual) and u.calibrated)
+    return sum(u.held(name, record) is True for name, u in usual)
 
 
 def _same(one: object, other: Setting) -> bool:

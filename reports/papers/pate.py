@@ -109,7 +109,7 @@ PAPER = Paper(
     ),
     plain={
         "pate": {
-            "teachers": 250,
+            "teachers": Usual(250),
             "claim": Usual("data-dependent", "closed-form"),
             "gamma": Usual(0.05, 0.02, calibrated=True),
         },

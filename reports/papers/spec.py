@@ -269,20 +269,15 @@ class Material:
         return found.value(entry.measure) if isinstance(entry, Ours) else self._attacked(entry, found)
 
     def _attacked(self, entry: Attacked, found: Found) -> Value | None:
-        each = []
-        for attack in self.evidence.attacks_on(found, entry.attack):
-            scores = attack.targets.get(entry.role)
-            if scores is not None and entry.metric in scores.metrics:
-                each.append(scores.metrics[entry.metric])
+        targets = [attack.targets.get(entry.role) for attack in self.evidence.attacks_on(found, entry.attack)]
+        each = [scores.metrics[entry.metric] for scores in targets if scores and entry.metric in scores.metrics]
         if not each:
             return None
         mean = entry.scale * statistics.fmean(one.value for one in each)
         if len(each) > 1:
             return Value(mean, entry.scale * statistics.stdev(one.value for one in each), len(each))
-        low, high = each[0].low, each[0].high
-        return Value(
-            mean, None, 1, None if low is None else entry.scale * low, None if high is None else entry.scale * high
-        )
+        low, high = (None if end is None else entry.scale * end for end in (each[0].low, each[0].high))
+        return Value(mean, None, 1, low, high)
 
     def powerless(self, entry: Attacked) -> str:
         """Return why an attack's number says nothing, where it has no power; else nothing."""
@@ -303,49 +298,39 @@ class Material:
         for key, file in wanted:
             place = self.evidence.places.get(key)
             # The name comes from a record, which may be anyone's: nothing outside of the run directory is read.
-            if place is None or not (place / file).resolve().is_relative_to(place.resolve()):
-                continue
-            if (place / file).is_file():
+            inside = place is not None and (place / file).resolve().is_relative_to(place.resolve())
+            if place is not None and inside and (place / file).is_file():
                 return place / file
         return None
 
     def missing(self, entry: Entry | Picture) -> Missing | None:
         """Return what is missing for an entry; None where it is there or nothing of ours."""
-        if isinstance(entry, Picture):
-            return None if self.picture(entry) is not None else self._not_run(entry)
-        if not isinstance(entry, Ours | Attacked) or self.value(entry) is not None:
+        if isinstance(entry, str | float | int | Theirs):
             return None
-        label = entry.cell.label
-        found = self.find(entry.cell)
-        if found is None:
-            return self._not_run(entry)
-        if isinstance(entry, Attacked):
-            if not self.evidence.attacks_on(found, entry.attack):
-                return self._not_run(entry)
-            what = f"{entry.attack} on {label}: {entry.metric} of {entry.role}"
-            return Missing(what, "the attack's record does not hold it")
-        if entry.measure == "audited":
-            audit = f"python -m bench audit --methods {entry.cell.method}"
-            return Missing(f"{label}: audited", "not audited", then=audit)
-        return Missing(f"{label}: {entry.measure}", f"the records do not hold the measure {entry.measure!r}")
-
-    def _not_run(self, entry: Ours | Attacked | Picture) -> Missing:
-        """Return that the cell of `entry`, its attack or its picture is missing, with what makes it."""
-        cell, label, attack = entry.cell, entry.cell.label, "" if isinstance(entry, Ours) else entry.attack
-        if attack:
-            label = f"{attack} on {label}"
-        if isinstance(entry, Picture):
-            label = f"picture of {label}"
-        run = None if cell.cannot else cell
+        cell, found = entry.cell, self.find(entry.cell)
+        attack = "" if isinstance(entry, Ours) else entry.attack
+        what = f"{attack} on {cell.label}" if attack else cell.label
         then = f"python -m bench attack --attacks {attack} --methods {cell.method}" if attack else ""
-        if isinstance(entry, Picture) and not cell.cannot and self.find(cell) is not None:
+        run = None if cell.cannot else cell
+        if isinstance(entry, Picture):
+            if self.picture(entry) is not None:
+                return None
             why = "the file is not beside its record; give the run directory that has it with --runs"
-            return Missing(label, why, run=run, then=then)
-        if cell.cannot and not isinstance(entry, Attacked):
-            return Missing(label, cell.cannot, run=run, then=then)
-        if isinstance(entry, Ours) and (failed := self.evidence.failure(cell, self.plain)):
-            return Missing(label, "failed", failed, run=run)
-        return Missing(label, "not run", run=run, then=then)
+            not_run = found is None or bool(cell.cannot)
+            return Missing(f"picture of {what}", cell.cannot or "not run" if not_run else why, run=run, then=then)
+        if self.value(entry) is not None:
+            return None
+        if isinstance(entry, Attacked):
+            if found is not None and self.evidence.attacks_on(found, attack):
+                return Missing(f"{what}: {entry.metric} of {entry.role}", "the attack's record does not hold it")
+            return Missing(what, "not run", run=run, then=then)
+        if found is None:
+            failed = "" if cell.cannot else self.evidence.failure(cell, self.plain)
+            return Missing(what, cell.cannot or ("failed" if failed else "not run"), failed, run)
+        if entry.measure == "audited":
+            audit = f"python -m bench audit --methods {cell.method}"
+            return Missing(f"{what}: audited", "not audited", then=audit)
+        return Missing(f"{what}: {entry.measure}", f"the records do not hold the measure {entry.measure!r}")
 
 
 def _fits(number: Reported, name: str, value: Any) -> bool:
@@ -405,10 +390,7 @@ def plain_number(number: str) -> str:
 
 
 def choose(specs: Sequence[Spec], number: str, kind: str, paper: str) -> Spec:
-    """Return the spec of that number.
-
-    Raises :class:`BenchError` that names those that exist.
-    """
+    """Return the spec of that number; raises :class:`BenchError` with those that exist."""
     for spec in specs:
         if plain_number(spec.number) == plain_number(number):
             return spec

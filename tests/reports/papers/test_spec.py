@@ -20,7 +20,13 @@ from reports.papers.evidence import Evidence, Usual, WantedCell, cell, proven_ce
 from reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
 from reports.reported.numbers import Reported, Verdict
 
-PLAIN = {"dgd": {"images": "data-free", "synthetic": Usual(60_000, 6000), "gamma": Usual(0.05, 0.02, calibrated=True)}}
+PLAIN = {
+    "dgd": {
+        "images": Usual("data-free"),
+        "synthetic": Usual(60_000, 6000),
+        "gamma": Usual(0.05, 0.02, calibrated=True),
+    }
+}
 
 
 def of(accuracy: float = 0.9, *, seed: int = 0, preset: str = "quick", **config: Any) -> Record:
