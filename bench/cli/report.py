@@ -106,9 +106,12 @@ def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> li
     if (figures or tables) and not paper:
         raise BenchError(f"--figure and --table need --paper, one of: {', '.join(PAPERS)}.")
     if all_:
-        papers = [load_paper(name) for name in ([paper] if paper else PAPERS)]
-        return [(of, spec) for of in papers for spec in (*of.tables, *of.figures)]
+        found: list[tuple[Paper, Spec]] = []
+        for of in map(load_paper, [paper] if paper else PAPERS):
+            found += [(of, table) for table in of.tables]
+            found += [(of, figure) for figure in of.figures]
+        return found
     of = load_paper(paper)
-    chosen = [choose(of.tables, number, "table", paper) for number in tables]
+    chosen: list[Spec] = [choose(of.tables, number, "table", paper) for number in tables]
     chosen += [choose(of.figures, number, "figure", paper) for number in figures]
     return [(of, spec) for spec in chosen]

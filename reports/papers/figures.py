@@ -286,17 +286,9 @@ def _point_row(point: PaperPoint, material: Material) -> tuple[object, ...]:
     found = None if isinstance(entry, float | int | Theirs) else material.find(entry.cell)
     missing = material.missing(entry)
     row = None if found is None else found.row
+    numbers = (None,) * 4 if value is None else (value.mean, value.spread, value.low, value.high)
+    of_row = (None,) * 4 if row is None else (row.preset, row.claimed, row.proven, row.audited)
     return (
-        _x_of(point, material),
-        None if value is None else value.mean,
-        None if value is None else value.spread,
-        None if value is None else value.low,
-        None if value is None else value.high,
-        None if found is None or value is None else value.n,
-        None if row is None else row.preset,
-        None if row is None else row.claimed,
-        None if row is None else row.proven,
-        None if row is None else row.audited,
-        "" if missing is None else missing.why,
-        "" if row is None else "; ".join(row.keys),
-    )
+        _x_of(point, material), *numbers, None if found is None or value is None else value.n, *of_row,
+        "" if missing is None else missing.why, "" if row is None else "; ".join(row.keys),
+    )  # fmt: skip
