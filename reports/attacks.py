@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bench.core.rows import Estimated
-from bench.results.attack_record import AttackRecord, Role, Scores
+from bench.results.attack_record import AttackRecord, Role
 from bench.results.record import Record, Status
-from bench.results.text import md
+from bench.results.text import markdown_table, md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+Column = Callable[[AttackRecord], str]
 
 INVERSION_METRIC = "committee top-1"
 """The share of reconstructions that all three evaluators take for the class they were meant to show."""
+ABOVE_COUNTERFACTUAL = f"{INVERSION_METRIC} above counterfactual"
 MEMBER_GAP = "ssim member gap above counterfactual"
 """How much nearer (SSIM) reconstructions are to the nearest member than to the nearest non-member, beyond what they are
 for a target that saw neither: members and test records differ by chance."""
@@ -23,18 +25,11 @@ def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[T
     """Return title, columns and rows of one table for each goal that `attacks` have."""
     by_key = {record.key: record for record in records}
     found: list[Table] = []
-    for goal, columns, row in (
-        ("inversion", INVERSION_COLUMNS, inversion_row),
-        ("membership", MEMBERSHIP_COLUMNS, membership_row),
-        ("robustness", ROBUSTNESS_COLUMNS, robustness_row),
-    ):
-        rows = [
-            row(by_key.get(attack.student), attack)
-            for attack in attacks
-            if attack.goal == goal and attack.status is Status.DONE
-        ]
+    for goal, (title, columns) in TABLES.items():
+        done = [attack for attack in attacks if attack.goal == goal and attack.status is Status.DONE]
+        rows = [(who(by_key.get(a.student), a), *(text(a) for text in columns.values())) for a in done]
         if rows:
-            found.append((TITLES[goal], columns, rows))
+            found.append((title, ("student", *columns), rows))
     return found
 
 
@@ -62,10 +57,7 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
     parts = ["# Attacks\n"]
     for title, columns, rows in tables(every, sorted(attacks, key=order)):
         parts.append(f"## {title[0].upper()}{title[1:]}\n")
-        parts.append("| " + " | ".join(columns) + " |")
-        parts.append("|" + "---|" * len(columns))
-        parts.extend("| " + " | ".join(md(text) for text in row) + " |" for row in rows)
-        parts.append("")
+        parts += [*markdown_table(columns, rows), ""]
     parts.extend(f"- {md(line)}" for line in powerless(attacks))
     parts.append("")
     failed = [attack for attack in attacks if attack.failure is not None]
@@ -76,21 +68,6 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
     return "\n".join(parts)
 
 
-TITLES = {
-    "inversion": "model inversion: reconstructions that all three evaluators name, in %, 95% intervals over classes",
-    "membership": "membership: AUC and true-positive rate on the family that is given away most without privacy",
-    "robustness": "adversarial robustness (no privacy): accuracy in % at the smallest and the largest perturbation",
-}
-INVERSION_COLUMNS = (
-    "student", "attack", "accuracy", "student's", "non-private", "matched", "counterfactual", "prior",
-    "above counterfactual", "member gap above it", "verdict",
-)  # fmt: skip
-MEMBERSHIP_COLUMNS = (
-    "student", "attack", "family", "AUC", "without privacy", "TPR at 0.1%", "TPR at 1%", "verdict",
-)  # fmt: skip
-ROBUSTNESS_COLUMNS = ("student", "clean", "smallest", "largest", "remarks")
-
-
 def who(record: Record | None, attack: AttackRecord) -> str:
     """Return a student in words."""
     if record is None:
@@ -99,64 +76,84 @@ def who(record: Record | None, attack: AttackRecord) -> str:
     return f"{record.dataset} {record.method} {budget} s{record.seed}"
 
 
-def inversion_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
-    """Return the row of an inversion attack; the headline is the difference to the counterfactual target."""
-
-    def of(role: Role, metric: str = INVERSION_METRIC, *, scale: float = 100) -> str:
-        scores = attack.targets.get(role.value)
-        estimate = scores.metrics.get(metric) if scores else None
-        if role is not Role.STUDENT:  # the controls' intervals are in the record: here they would fold the table
-            return "–" if estimate is None else f"{scale * estimate.value:.1f}"
+def score(attack: AttackRecord, role: Role, metric: str, scale: float = 100, *, interval: bool = True) -> str:
+    """Return a metric of one target, times `scale`."""
+    scores = attack.targets.get(role.value)
+    estimate = scores.metrics.get(metric) if scores else None
+    if interval or estimate is None:
         return percent(estimate, scale)
-
-    student = attack.targets[Role.STUDENT.value]
-    return (
-        who(record, attack),
-        attack.attack,
-        "–" if student.accuracy is None else f"{100 * student.accuracy:.1f}",
-        of(Role.STUDENT),
-        of(Role.NON_PRIVATE),
-        of(Role.MATCHED),
-        of(Role.COUNTERFACTUAL),
-        of(Role.PRIOR),
-        of(Role.STUDENT, f"{INVERSION_METRIC} above counterfactual"),
-        of(Role.STUDENT, MEMBER_GAP, scale=1),
-        "no power" if attack.no_power else "",
-    )
+    return f"{scale * estimate.value:.1f}"
 
 
-def membership_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
-    """Return the row of a membership attack on its headline family."""
-    family = str(attack.details.get("headline", ""))
-    student, baseline = attack.targets[Role.STUDENT.value], attack.targets.get(Role.NON_PRIVATE.value)
-
-    def of(scores: Scores | None, name: str, scale: float = 1) -> str:
-        return percent(scores.metrics.get(f"{family} {name}") if scores else None, scale)
-
-    return (
-        who(record, attack),
-        attack.attack,
-        family,
-        of(student, "auc"),
-        of(baseline, "auc"),
-        of(student, "tpr@0.001", 100),
-        of(student, "tpr@0.01", 100),
-        "no power" if attack.no_power else "",
-    )
+def _control(role: Role) -> Column:
+    # The intervals of controls are in the record: here they would fold the table.
+    return lambda attack: score(attack, role, INVERSION_METRIC, interval=False)
 
 
-def robustness_row(record: Record | None, attack: AttackRecord) -> tuple[str, ...]:
-    """Return the row of a robustness sweep: the strongest attack at its ends."""
-    swept = _swept(attack)
-    clean = attack.targets[Role.STUDENT.value].metrics.get("clean")
+def _of_family(role: Role, metric: str, scale: float = 1) -> Column:
+    return lambda attack: score(attack, role, f"{_family(attack)} {metric}", scale)
 
-    def at(place: int) -> str:
-        if not swept:
-            return "–"
-        size, estimate = swept[place]
-        return f"{percent(estimate)} at {size:.4g}"
 
-    return (who(record, attack), percent(clean), at(0), at(-1), "; ".join(attack.notes))
+def _family(attack: AttackRecord) -> str:
+    return str(attack.details.get("headline", ""))
+
+
+def _power(attack: AttackRecord) -> str:
+    return "no power" if attack.no_power else ""
+
+
+def _accuracy(attack: AttackRecord) -> str:
+    accuracy = attack.targets[Role.STUDENT.value].accuracy
+    return "–" if accuracy is None else f"{100 * accuracy:.1f}"
+
+
+def _at(place: int) -> Column:
+    def text(attack: AttackRecord) -> str:
+        swept = _swept(attack)
+        return f"{percent(swept[place][1])} at {swept[place][0]:.4g}" if swept else "–"
+
+    return text
+
+
+TABLES: dict[str, tuple[str, dict[str, Column]]] = {
+    "inversion": (
+        "model inversion: reconstructions that all three evaluators name, in %, 95% intervals over classes",
+        {
+            "attack": lambda attack: attack.attack,
+            "accuracy": _accuracy,
+            "student's": lambda attack: score(attack, Role.STUDENT, INVERSION_METRIC),
+            "non-private": _control(Role.NON_PRIVATE),
+            "matched": _control(Role.MATCHED),
+            "counterfactual": _control(Role.COUNTERFACTUAL),
+            "prior": _control(Role.PRIOR),
+            "above counterfactual": lambda attack: score(attack, Role.STUDENT, ABOVE_COUNTERFACTUAL),
+            "member gap above it": lambda attack: score(attack, Role.STUDENT, MEMBER_GAP, 1),
+            "verdict": _power,
+        },
+    ),
+    "membership": (
+        "membership: AUC and true-positive rate on the family that is given away most without privacy",
+        {
+            "attack": lambda attack: attack.attack,
+            "family": _family,
+            "AUC": _of_family(Role.STUDENT, "auc"),
+            "without privacy": _of_family(Role.NON_PRIVATE, "auc"),
+            "TPR at 0.1%": _of_family(Role.STUDENT, "tpr@0.001", 100),
+            "TPR at 1%": _of_family(Role.STUDENT, "tpr@0.01", 100),
+            "verdict": _power,
+        },
+    ),
+    "robustness": (
+        "adversarial robustness (no privacy): accuracy in % at the smallest and the largest perturbation",
+        {
+            "clean": lambda attack: score(attack, Role.STUDENT, "clean"),
+            "smallest": _at(0),
+            "largest": _at(-1),
+            "remarks": lambda attack: "; ".join(attack.notes),
+        },
+    ),
+}
+"""By goal: the title of its table and, after the student, the columns with their texts."""
 
 
 def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
@@ -175,17 +172,14 @@ def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     Inversion: how many more reconstructions (in %) the committee names than for a target that saw other records.
     Membership: the AUC on the headline family. Robustness: accuracy in % at the smallest change.
     """
-    student = attack.targets.get(Role.STUDENT.value)
-    if student is None:
+    if Role.STUDENT.value not in attack.targets:
         return None
     if attack.goal == "robustness":
         swept = _swept(attack)
-        return (swept[0][1], f"{percent(swept[0][1])} at {swept[0][0]:.4g}") if swept else None
-    if attack.goal == "inversion":
-        found = student.metrics.get(f"{INVERSION_METRIC} above counterfactual")
-        return None if found is None else (found, percent(found))
-    found = student.metrics.get(f"{attack.details.get('headline', '')} auc")
-    return None if found is None else (found, percent(found, 1))
+        return (swept[0][1], _at(0)(attack)) if swept else None
+    metric, scale = (ABOVE_COUNTERFACTUAL, 100) if attack.goal == "inversion" else (f"{_family(attack)} auc", 1)
+    found = attack.targets[Role.STUDENT.value].metrics.get(metric)
+    return None if found is None else (found, percent(found, scale))
 
 
 def percent(estimate: Estimated | None, scale: float = 100) -> str:

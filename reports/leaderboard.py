@@ -7,37 +7,31 @@ accuracy.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.utility_bound import remark
-from bench.results.attack_record import AuditRecord, MechanismVerdict
+from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict
 from bench.results.audited import audited_of, no_power
+from bench.results.frame import results_frame
 from bench.results.record import Record, Status
-from bench.results.text import epsilon_text, md
-from bench.storage.cache import digest_of
+from bench.results.text import epsilon_text, markdown_table, md
 from reports.order import ORDER, Asked, dataset_order
+from reports.reported.numbers import Reported
+
+if TYPE_CHECKING:
+    import pandas
 
 COLUMNS = (
-    "method",
-    "asked",
-    "claimed",
-    "proven",
-    "audited",
-    "accuracy",
-    "drop",
-    "seeds",
-    "public data",
-    "preset",
-    "cost",
+    "method", "asked", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data", "preset", "cost",
     "remarks",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +84,8 @@ class Board:
     """Key and reason of each done cell that is not shown."""
 
     def tables(self) -> dict[tuple[str, str], list[BoardRow]]:
-        """Return the rows by (data set, unit), ordered as they are printed."""
-        tables: dict[tuple[str, str], list[BoardRow]] = defaultdict(list)
-        for row in self.rows:
-            tables[row.dataset, row.unit].append(row)
-        return {key: sorted(rows, key=_rank) for key, rows in sorted(tables.items(), key=_place)}
-
-
-def _place(table: tuple[tuple[str, str], list[BoardRow]]) -> tuple[tuple[int, str], str]:
-    (dataset, unit), _ = table
-    return dataset_order(dataset), unit
+        """Return the rows by (data set, unit), in the order of the board."""
+        return {key: list(rows) for key, rows in groupby(self.rows, lambda row: (row.dataset, row.unit))}
 
 
 def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
@@ -108,25 +94,70 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     The audited column comes from `audits`: those of one row's seeds are one audit of all their runs.
     """
     board = Board()
-    by_student: dict[str, list[AuditRecord]] = defaultdict(list)
-    for audit in audits:
-        by_student[audit.student].append(audit)
-    groups: dict[str, list[Record]] = defaultdict(list)
+    usable = []
     for record in records:
         if record.status is Status.FAILED:
             board.failures.append(record)
         elif why := unusable(record):
             board.refused.append((record.key, why))
         else:
-            groups[row_key(record)].append(record)
-    baselines = _baselines(groups.values())
-    for group in groups.values():
-        mine = [audit for record in group for audit in by_student[record.key]]
-        board.rows.append(_row(sorted(group, key=lambda r: r.seed), baselines, mine))
+            usable.append(record)
+    if usable:
+        table = _grouped(results_frame(usable, audits))
+        board.rows = [_row(values) for values in table.to_dict("records")]
     board.rows.sort(key=lambda row: (dataset_order(row.dataset), row.unit, _rank(row)))
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
+
+
+@dataclass
+class Source:
+    """The records, audits and attacks of a board's pages, the run directory of each key, and numbers from papers."""
+
+    records: list[Record]
+    audits: list[AuditRecord] = field(default_factory=list)
+    attacks: list[AttackRecord] = field(default_factory=list)
+    reported: Sequence[Reported] = ()
+    homes: dict[str, Path] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """A line for each file that cannot be read."""
+
+    @cached_property
+    def board(self) -> Board:
+        """The board of the records."""
+        return build_board(self.records, self.audits)
+
+    def shown(self) -> list[Record]:
+        """Return the records that the board does not refuse."""
+        refused = {key for key, _ in self.board.refused}
+        return [record for record in self.records if record.key not in refused]
+
+
+def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Return one row for each row of the board: mean and spread over seeds, the worst epsilons, and the baseline."""
+    groups = frame.groupby("row", sort=False)
+    worst = frame.loc[groups["proven"].idxmax()].set_index("row")
+    table = groups.first().assign(
+        # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
+        claimed=groups["claimed"].max(),
+        proven=worst["proven"],
+        proven_by=worst["proven_by"],
+        record_level=groups["record_level"].max(),
+        impossible=groups["impossible"].agg(list),
+        accuracy=groups["accuracy"].mean(),
+        spread=groups["accuracy"].std(),
+        cost=groups["cost"].mean(),
+        seeds=groups["seed"].agg(tuple),
+        keys=groups["key"].agg(tuple),
+        audits=groups["audits"].agg(lambda lists: [audit for audits in lists for audit in audits]),
+    )
+    # A baseline shares a row's data and preset and, on transferred features, its backbone.
+    same = ["dataset", "preset", "backbone"]
+    without = table[table["target"].isna() & ~table["subset"]].sort_values(["accuracy", "keys"])
+    best = without.drop_duplicates(same, keep="last").set_index(same)[["accuracy", "keys"]]
+    table = table.join(best.rename(columns={"accuracy": "reference", "keys": "baseline"}), on=same)
+    return table.assign(drop=table["reference"] - table["accuracy"])
 
 
 def unusable(record: Record) -> str:
@@ -142,141 +173,65 @@ def unusable(record: Record) -> str:
     return ""
 
 
-def row_key(record: Record) -> str:
-    """Return what the records of one row of the board have in common: all that was asked for but the seed."""
-    return digest_of(
-        [
-            record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
-            record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
-        ]
-    )  # fmt: skip
+def _row(values: Mapping[str, Any]) -> BoardRow:
+    audited = audited_of(values["audits"], PrivacyUnit(values["unit"]))
+    known = {
+        **values,
+        "asked": values["target"],
+        "audited": None if audited is None else audited.epsilon,
+        "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
+        "remarks": tuple(_remarks(values)),
+    }
+    missing = {name: None for name in ("asked", "spread", "drop") if math.isnan(known[name])}
+    return BoardRow(**{column.name: known[column.name] for column in fields(BoardRow)} | missing)
 
 
-Baselines = dict[tuple[str, str, str], tuple[float, tuple[str, ...]]]
-"""What a row is compared with: mean accuracy in percent, and the keys of the records behind it."""
-
-
-def _baselines(groups: Iterable[list[Record]]) -> Baselines:
-    found: Baselines = {}
-    for group in groups:
-        if group[0].epsilon is None and group[0].config.get("records") is None:
-            accuracy = statistics.fmean(_accuracy(record) for record in group)
-            keys = tuple(record.key for record in sorted(group, key=lambda r: r.seed))
-            key = _compared_with(group[0])
-            found[key] = max(found.get(key, (0.0, keys)), (accuracy, keys))
-    return found
-
-
-def _compared_with(record: Record) -> tuple[str, str, str]:
-    """Return what a baseline must share with a row: data, preset and, on transferred features, the backbone."""
-    return record.dataset, record.preset, str(record.config.get("backbone") or "")
-
-
-def _accuracy(record: Record) -> float:
-    assert record.utility is not None
-    return 100 * record.utility.accuracy
-
-
-def _row(group: Sequence[Record], baselines: Baselines, audits: Sequence[AuditRecord]) -> BoardRow:
-    first = group[0]
-    privacy = first.privacy
-    assert privacy is not None
-    every = [record.privacy for record in group if record.privacy is not None]
-    accuracies = [_accuracy(record) for record in group]
-    accuracy = statistics.fmean(accuracies)
-    reference, compared_with = baselines.get(_compared_with(first), (None, ()))
-    claimed = max(p.claimed.epsilon for p in every)
-    # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
-    worst = max((p.proven for p in every), key=lambda figure: figure.epsilon)
-    audited = audited_of(audits, privacy.unit)
-    return BoardRow(
-        dataset=first.dataset,
-        unit=privacy.unit.value,
-        adjacency=privacy.adjacency.value,
-        method=first.method,
-        asked=first.epsilon,
-        basis=first.basis.value,
-        delta=first.delta,
-        preset=first.preset,
-        noise=first.noise,
-        claimed=claimed,
-        proven=worst.epsilon,
-        proven_by=worst.name,
-        audited=None if audited is None else audited.epsilon,
-        accuracy=accuracy,
-        spread=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
-        drop=None if reference is None else reference - accuracy,
-        seeds=tuple(record.seed for record in group),
-        public_data=first.public_data,
-        cost=statistics.fmean(record.provenance.wall_seconds for record in group),
-        remarks=_remarks(group, claimed, worst.epsilon, audits),
-        reduced=tuple(map(str, first.reduced)),
-        keys=tuple(record.key for record in group),
-        config=digest_of(first.config)[:6],
-        baseline=compared_with,
-    )
-
-
-def _remarks(group: Sequence[Record], claimed: float, proven: float, audits: Sequence[AuditRecord]) -> tuple[str, ...]:
-    first = group[0]
-    remarks: list[str] = []
-    if first.privacy is not None and first.privacy.bypasses:
-        remarks.append("; ".join(first.privacy.bypasses))
-    elif proven > claimed:
-        remarks.append("proven > claimed")
-    levels = [r.privacy.record_level.epsilon for r in group if r.privacy is not None and r.privacy.record_level]
-    if levels:
-        remarks.append(f"record level: epsilon {epsilon_text(max(levels), 'up')}")
-    plausible = [r.privacy.plausibility for r in group if r.privacy is not None]
-    remarks.extend(filter(None, [remark([p.probability for p in plausible if p is not None])]))
-    if first.privacy is not None:
-        of_record = max(levels, default=None)
-        remarks.extend(_audit_remarks(audits, first.privacy.unit, claimed, proven, of_record))
-    if first.reduced:
-        count = len(first.reduced)
-        remarks.append(f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's")
-    if first.noise == "secure":
-        remarks.append("secure noise, not reproducible")
-    if first.precision != "float32":
-        remarks.append(f"teachers in {first.precision}")
-    return tuple(remarks)
+def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["bypasses"]:
+        yield "; ".join(row["bypasses"])
+    elif row["proven"] > row["claimed"]:
+        yield "proven > claimed"
+    of_record = None if math.isnan(row["record_level"]) else row["record_level"]
+    if of_record is not None:
+        yield f"record level: epsilon {epsilon_text(of_record, 'up')}"
+    if impossible := remark([bound for bound in row["impossible"] if not math.isnan(bound)]):
+        yield impossible
+    yield from _audit_remarks(row["audits"], PrivacyUnit(row["unit"]), row["claimed"], row["proven"], of_record)
+    if count := len(row["reduced"]):
+        yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
+    if row["noise"] == "secure":
+        yield "secure noise, not reproducible"
+    if row["precision"] != "float32":
+        yield f"teachers in {row['precision']}"
 
 
 def _audit_remarks(
     audits: Sequence[AuditRecord], unit: PrivacyUnit, claimed: float, proven: float, of_record: float | None
-) -> list[str]:
-    """Return what the audits of a row say besides the number in its column.
+) -> Iterator[str]:
+    """Yield the remarks on the audits of a row.
 
-    `of_record` is what is proven of a training record, where the row speaks of another unit. The audited pipelines may
+    `of_record` is the proven epsilon of a training record, where the row has another unit. The audited pipelines may
     hold a record more or less than the row's, and prove a little more: a bound is held against what they prove.
     """
-    remarks: list[str] = []
     done = [audit for audit in audits if audit.status is Status.DONE]
-    if not done:
-        return remarks
     allowed = max((audit.allowed for audit in done if audit.allowed is not None), default=None)
-    audited = audited_of(done, unit)
-    if audited is not None:
+    if (audited := audited_of(done, unit)) is not None:
         limit = proven if allowed is None else max(proven, allowed)
         slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
         if audited.epsilon > limit:
-            remarks.append("BUG: audited > proven")
+            yield "BUG: audited > proven"
         elif audited.epsilon > claimed * slack:
-            remarks.append("audited > claimed: the claim is refuted")
-    else:
-        audited = audited_of(done, PrivacyUnit.RECORD)
-        if audited is not None:
-            remarks.append(f"audited at record level: epsilon {epsilon_text(audited.epsilon, 'down')}")
-            if of_record is not None and audited.epsilon > max(of_record, allowed or 0.0):
-                remarks.append("BUG: audited > proven at record level")
+            yield "audited > claimed: the claim is refuted"
+    elif (audited := audited_of(done, PrivacyUnit.RECORD)) is not None:
+        yield f"audited at record level: epsilon {epsilon_text(audited.epsilon, 'down')}"
+        if of_record is not None and audited.epsilon > max(of_record, allowed or 0.0):
+            yield "BUG: audited > proven at record level"
     if no_power(done):
         seen = max((channel.epsilon for audit in done for channel in audit.power), default=None)
         known = "" if seen is None else f": {epsilon_text(seen, 'down')} seen without any noise"
-        remarks.append(f"audit without power{known}")
-    broken = sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict is MechanismVerdict.VIOLATED})
-    if broken:
-        remarks.append(f"BUG: {', '.join(broken)} gives away more than it is charged for")
-    return remarks
+        yield f"audit without power{known}"
+    if broken := sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict is MechanismVerdict.VIOLATED}):
+        yield f"BUG: {', '.join(broken)} gives away more than it is charged for"
 
 
 def _rank(row: BoardRow) -> tuple[Asked, bool, float, str, str]:
@@ -318,10 +273,7 @@ def to_markdown(board: Board) -> str:
             "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline, "
             "on transferred features that of the same backbone.\n"
         )
-        parts.append("| " + " | ".join(COLUMNS) + " |")
-        parts.append("|" + "---|" * len(COLUMNS))
-        parts.extend("| " + " | ".join(md(text) for text in cells_of(row)) + " |" for row in rows)
-        parts.append("")
+        parts += [*markdown_table(COLUMNS, map(cells_of, rows)), ""]
     if board.failures:
         parts.append("## Failed\n")
         parts.extend(
@@ -347,21 +299,16 @@ CSV_COLUMNS = (
 
 def to_csv(board: Board) -> str:
     """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for row in board.rows:
-        writer.writerow([_csv(getattr(row, column)) for column in CSV_COLUMNS])
-    return file.getvalue()
+    import pandas
+
+    cells = [[_csv(getattr(row, column)) for column in CSV_COLUMNS] for row in board.rows]
+    frame = pandas.DataFrame(cells, columns=list(CSV_COLUMNS))
+    return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def _csv(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return "inf" if math.isinf(value) else f"{value:.6g}"
-    if isinstance(value, tuple):
-        value = "; ".join(str(part) for part in value)
-    text = " ".join(str(value).split())
+def _csv(value: object) -> object:
+    if value is None or isinstance(value, float):
+        return value
+    text = " ".join(("; ".join(map(str, value)) if isinstance(value, tuple) else str(value)).split())
     # A spreadsheet runs a cell that starts like a formula.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
@@ -13,25 +12,14 @@ from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
-from reports.leaderboard import Board, build_board, to_csv, to_markdown
+from reports.leaderboard import Source, to_csv, to_markdown
 from reports.papers.trpate_page import trpate_page
 from reports.reported.numbers import FOLDER, read_reported
 from reports.reported.page import to_markdown as reported_page
-from reports.site.build import Source, write_site
+from reports.site.build import write_site
 
 
-@dataclass(slots=True)
-class Gathered:
-    """What run directories hold: by key the last one's, where each lies, and a line for each file not understood."""
-
-    records: list[Record]
-    audits: list[AuditRecord] = field(default_factory=list)
-    attacks: list[AttackRecord] = field(default_factory=list)
-    homes: dict[str, Path] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-
-def gather(folders: Sequence[Path]) -> Gathered:
+def gather(folders: Sequence[Path]) -> Source:
     """Return the records, audits and attacks of `folders`.
 
     What is damaged, or written by a newer program, is named in the warnings and moved nowhere. Raises
@@ -64,30 +52,30 @@ def gather(folders: Sequence[Path]) -> Gathered:
             f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
             "makes some; `python -m bench status` says what became of a run."
         )
-    return Gathered(list(records.values()), list(audits.values()), list(attacks.values()), homes, warnings)
+    printed = read_reported() if FOLDER.is_dir() else []  # an installed package has no such folder
+    return Source(
+        list(records.values()), list(audits.values()), list(attacks.values()), printed, homes=homes, warnings=warnings
+    )
 
 
-def write_pages(folder: Path, found: Gathered, *, readme: Path | None = None) -> tuple[Board, list[Path]]:
-    """Write the pages of `found` into `folder`; return the board and the pages that a reader opens.
+def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
+    """Write the pages of `source` into `folder`; return those that a reader opens.
 
     `readme` gets the table of MNIST between its marks. Records that the board refuses are on no page. Where `folder`
     holds the printed numbers of papers (``reported/``), their page is written beside the others.
     """
-    board = build_board(found.records, found.audits)
-    refused = {key for key, _ in board.refused}
-    records = [record for record in found.records if record.key not in refused]
+    shown = source.shown()
     texts = {
-        folder / "leaderboard.md": to_markdown(board),
-        folder / "leaderboard.csv": to_csv(board),
-        folder / "trpate.md": trpate_page(records),
-        folder / "attacks.md": attacks_page(records, found.attacks) if found.attacks else "",
+        folder / "leaderboard.md": to_markdown(source.board),
+        folder / "leaderboard.csv": to_csv(source.board),
+        folder / "trpate.md": trpate_page(shown),
+        folder / "attacks.md": attacks_page(shown, source.attacks) if source.attacks else "",
     }
     if (folder / "reported").is_dir():
         texts[folder / "reported.md"] = reported_page(read_reported(folder / "reported"))
     if readme is not None:
-        texts[readme] = summary.put(summary.summary(board), readme.read_text(encoding="utf-8"))
+        texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
     made = {path: text.encode() for path, text in texts.items() if text}
     write_together(made)
-    printed = read_reported() if FOLDER.is_dir() else []  # an installed package has no such folder
-    write_site(folder, Source(board, records, found.audits, found.attacks, printed, found.homes))
-    return board, [*made, folder / "site" / "index.html"]
+    write_site(folder, source)
+    return [*made, folder / "site" / "index.html"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.core.errors import BenchError
-from bench.results.text import md
+from bench.results.text import markdown_table
 from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
@@ -21,12 +21,12 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     if not rows:
         have = ", ".join(f"{name} ({of})" for name, of in board.tables()) or "none"
         raise BenchError(f"the board has no ranking of {dataset!r}, unit {unit!r}; it has: {have}.")
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    for row in rows:
-        method, asked, claimed, proven, audited, accuracy, _, seeds, *_ = cells_of(row)
-        cells = (method, asked, claimed, proven, _covered(row), audited, accuracy, seeds)
-        lines.append("| " + " | ".join(md(text) for text in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(markdown_table(COLUMNS, map(_cells, rows))) + "\n"
+
+
+def _cells(row: BoardRow) -> tuple[str, ...]:
+    method, asked, claimed, proven, audited, accuracy, _, seeds, *_ = cells_of(row)
+    return (method, asked, claimed, proven, _covered(row), audited, accuracy, seeds)
 
 
 def _covered(row: BoardRow) -> str:

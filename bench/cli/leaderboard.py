@@ -35,12 +35,10 @@ def leaderboard(
     found = gather(folders)
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    board, pages = write_pages(folders[0] if out is None else out, found, readme=readme)
-    for key, why in board.refused:
+    pages = write_pages(folders[0] if out is None else out, found, readme=readme)
+    for key, why in found.board.refused:
         print(f"warning: {key} is not shown: {why}", file=sys.stderr)
-    refused = {key for key, _ in board.refused}
-    shown = [record for record in found.records if record.key not in refused]
-    print_board(shown, found.audits, json_=json_, board=board)
+    print_board(found.shown(), found.audits, json_=json_, board=found.board)
     for page in pages:
         print(f"wrote {page}", file=sys.stderr)
 

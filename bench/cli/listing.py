@@ -14,12 +14,11 @@ from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS
 from bench.publishing.reproduce import command_of
 from bench.results.audited import with_audits
-from bench.results.record import Plausibility, Privacy, Record, Status
+from bench.results.record import Record
 from bench.results.run_dir import RunDir
-from bench.results.text import epsilon_text
+from bench.results.text import Table, epsilon_text, record_tables
 
 Rows = list[tuple[str, ...]]
-Table = tuple[str, tuple[str, ...], Rows]
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 """The data set of the quick preset that ``bench show METHOD`` prints."""
@@ -121,86 +120,8 @@ def find_record(path: Path, key: str) -> Record:
 
 
 def record_page(record: Record) -> list[Table]:
-    """Return the tables that show a record: what was run, the epsilons, the ledger, and the provenance."""
-    tables: list[Table] = [(record.key, ("what", "value"), _about(record))]
-    if record.privacy is not None:
-        privacy = record.privacy
-        columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "note")
-        unit = f"unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
-        tables.append((unit, columns, _epsilons(privacy)))
-        events: Rows = [
-            (str(event.get("kind", "")), ", ".join(f"{k}={v}" for k, v in event.items() if k != "kind"))
-            for event in privacy.events
-        ]
-        tables.append(("ledger", ("event", "parameters"), events))
-    if record.status is Status.DONE or record.failure is not None:
-        where = record.provenance.model_dump(mode="json")
-        tables.append(("provenance", ("what", "value"), [(name, str(value)) for name, value in where.items()]))
-    return tables
-
-
-def _about(record: Record) -> Rows:
-    """Return what was run, with its outcome, as rows of a name and a value."""
-    sizes = f"{record.private_records} private, {record.public_records} public"
-    target = f"{epsilon_text(record.epsilon)} {record.basis.value}, delta {record.delta:g}, seed {record.seed}"
-    about: Rows = [
-        ("status", record.status.value),
-        ("method", f"{record.method} (version {record.method_version}) {record.citation}"),
-        ("data", f"{record.dataset} ({record.dataset_revision}), {sizes}"),
-        ("public data", record.public_data),
-        ("target epsilon", f"{target}, {record.noise} noise"),
-        ("preset", record.preset),
-        *(("differs from the paper", str(change)) for change in record.reduced),
-        *(("note", line) for line in record.notes),
-    ]
-    if record.utility is not None:
-        about.append(("accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records}"))
-    if record.privacy is not None and record.privacy.plausibility is not None:
-        about.append(("under the claim", _plausibility(record.privacy.plausibility)))
-    if record.queries is not None:
-        right = record.queries.label_accuracy
-        correct = "" if right is None else f", {100 * right:.1f}% correct"
-        about.append(("answers", f"{record.queries.answered} of {record.queries.asked}{correct}"))
-    if (student := record.student) is not None:
-        about.append(("student", f"{student.name}, {student.parameters:,} parameters, {student.file}"))
-    if record.image_grid is not None:
-        about.append(("synthetic images", record.image_grid.file))
-    if record.failure is not None:
-        about.append(("failure", f"{record.failure.kind}: {record.failure.reason}"))
+    """Return the tables that show a record, and the command that reproduces it."""
     command, reason = command_of(record)
-    remark = f"({reason})" if command and reason else reason
-    about.append(("reproduce with", " ".join(filter(None, [command or "no command:", remark]))))
-    return about
-
-
-def _epsilons(privacy: Privacy) -> Rows:
-    """Return the claimed, proven and audited epsilons, then those of the accountants."""
-    audited, follows = privacy.audited, privacy.record_level
-    note = "`python -m bench audit` fills it"
-    if audited is not None:
-        note = f"at {100 * audited.confidence:g}% confidence; {audited.audit}"
-    proven = f"{privacy.proven.name}. {privacy.proven.note}"
-    rows: Rows = [
-        ("claimed", epsilon_text(privacy.claimed.epsilon), "", "", "", privacy.claimed.source),
-        ("proven", epsilon_text(privacy.proven.epsilon, "up"), "yes", "no", "yes", proven),
-        ("audited", epsilon_text(audited.epsilon if audited else None, "down"), "", "", "", note),
-    ]
-    if follows is not None:
-        note = f"{follows.name}: what follows for one record, which can change every label"
-        rows.append(("a training record", epsilon_text(follows.epsilon, "up"), "yes", "no", "yes", note))
-    for each in privacy.accountants:
-        flags = ("yes" if flag else "no" for flag in (each.sound, each.data_dependent, each.releasable))
-        rows.append((each.name, epsilon_text(each.epsilon), *flags, each.note))
-    return rows
-
-
-def _plausibility(found: Plausibility) -> str:
-    from bench.privacy.utility_bound import remark, rounded_up
-
-    if found.probability >= 1:
-        return "nothing is known against such an accuracy"
-    impossible = ": impossible as claimed" if remark([found.probability]) else ""
-    return (
-        f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
-        f"(a code of {found.permutations:.10g} permutations){impossible}"
-    )
+    again = [("reproduce with", command or "no command"), *([("note", reason)] if reason else [])]
+    found = [table for tables in record_tables(record).values() for table in tables]
+    return [*found, Table(record.key, ("what", "value"), tuple(again))]

@@ -119,7 +119,12 @@ def show(
         print(record.to_json(), end="")
         return
     attacks = [found for found in RunDir(out).read_attacks()[0] if found.student == record.key]
-    for title, columns, rows in [*record_page(record), *tables([record], attacks)]:
+    print(record.key)
+    for table in record_page(record):
+        print_table(table.caption, table.columns, table.rows)
+        if table.note:
+            print(table.note)
+    for title, columns, rows in tables([record], attacks):
         print_table(title, columns, rows)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.core.types import PrivacyUnit
 from bench.privacy.utility_bound import remark
-from bench.results.record import Accountant, Privacy, Record
-from bench.results.text import epsilon_text, md
+from bench.results.record import Privacy, Record
+from bench.results.text import epsilon_rows, epsilon_text, md
 
 _UNITS = {
     PrivacyUnit.RECORD: "one record, an image together with its label",
@@ -170,18 +170,9 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
 
 
 def _epsilons(record: Record, privacy: Privacy) -> str:
-    audited = privacy.audited
-    claimed = "claimed" if privacy.proven.epsilon <= privacy.claimed.epsilon else "claimed, not proven"
-    rows = [
-        (claimed, epsilon_text(privacy.claimed.epsilon), "; ".join(filter(None, [privacy.claimed.source,
-         privacy.claimed.note]))),
-        ("proven", epsilon_text(privacy.proven.epsilon, "up"), _reason(privacy.proven)),
-        (
-            "audited",
-            "not audited" if audited is None else epsilon_text(audited.epsilon, "down"),
-            "" if audited is None else f"a lower bound at {100 * audited.confidence:g}% confidence: {audited.audit}",
-        ),
-    ]  # fmt: skip
+    rows = epsilon_rows(privacy)[:3]
+    if privacy.proven.epsilon > privacy.claimed.epsilon:
+        rows[0] = ("claimed, not proven", *rows[0][1:])
     table = [f"| epsilon | at delta {privacy.delta:g} | from |", "|---|---|---|"]
     table += [f"| {name} | {value} | {plain(why)} |" for name, value, why in rows]
     asked = "without privacy" if record.epsilon is None else f"for epsilon {record.epsilon:g} ({record.basis.value})"
@@ -191,10 +182,6 @@ def _epsilons(record: Record, privacy: Privacy) -> str:
             *table,
         ]
     )
-
-
-def _reason(proven: Accountant) -> str:
-    return "; ".join(filter(None, [proven.name, proven.note]))
 
 
 def _load(record: Record, facts: CardFacts) -> str:

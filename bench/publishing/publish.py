@@ -374,15 +374,14 @@ def rebuild(folder: Path) -> list[Path]:
     A README.md beside `folder` that has the marks gets its table. Raises :class:`BenchError` where a record is damaged
     or is not shown: the pages would leave it out.
     """
-    from reports.leaderboard import build_board
     from reports.pages import gather, write_pages
     from reports.summary import BEGIN
 
     found = gather([folder])
     for line in found.warnings:
         raise BenchError(f"{line}. Restore it by git, then give the same command again.")
-    for key, why in build_board(found.records, found.audits).refused:
+    for key, why in found.board.refused:
         raise BenchError(f"the record {key} is not shown: {why}. Delete it, then give the same command again.")
     readme = folder.parent / "README.md"
     marked = readme.is_file() and BEGIN in readme.read_text(encoding="utf-8")
-    return write_pages(folder, found, readme=readme if marked else None)[1]
+    return write_pages(folder, found, readme=readme if marked else None)

@@ -1,9 +1,16 @@
-"""Epsilons and table cells as the board prints them."""
+"""Epsilons, table cells and records as pages and listings print them."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from bench.privacy.utility_bound import remark, rounded_up
+from bench.results.record import Plausibility, Privacy, Provenance, Record
 
 
 def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
@@ -12,7 +19,7 @@ def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"]
         return "–"
     if math.isinf(epsilon):
         return "∞"
-    if epsilon >= 1e5:  # nobody reads the digits of an epsilon that says nothing
+    if epsilon >= 1e5:  # its digits carry no meaning
         scale = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
         exact = round(epsilon / scale, 6)
         digits = math.ceil(exact) if toward == "up" else math.floor(exact) if toward == "down" else round(exact)
@@ -30,3 +37,163 @@ def md(text: str) -> str:
     for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
         flat = flat.replace(raw, safe)
     return flat
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table; cells stay text, columns are taken as they are."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(map(md, row)) + " |" for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table about a record; the first cell of a row is its header, `note` stands over the table."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def record_tables(record: Record) -> dict[str, list[Table]]:
+    """Return the tables of a record by the part of the page: the cell, its epsilons, ledger, settings and provenance.
+
+    ``bench show`` prints them and the record's page of the site shows them.
+    """
+    tables = {"Cell": [Table("Target and result", ("what", "value"), tuple(_about(record)))]}
+    if record.privacy is not None:
+        tables["Epsilons"] = _epsilon_tables(record.privacy)
+        tables["Ledger"] = [ledger_table(record.privacy)]
+    tables["Settings"] = [_settings(record)]
+    tables["Provenance"] = [_provenance(record.provenance)]
+    return tables
+
+
+def _about(record: Record) -> Iterator[tuple[str, str]]:
+    yield "status", record.status.value
+    if record.failure is not None:
+        yield "failure", f"{record.failure.kind}: {record.failure.reason}"
+    if record.utility is not None:
+        yield "accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records:,} test records"
+    yield "method", f"{record.method} (version {record.method_version}) {record.citation}"
+    yield "data", f"{record.dataset} ({record.dataset_revision})"
+    yield "records", f"{record.private_records:,} private, {record.public_records:,} public"
+    yield "public data", record.public_data
+    yield "target epsilon (basis)", f"{'–' if record.epsilon is None else f'{record.epsilon:g}'} ({record.basis.value})"
+    yield "delta", f"{record.delta:g}"
+    yield "preset", record.preset
+    yield "noise", record.noise
+    yield "precision", record.precision
+    yield "seed", str(record.seed)
+    if record.queries is not None:
+        share = record.queries.label_accuracy
+        right = "" if share is None else f", {100 * share:.1f}% of them right"
+        yield "answers", f"{record.queries.answered:,} of {record.queries.asked:,}{right}"
+    if record.student is not None:
+        yield "student", f"{record.student.name}, {record.student.parameters:,} parameters, {record.student.file}"
+        yield "student, SHA-256", record.student.sha256
+    if record.image_grid is not None:
+        yield "synthetic images", record.image_grid.file
+    if record.privacy is not None and record.privacy.plausibility is not None:
+        yield "under the claim", _plausibility(record.privacy.plausibility)
+    for note in record.notes:
+        yield "note", note
+
+
+def _plausibility(found: Plausibility) -> str:
+    if found.probability >= 1:
+        return "no bound is known for such an accuracy"
+    text = (
+        f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
+        f"(a code of {found.permutations:.10g} permutations)"
+    )
+    return f"{text}: impossible as claimed" if remark([found.probability]) else text
+
+
+def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
+    """Return name, value and origin of the claimed, the proven and the audited epsilon, and of one record's."""
+    audited, level = privacy.audited, privacy.record_level
+    rows = [
+        ("claimed", epsilon_text(privacy.claimed.epsilon), _joined(privacy.claimed.source, privacy.claimed.note)),
+        ("proven", epsilon_text(privacy.proven.epsilon, "up"), _joined(privacy.proven.name, privacy.proven.note)),
+    ]
+    if audited is None:
+        rows.append(("audited", "not audited", ""))
+    else:
+        origin = f"a lower bound at {100 * audited.confidence:g}% confidence: {audited.audit}"
+        rows.append(("audited", epsilon_text(audited.epsilon, "down"), origin))
+    if level is not None:
+        origin = f"{level.name}; what follows for one record, which can change every label"
+        rows.append(("a training record", epsilon_text(level.epsilon, "up"), origin))
+    return rows
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _epsilon_tables(privacy: Privacy) -> list[Table]:
+    caption = f"Unit {privacy.unit.value}, adjacency {privacy.adjacency.value}, delta {privacy.delta:g}"
+    note = f"Proven is infinite because: {'; '.join(privacy.bypasses)}." if privacy.bypasses else ""
+    tables = [Table(caption, ("epsilon", "value", "from"), tuple(epsilon_rows(privacy)), note)]
+    if privacy.accountants or privacy.withheld:
+        columns = ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order", "note")
+        rows = tuple(
+            (
+                a.name,
+                epsilon_text(a.epsilon),
+                *("yes" if flag else "no" for flag in (a.sound, a.data_dependent, a.releasable)),
+                "–" if a.order is None else f"{a.order:.6g}",
+                a.note,
+            )
+            for a in privacy.accountants
+        )
+        tables.append(Table("The ledger's cost by accountant", columns, rows, privacy.withheld))
+    return tables
+
+
+def ledger_table(privacy: Privacy) -> Table:
+    """Return the events of a ledger; equal events that follow each other are one row with their number."""
+    runs = [(event, len(list(same))) for event, same in groupby(privacy.events)]
+    rows = tuple(
+        (f"{count:,} ×", str(event.get("kind", "")), words({k: v for k, v in event.items() if k != "kind"}))
+        for event, count in runs
+    )
+    note = "" if rows else "The ledger has no event."
+    return Table("Mechanisms, in their order", ("times", "mechanism", "parameters"), rows, note)
+
+
+def _settings(record: Record) -> Table:
+    papers = {change.field: str(change.paper) for change in record.reduced}
+    rows = [(name, value_text(value), papers.pop(name, "")) for name, value in record.config.items()]
+    rows += [(c.field, str(c.value), papers[c.field]) for c in record.reduced if c.field in papers]
+    note = f"{len(record.reduced)} of them differ from the paper's." if record.reduced else ""
+    return Table("Settings", ("setting", "value", "paper's value, where it differs"), tuple(rows), note)
+
+
+def _provenance(p: Provenance) -> Table:
+    commit = p.git_commit or f"not known: {p.unread.get('git_commit', 'no reason given')}"
+    rows = [
+        ("started", p.started),
+        ("wall time", f"{p.wall_seconds:,.1f} s"),
+        ("peak memory", "not known" if p.peak_memory_mib is None else f"{p.peak_memory_mib:,.0f} MiB"),
+        ("commit", commit + (" with changed files" if p.git_dirty else "")),
+        ("device", p.device),
+        ("threads", "not known" if p.threads is None else str(p.threads)),
+        ("platform", p.platform),
+        ("python", p.python),
+        ("packages", ", ".join(f"{name} {version}" for name, version in sorted(p.packages.items()))),
+        ("artefacts", f"{p.artefacts_made} cache misses, {p.artefacts_found} cache hits"),
+        *((f"{name} is not known", why) for name, why in sorted(p.unread.items()) if name != "git_commit"),
+    ]
+    return Table("Where and how it ran", ("what", "value"), tuple(rows))
+
+
+def value_text(value: Any) -> str:
+    """Return a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def words(values: Mapping[str, Any]) -> str:
+    """Return settings or parameters in one line."""
+    return ", ".join(f"{name} {value_text(value)}" for name, value in values.items())

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from bench.results.frame import row_key
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
-from reports.leaderboard import row_key
 from reports.papers.tables import markdown_table
 from reports.reported.numbers import Reported, read_reported
 

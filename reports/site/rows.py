@@ -11,23 +11,23 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from bench.core.types import Basis, PrivacyUnit
-from bench.results.attack_record import AttackRecord
+from bench.results.attack_record import AttackRecord, R
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
 from reports.attacks import headline
-from reports.leaderboard import Board, BoardRow, cells_of
+from reports.leaderboard import BoardRow, Source, cells_of
 from reports.order import NOT_STATED, Asked, dataset_order
 from reports.reported.numbers import Reported, Verdict
-from reports.site.svg import ONLY_REPORTED, Axis, Look, Point, axis_of, looks, row_picture, scatter
+from reports.reported.page import NAMES
+from reports.site.svg import ONLY_REPORTED, Look, Point, axis_of, looks, row_picture, scatter
 
-PAPERS = {"dgd": "DGD", "dpsd": "DPSD", "trpate": "TrPATE", "pate": "PATE"}
 GOALS = ("inversion", "membership", "robustness")
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
@@ -69,46 +69,50 @@ class Figure:
     """A second line, in small print."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A line of a ranking. Addresses are relative to the site."""
+    """A line of a ranking: a row of the board, or a number that a paper reports. Addresses are relative to the site."""
 
     id: str
     ours: bool
-    rank: int | None
+    rank: int | None = None
     name: str
     """The method in the registry; of a reported system that is none of ours, its name."""
     method: str
-    """What the row prints for it."""
+    """The printed name."""
     method_href: str
-    asked: str
-    basis: str
-    preset: str
+    asked: str = "–"
+    basis: str = ""
+    preset: str = ""
     picture: Markup
     claimed: Figure
-    proven: Figure
-    audited: Figure
+    proven: Figure = Figure("–")
+    audited: Figure = Figure("–")
     uncovered: bool
-    refuted: bool
+    refuted: bool = False
     accuracy: Figure
-    seeds: tuple[Figure, ...]
-    drop: Figure
+    seeds: tuple[Figure, ...] = ()
+    drop: Figure = Figure("–")
     public: str
     public_words: str
-    attacks: tuple[Figure, ...]
-    cost: Figure
+    attacks: tuple[Figure, ...] = (Figure("–"),) * len(GOALS)
+    cost: Figure = Figure("–")
     remarks: tuple[tuple[str, str], ...]
     """Short and whole, of each remark."""
-    verdict: str
-    where: str
+    verdict: str = ""
+    where: str = ""
     """Where a number is reported; empty for ours."""
     data: tuple[tuple[str, str], ...]
-    """What the script sorts and filters by."""
+    """The values that the script sorts and filters by."""
     point: Point
     budget: Asked
-    """What the row competes within; of a number that a paper prints, the epsilon that it claims."""
-    order: tuple[Asked, bool, bool, float, str]
-    """By budget; of one, finite proven epsilons first; of the others ours first; then by accuracy."""
+    """The row's target; of a reported number, the epsilon that its paper claims."""
+
+    @property
+    def order(self) -> tuple[Asked, bool, bool, float, str]:
+        """By budget; within one, finite proven epsilons first; of the others ours first; then by accuracy."""
+        unproven = math.isinf(self.point.proven)
+        return self.budget, unproven, unproven and not self.ours, -self.point.accuracy, self.method
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,6 @@ class Ranking:
     attacked: bool
     deltas: str
     adjacencies: str
-    axis: Axis
     plot: Markup
     key: tuple[tuple[str, Look], ...]
     """The methods that have a look of their own, and it."""
@@ -131,32 +134,29 @@ class Ranking:
     """Whether there are systems that have none."""
 
 
-@dataclass(slots=True)
-class Material:
-    """What the site is made of, by key."""
-
-    board: Board
-    records: dict[str, Record]
-    attacks: Mapping[str, Sequence[AttackRecord]]
-    """By the key of the student."""
-    audited: frozenset[str]
-    """Keys of records that an audit speaks of."""
-    reported: Sequence[Reported]
+def by_student(found: Iterable[R]) -> dict[str, list[R]]:
+    """Return audits or attacks by the key of their student, in order of their own keys."""
+    groups: dict[str, list[R]] = defaultdict(list)
+    for one in sorted(found, key=lambda one: one.key):
+        groups[one.student].append(one)
+    return groups
 
 
-def rankings(material: Material) -> list[Ranking]:
+def rankings(source: Source) -> list[Ranking]:
     """Return all rankings: those with rows of ours first, each part by data set and unit."""
+    records = {record.key: record for record in source.records}
+    audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
-    sources: dict[tuple[str, str], list[BoardRow]] = {}
-    for key, rows in material.board.tables().items():
-        sources[key] = rows
+    own = source.board.tables()
+    for key, rows in own.items():
         ranks: dict[Asked, int] = defaultdict(int)
         for row in rows:
             finite = math.isfinite(row.proven)
             ranks[row.budget] += finite
-            lines[key].append(own_row(row, material, ranks[row.budget] if finite else None))
+            view = own_row(row, [records[key] for key in row.keys], audited, attacks)
+            lines[key].append(replace(view, rank=ranks[row.budget]) if finite else view)
     numbers: dict[str, int] = defaultdict(int)
-    for found in material.reported:
+    for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
             continue
         # A system without privacy is measured in every unit alike; it stands with the records.
@@ -164,9 +164,9 @@ def rankings(material: Material) -> list[Ranking]:
         start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
         numbers[start] += 1
         lines[found.dataset, unit].append(reported_row(found, f"{start}-{numbers[start]}"))
-    known = looks(row.method for row in material.board.rows)
+    known = looks(row.method for row in source.board.rows)
     result = [
-        _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), sources.get((dataset, unit), ()), known)
+        _ranking(dataset, unit, sorted(rows, key=lambda row: row.order), own.get((dataset, unit), ()), known)
         for (dataset, unit), rows in lines.items()
     ]
     return sorted(
@@ -189,20 +189,50 @@ def _ranking(
         attacked=any(figure.text != "–" for row in rows for figure in row.attacks),
         deltas=", ".join(f"{delta:g}" for delta in sorted({row.delta for row in sources})),
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
-        axis=axis,
         plot=scatter(points, axis, f"{dataset}, unit {unit}: accuracy against epsilon"),
         key=tuple((name, known[name]) for name in names if name in known),
         others=not known.keys() >= set(names),
     )
 
 
-def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
-    """Return the view of a row of the board."""
-    group = [material.records[key] for key in row.keys]
+BUDGETS = (1.0, 3.0, 10.0)
+"""Proven epsilons that most papers report."""
+
+
+def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
+    """Return each ranking with rows of ours, its best row within each of :data:`BUDGETS` and its best without privacy.
+
+    A row whose audit is above its proven epsilon has a bug somewhere, and is left out.
+    """
+    lines: list[tuple[Ranking, list[RowView | None]]] = []
+    for ranking in every:
+        ours = [row for row in ranking.rows if row.ours and not (row.audited.sort or 0.0) > row.point.proven]
+        within = [[row for row in ours if row.point.proven <= budget] for budget in BUDGETS]
+        without = [row for row in ours if math.isinf(row.point.claimed)]
+        if ranking.ours:
+            lines.append((ranking, [_best(rows) for rows in (*within, without)]))
+    return lines
+
+
+def _best(rows: Sequence[RowView]) -> RowView | None:
+    return min(rows, key=lambda row: (-row.point.accuracy, row.point.proven, row.id), default=None)
+
+
+def small_print(row: RowView) -> str:
+    """Return the facts beside a best row without which it compares with no other."""
+    proven = [] if math.isinf(row.point.proven) else [f"proven {row.proven.text}"]
+    seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
+    return ", ".join([*proven, seeds, "no public data" if row.public == "none" else f"public: {row.public}"])
+
+
+def own_row(
+    row: BoardRow, group: Sequence[Record], audited_keys: Set[str], attacked: Mapping[str, Sequence[AttackRecord]]
+) -> RowView:
+    """Return the view of a row of the board, made from the records `group`."""
     texts = cells_of(row)
     claimed_from = _holder(group, row.claimed, "claimed")
     proven_from = _holder(group, row.proven, "proven")
-    audited_from = next((key for key in row.keys if key in material.audited), row.keys[0])
+    audited_from = next((key for key in row.keys if key in audited_keys), row.keys[0])
     uncovered = row.proven > row.claimed
     refuted = row.audited is not None and row.audited > row.claimed
     audited = epsilon_text(row.audited, "down")
@@ -210,7 +240,7 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
     picture = row_picture(
         said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not refuted
     )
-    attacks = tuple(attack_figure(goal, row.keys, material.attacks) for goal in GOALS)
+    attacks = tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS)
     key = row.keys[0]
     figures = {
         "asked": math.inf if row.asked is None else row.asked, "claimed": row.claimed, "proven": row.proven,
@@ -221,7 +251,6 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
     return RowView(
         id=f"row-{page_name(key)}",
         ours=True,
-        rank=rank,
         name=row.method,
         method=row.method,
         method_href=method_href(row.method),
@@ -242,8 +271,6 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
         attacks=attacks,
         cost=Figure(texts[10], record_href(key, "#provenance"), row.cost),
         remarks=tuple((_short(remark, group[0]), remark) for remark in row.remarks),
-        verdict="",
-        where="",
         data=_data(row.method, figures, public, row.preset, row.basis, "ours"),
         point=Point(
             row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[5]}%; {said}",
@@ -251,7 +278,6 @@ def own_row(row: BoardRow, material: Material, rank: int | None) -> RowView:
             reported=False, uncovered=uncovered or refuted,
         ),
         budget=row.budget,
-        order=(row.budget, math.isinf(row.proven), False, -row.accuracy, row.method),
     )  # fmt: skip
 
 
@@ -260,7 +286,7 @@ def reported_row(found: Reported, place: str) -> RowView:
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
     sound = found.verdict is Verdict.SOUND
     uncovered = found.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE)
-    paper = PAPERS.get(found.paper, found.paper)
+    paper = NAMES.get(found.paper, found.paper)
     where = (
         f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
     )
@@ -273,31 +299,19 @@ def reported_row(found: Reported, place: str) -> RowView:
     public = found.public_kinds
     figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
     row_id = f"reported-{page_name(place)}"
-    budget = NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value)
     href = method_href(found.method) + "#reported" if found.method else ""
     return RowView(
         id=row_id,
         ours=False,
-        rank=None,
         name=name,
         method=label,
         method_href=href,
-        asked="–",
-        basis="",
-        preset="",
         picture=row_picture(said, claimed=epsilon, proven=None, audited=None, hollow=True, covered=not uncovered),
         claimed=Figure(claimed_text, "", epsilon),
-        proven=Figure("–"),
-        audited=Figure("–"),
         uncovered=uncovered,
-        refuted=False,
         accuracy=Figure(f"{found.value:.2f}", "", found.value),
-        seeds=(),
-        drop=Figure("–"),
         public=" + ".join(public),
         public_words=found.public_data,
-        attacks=tuple(Figure("–") for _ in GOALS),
-        cost=Figure("–"),
         remarks=(("why", verdict_words(found)),),
         verdict=found.verdict.value,
         where=where,
@@ -307,8 +321,7 @@ def reported_row(found: Reported, place: str) -> RowView:
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
             reported=True, uncovered=uncovered,
         ),
-        budget=budget,
-        order=(budget, math.isinf(proven), math.isinf(proven), -found.value, label),
+        budget=NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value),
     )  # fmt: skip
 
 
@@ -358,7 +371,7 @@ def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
 
 def _short(remark: str, record: Record) -> str:
     if record.privacy is not None and record.privacy.bypasses and remark == "; ".join(record.privacy.bypasses):
-        return "goes round the ledger"
+        return "uses private data outside any mechanism"
     if remark.startswith("BUG"):
         return remark
     return re.split(r": | \(| from the paper's", remark, maxsplit=1)[0]

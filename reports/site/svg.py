@@ -31,8 +31,8 @@ def row_place(epsilon: float) -> float:
 
 
 def row_picture(
-    said: str, *, claimed: float | None, proven: float | None, audited: float | None, hollow: bool = False,
-    covered: bool | None = None,
+    said: str, *, claimed: float | None, proven: float | None = None, audited: float | None = None,
+    hollow: bool = False, covered: bool | None = None,
 ) -> Markup:  # fmt: skip
     """Return the picture of one row: a bar from what is audited to what is proven, and a mark at what is claimed.
 
@@ -99,7 +99,7 @@ SYMBOLS = {
     "star": "M0-5.8L1.5-2L5.5-1.8L2.4 0.8L3.4 4.7L0 2.5L-3.4 4.7L-2.4 0.8L-5.5-1.8L-1.5-2z",
     "x": "M-4.8-2.4L-2.4-4.8L0-2.4L2.4-4.8L4.8-2.4L2.4 0L4.8 2.4L2.4 4.8L0 2.4L-2.4 4.8L-4.8 2.4L-2.4 0z",
 }
-"""Outline of each symbol, by Plotly's name of it: the page's script hands that name on. No diamond: it is a frame."""
+"""Outline of each symbol by its name. No diamond: it is the frame of an uncovered claim."""
 
 
 class Look(NamedTuple):
@@ -226,7 +226,7 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
         kinds = f"k{p.look.colour}" + (" hollow" if p.reported else "") + (" uncovered" if p.uncovered else "")
         proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
         parts.append(
-            f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" data-symbol="{p.look.symbol}" '
+            f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" '
             f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
             f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
             f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'

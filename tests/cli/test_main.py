@@ -81,7 +81,7 @@ def test_ls_and_show(runs: Path) -> None:
     assert len(keys) == 3
     (key,) = [key for key in keys if "pate-eps10" in key]
     shown = bench("show", key, "-o", str(runs)).stdout
-    for word in ("lnmax", "claimed", "provenance", "data-dependent", "differs from the paper"):
+    for word in ("lnmax", "claimed", "Where and how it ran", "data-dependent", "paper's value"):
         assert word in shown
     record = parse_record(bench("show", key[:-4], "-o", str(runs), "--json").stdout)
     assert record.key == key

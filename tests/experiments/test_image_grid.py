@@ -107,7 +107,7 @@ def test_run_writes_the_image_grid_that_its_record_names(tmp_path: Path) -> None
     assert path == tmp_path / "released" / f"{found.key}.png"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == found.image_grid.sha256
     assert pixels(path.read_bytes()).shape[0] == 10 * (56 + GAP) + GAP, "a row for each of the ten classes"
-    assert any(found.image_grid.file in row for _, _, rows in record_page(found) for row in rows)
+    assert any(found.image_grid.file in row for table in record_page(found) for row in table.rows)
     assert parse_record(found.to_json()) == found
     again = run(tmp_path, "images=25")
     assert again.image_grid == found.image_grid
@@ -118,7 +118,7 @@ def test_run_without_images_has_no_image_grid(tmp_path: Path, override: str) -> 
     found = run(tmp_path, override)
     assert found.image_grid is None
     assert not list(tmp_path.glob("**/*.png"))
-    assert not any("synthetic images" in row for _, _, rows in record_page(found) for row in rows)
+    assert not any("synthetic images" in row for table in record_page(found) for row in table.rows)
 
 
 def test_own_images_have_an_image_grid_too(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_record_of_a_query_label_row_says_what_follows_for_a_record(tmp_path: Pa
     assert record.privacy.record_level.epsilon > record.privacy.proven.epsilon
     (row,) = build_board([record]).rows
     assert any(remark.startswith("record level: epsilon") for remark in row.remarks)
-    assert any(line[0] == "a training record" for line in record_page(record)[1][2])
+    assert any(line[0] == "a training record" for table in record_page(record) for line in table.rows)
 
 
 def test_eq5_as_printed_has_no_epsilon() -> None:

@@ -247,7 +247,7 @@ def test_record_survives_and_older_ones_have_none() -> None:
 
 
 def shown(given: Record) -> str:
-    return "\n".join(" ".join(row) for _, _, rows in record_page(given) for row in rows)
+    return "\n".join(" ".join(row) for table in record_page(given) for row in table.rows)
 
 
 def test_run_sets_the_measured_accuracy_against_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
 from helpers.records import record
 from helpers.site import Page, reported
-from reports.leaderboard import build_board
-from reports.site.build import Source, write_site
+from reports.leaderboard import Source
+from reports.site.build import write_site
 
 
 def committed() -> list[Record]:
@@ -50,7 +50,7 @@ def test_a_record_keeps_what_it_states_and_the_site_filters_by_it(tmp_path: Path
     assert Record.model_validate_json(stated.to_json()).public_kinds == ["other", "unlabelled"]
     older = record(method="old", public_data=words, public_kinds=public_kinds_of_words(words))
     theirs = [reported(public_data=words, public_kinds=(PublicKind.NONE,))]
-    write_site(tmp_path, Source(build_board([stated, older]), [stated, older], reported=theirs))
+    write_site(tmp_path, Source([stated, older], reported=theirs))
     rows = Page((tmp_path / "site" / "index.html").read_text()).of("tr")
     kinds = {row["data-method"]: row["data-public"] for row in rows if row.get("data-method")}
     assert kinds == {"new": "other unlabelled", "old": "transferred private-images", "dgd": "none"}

@@ -3,7 +3,6 @@
 "use strict";
 (() => {
   const form = document.getElementById("filters");
-  const root = document.body.dataset.root;
   const NUMBERS = new Set(["asked", "claimed", "proven", "audited", "accuracy", "drop", "cost", "inversion", "membership", "robustness"]);
   const FIELDS = ["dataset", "unit", "public", "preset", "basis", "max", "source", "x", "q"];
   let sort = "";
@@ -133,7 +132,7 @@
     place(wanted.x === "claimed");
   }
 
-  // Plots: the drawn ones follow the filters; where Plotly is there it takes their place when they come into view.
+  // Plots follow the filters, and move to the axis that is chosen.
   let claimed = false;
   function place(wanted) {
     if (wanted !== claimed) {
@@ -146,96 +145,6 @@
         section.plot.querySelector(".x-name").textContent = `${claimed ? "claimed" : "proven"} epsilon`;
       }
     }
-    for (const section of sections) if (section.drawn && !section.element.hidden) draw(section);
-  }
-
-  function draw(section) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-    const { low, high, beyond } = Object.fromEntries(Object.entries(section.plot.dataset).map(([k, v]) => [k, Number(v)]));
-    const end = high + (beyond ? 2 : 1);
-    const at = (epsilon) => epsilon === Infinity ? end - 0.5 : epsilon > 10 ** high ? high + 0.5 : Math.max(Math.log10(epsilon), low);
-    const traces = new Map();
-    const frames = {
-      name: "claim not covered", type: "scatter", mode: "markers", x: [], y: [], hoverinfo: "skip",
-      marker: { symbol: "diamond-open", size: 17, color: colour("bad"), line: { width: 1.3, color: colour("bad") } },
-    };
-    for (const row of section.rows) {
-      const mark = section.marks.get(row.id);
-      if (row.hidden || !mark) continue;
-      const data = row.dataset, hollow = mark.classList.contains("hollow"), uncovered = mark.classList.contains("uncovered");
-      const name = data.method + (hollow ? " (reported)" : "");
-      const k = [...mark.classList].find((word) => /^k\d+$/.test(word));
-      if (!traces.has(name)) traces.set(name, {
-        name: plain(name.length > 40 ? `${name.slice(0, 39)}…` : name), type: "scatter", mode: "markers", x: [], y: [], text: [], customdata: [],
-        error_y: { type: "data", array: [], thickness: 1.2, width: 3 }, hovertemplate: "%{text}<extra></extra>",
-        marker: { color: colour(k), size: 9, symbol: mark.dataset.symbol + (hollow ? "-open" : ""), line: { width: hollow ? 2 : 0.6, color: hollow ? colour(k) : colour("paper") } },
-      });
-      const trace = traces.get(name);
-      const epsilon = claimed ? (data.claimed === undefined ? Infinity : Number(data.claimed))
-        : Number(mark.dataset.proven);
-      trace.x.push(at(epsilon));
-      trace.y.push(Number(data.accuracy));
-      if (uncovered) frames.x.push(at(epsilon)), frames.y.push(Number(data.accuracy));
-      trace.error_y.array.push(Number(data.sd ?? 0));
-      trace.text.push(mark.querySelector("title").textContent.split(/[;:] /).map(plain).join("<br>"));
-      trace.customdata.push(mark.getAttribute("href"));
-    }
-    const narrow = section.drawn.clientWidth < 600; // no room for a legend: the one below the drawing is kept
-    section.plot.querySelector(".colours").hidden = !narrow;
-    const values = [], names = [];
-    for (let d = low; d <= high; d++) values.push(d), names.push(narrow && beyond && d === high ? "" : String(Number((10 ** d).toPrecision(1))));
-    if (beyond) values.push(high + 0.5), names.push(`> ${10 ** high}`);
-    values.push(end - 0.5), names.push("∞");
-    const axis = { gridcolor: colour("line"), zeroline: false, linecolor: colour("muted") };
-    Plotly.react(section.drawn, [...traces.values(), ...(frames.x.length ? [frames] : [])], {
-      margin: { l: 52, r: 10, t: 8, b: 44 }, hovermode: "closest", showlegend: !narrow, dragmode: "zoom",
-      paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
-      hoverlabel: { align: "left", bgcolor: colour("raised"), bordercolor: colour("muted"), font: { color: colour("ink") } },
-      xaxis: { ...axis, title: { text: `${claimed ? "claimed" : "proven"} epsilon` }, range: [low - 0.05, end], tickvals: values, ticktext: names, tickangle: 0 },
-      yaxis: { ...axis, title: { text: "accuracy in %" } },
-      shapes: [{ type: "rect", xref: "x", yref: "paper", x0: high, x1: end, y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: colour("raised") }],
-    }, { responsive: true, displaylogo: false });
-  }
-
-  function interactive() {
-    const seen = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) {
-        const section = sections.find((one) => one.plot === target);
-        if (!isIntersecting || section.drawn) continue;
-        section.drawn = document.createElement("div");
-        section.drawn.className = "interactive";
-        const drawing = section.plot.querySelector("svg");
-        drawing.before(section.drawn);
-        drawing.style.display = "none";
-        draw(section);
-        section.drawn.on("plotly_click", ({ points }) => { location.href = points[0].customdata; });
-      }
-    }, { rootMargin: "200px" });
-    for (const section of sections) seen.observe(section.plot);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => place(claimed));
-  }
-
-  // A committed copy of the site has no Plotly. A script that is missing would be an error on the console; a missing
-  // object is none. So a small file that comes and goes with Plotly is asked for first.
-  function askForPlotly() {
-    const probe = document.createElement("object");
-    probe.type = "text/plain";
-    probe.data = `${root}assets/plotly.txt`;
-    probe.setAttribute("aria-hidden", "true");
-    probe.tabIndex = -1;
-    probe.style.cssText = "position:absolute;width:0;height:0;border:0";
-    probe.onerror = () => probe.remove();
-    probe.onload = () => {
-      probe.remove();
-      const script = document.createElement("script");
-      script.src = `${root}assets/plotly.min.js`;
-      script.onload = interactive;
-      document.head.append(script);
-    };
-    document.body.append(probe);
   }
 
   // What is not on the screen is not laid out, so that its height is a guess. A link to a place needs all heights.
@@ -283,8 +192,5 @@
         filter();
       }
     });
-    const start = () => (window.requestIdleCallback ?? setTimeout)(askForPlotly);
-    if (document.readyState === "complete") start();
-    else addEventListener("load", start);
   }
 })();

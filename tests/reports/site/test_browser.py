@@ -16,9 +16,9 @@ import pytest
 
 from helpers.records import record
 from helpers.site import NASTY, source
-from reports.leaderboard import build_board
+from reports.leaderboard import Source
 from reports.reported.numbers import read_reported
-from reports.site.build import PLOTLY, PLOTLY_IS_HERE, Source, write_site
+from reports.site.build import write_site
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -128,7 +128,7 @@ def test_a_link_to_a_place_lands_there(browser: Any, tmp_path: Path, script: boo
         for name in ("mnist", "fmnist", "cifar10")
         for i in range(60)
     ]
-    write_site(tmp_path, Source(build_board(found), found))
+    write_site(tmp_path, Source(found))
     seen = Seen(browser, java_script_enabled=script)
     for place in ("cifar10-record", "row-fmnist-30"):
         page = seen.open(tmp_path / "site", f"index.html#{place}")
@@ -182,36 +182,8 @@ def test_a_click_opens_the_record_and_the_record_its_row(seen: Seen, site: Path)
     seen.check()
 
 
-def test_plotly_takes_the_place_of_the_drawn_plot(seen: Seen, site: Path) -> None:
-    page = seen.open(site, "index.html#dataset=mnist&unit=record")
-    page.wait_for_selector("#mnist-record .interactive .legend", timeout=60_000)
-    assert not page.is_visible("#mnist-record svg.scatter")
-    assert page.text_content("#mnist-record .xtitle") == "proven epsilon"
-    page.select_option("[name=x]", "claimed")
-    assert page.text_content("#mnist-record .xtitle") == "claimed epsilon"
-    names = page.locator("#mnist-record .legendtext").all_text_contents()
-    assert "dgd (reported)" in names
-    assert any("<script>" in name for name in names), "a method's name is text in the plot"
-    plot = page.locator("#mnist-record .interactive")
-    for name, is_hollow in (("pate", ""), ("dgd", ""), ("dgd (reported)", "-open")):
-        drawn = plot.evaluate("(plot, name) => plot.data.find((one) => one.name === name).marker.symbol", name)
-        row = f"#mnist-record tr[data-method={name.split()[0]}][data-source={'reported' if is_hollow else 'ours'}]"
-        mark = page.locator(f"#mnist-record .pt[data-row='{page.get_attribute(row, 'id')}']")
-        assert drawn == mark.get_attribute("data-symbol") + is_hollow, "the same symbol as in the drawn plot"
-    frames = "plot => plot.data.find((one) => one.name === 'claim not covered').x.length"
-    assert plot.evaluate(frames) == page.locator("#mnist-record .pt.uncovered").count() > 1
-    click = "plot => plot.emit('plotly_click', {points: [{customdata: plot.data.find(IS).customdata[0]}]})"
-    page.locator("#mnist-record .interactive").evaluate(click.replace("IS", "trace => trace.name === 'pate'"))
-    page.wait_for_url("**/records/**")
-    seen.check()
-
-
-def test_without_plotly_the_drawn_plots_follow_the_filters(seen: Seen, tmp_path: Path) -> None:
-    write_site(tmp_path, source())
-    for name in (PLOTLY, PLOTLY_IS_HERE):
-        (tmp_path / "site" / name).unlink()
-    page = seen.open(tmp_path / "site")
-    page.wait_for_timeout(500)
+def test_plots_follow_the_filters_and_link_to_records(seen: Seen, site: Path) -> None:
+    page = seen.open(site)
     assert page.is_visible("#mnist-record svg.scatter")
     marks = "#mnist-record .pt:not([hidden])"
     before = page.locator(marks).count()
@@ -223,6 +195,11 @@ def test_without_plotly_the_drawn_plots_follow_the_filters(seen: Seen, tmp_path:
     page.select_option("[name=x]", "claimed")
     assert page.eval_on_selector_all(marks, places) != proven
     assert page.text_content("#mnist-record .x-name") == "claimed epsilon"
+    page.click("button[type=reset]")
+    mark = page.locator("#mnist-record .pt[href*=pate]").first
+    assert "pate, asked 10 (claimed)" in mark.locator("title").text_content()
+    mark.click()
+    page.wait_for_url("**/records/**")
     seen.check()
 
 
@@ -293,7 +270,7 @@ def test_five_thousand_rows_are_seen_within_a_second(browser: Any, tmp_path: Pat
         )
         for i in range(5000)
     ]  # fmt: skip
-    write_site(tmp_path, Source(build_board(found), found, reported=read_reported()))
+    write_site(tmp_path, Source(found, reported=read_reported()))
     times = []
     for _ in range(3):
         seen = Seen(browser)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,18 +12,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bench.cli.main import app
+from bench.interface.registry import METHODS
 from bench.results.record import ImageGrid
 from bench.results.run_dir import RunDir
-from bench.results.text import epsilon_text
+from bench.results.text import epsilon_text, ledger_table
 from helpers.records import record
 from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, source
-from reports.leaderboard import build_board, to_markdown
+from reports.leaderboard import Source, build_board, to_markdown
 from reports.reported.numbers import Verdict
 from reports.site import record_pages as site_pages
-from reports.site.best_rows import glance
-from reports.site.build import LIST, PLOTLY, PLOTLY_IS_HERE, Source, build_site, write_site
-from reports.site.method_docs import method_sources
-from reports.site.rows import Material, Ranking, attack_figure, page_name, rankings
+from reports.site.build import build_site, write_site
+from reports.site.rows import attack_figure, glance, page_name, rankings, small_print
 from reports.site.svg import axis_of, row_picture, row_place
 
 
@@ -37,26 +33,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def of(everything: Source) -> list[Ranking]:
-    attacks: dict[str, list[object]] = {}
-    for found in everything.attacks:
-        attacks.setdefault(found.student, []).append(found)
-    by_key = {r.key: r for r in everything.records}
-    audited = frozenset(audit.student for audit in everything.audits)
-    return rankings(Material(everything.board, by_key, attacks, audited, everything.reported))  # type: ignore[arg-type]
-
-
 def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
     assert dead_links(site) == []
     assert len(list(site.rglob("*.html"))) > 12
 
 
 def test_every_number_of_ours_leads_to_its_record(site: Path) -> None:
-    for ranking in of(source()):
+    for ranking in rankings(source()):
         for row in ranking.rows:
             if row.ours:
                 assert all(f.href.startswith("records/") for f in (row.claimed, row.proven, row.cost, *row.seeds))
-    row = next(row for ranking in of(source()) for row in ranking.rows if row.name == "pate" and row.ours)
+    row = next(row for ranking in rankings(source()) for row in ranking.rows if row.name == "pate" and row.ours)
     assert [seed.text for seed in row.seeds] == ["0", "1", "2"]
     assert len({seed.href for seed in row.seeds}) == 3
     assert row.drop.href == "records/" + page_name("mnist-nonprivate-None-s0") + ".html"
@@ -67,14 +54,14 @@ def test_every_number_of_ours_leads_to_its_record(site: Path) -> None:
 
 
 def test_units_never_share_a_ranking() -> None:
-    found = {(r.dataset, r.unit): {row.name for row in r.rows} for r in of(source())}
+    found = {(r.dataset, r.unit): {row.name for row in r.rows} for r in rankings(source())}
     assert set(found) == {("mnist", "record"), ("mnist", "client"), ("mnist", "query-label"), ("svhn", "record")}
     assert found["mnist", "client"] == {"fed-dpsd"}
     assert found["mnist", "query-label"] == {"dpsd-label"}
 
 
 def test_reported_rows_are_told_apart_and_have_no_number(site: Path) -> None:
-    (ranking,) = [r for r in of(source()) if (r.dataset, r.unit) == ("mnist", "record")]
+    (ranking,) = [r for r in rankings(source()) if (r.dataset, r.unit) == ("mnist", "record")]
     theirs = [row for row in ranking.rows if not row.ours]
     assert len(theirs) == 4  # the drop is no accuracy, svhn another ranking
     assert {(row.rank, row.proven.text) for row in theirs} == {(None, "–")}
@@ -104,7 +91,7 @@ def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path
     assert "<circle" not in picture(1.0, 29.0)
     assert "open" in picture(1.0, math.inf)
     assert "open" not in picture(1.0, 1.8e7), "finite, however large, is not none"
-    rows = {row.name: row for ranking in of(source()) for row in ranking.rows if row.ours}
+    rows = {row.name: row for ranking in rankings(source()) for row in ranking.rows if row.ours}
     assert (rows["pate"].uncovered, rows["dpsd"].uncovered, rows["dgd"].uncovered) == (False, True, True)
     assert not rows["nonprivate"].uncovered, "it claims nothing"
     assert "not covered" in (site / "index.html").read_text()
@@ -147,7 +134,7 @@ def test_names_of_pages_are_safe_and_differ(one: str, other: str) -> None:
 )
 def test_hostile_names_stay_in_their_folder(name: str, tmp_path: Path) -> None:
     found = [record(method=name, key=name or "none")]
-    write_site(tmp_path / "board", Source(build_board(found), found))
+    write_site(tmp_path / "board", Source(found))
     assert dead_links(tmp_path / "board" / "site") == []
     assert {path.name for path in tmp_path.iterdir()} == {"board"}
     assert {path.name for path in (tmp_path / "board").iterdir()} == {"site"}
@@ -157,35 +144,21 @@ def test_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     one = dict(build_site(source(), tmp_path))
     turned = source()
     turned.records, turned.attacks = turned.records[::-1], turned.attacks[::-1]
-    turned.board = build_board(turned.records, turned.audits)
     other = dict(build_site(turned, tmp_path / "elsewhere"))
     assert one.keys() == other.keys()
     assert [name for name in one if one[name] != other[name]] == []
     assert str(tmp_path).encode() not in b"".join(one.values())
 
 
-def test_pages_of_a_former_build_go_and_nothing_else(tmp_path: Path) -> None:
+def test_pages_of_a_former_build_are_removed_and_nothing_else(tmp_path: Path) -> None:
     write_site(tmp_path, source())
-    site, outside = tmp_path / "site", tmp_path / "outside.html"
-    outside.write_text("mine")
-    (site / "records" / "mine.html").write_text("mine")
-    listed = json.loads((site / LIST).read_text())
-    listed["files"] += ["../outside.html", str(outside)]
-    (site / LIST).write_text(json.dumps(listed))
-    (site / PLOTLY).unlink()  # as in a committed copy
-    left = [record(method="alone")]
-    names = write_site(tmp_path, Source(build_board(left), left))
-    assert not (site / "records" / "nasty.html").exists()
-    assert (site / "records" / "mine.html").exists()
-    assert outside.exists()
-    assert set(json.loads((site / LIST).read_text())["files"]) | {LIST} == set(names)
-
-
-def test_a_site_without_plotly_lacks_those_two_files_alone(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        assert "plotly" not in path.read_text().lower()
-    assert PLOTLY_IS_HERE.rsplit("/", 1)[-1] in (site / "assets" / "board.js").read_text()
-    assert (site / PLOTLY).stat().st_size > 1_000_000
+    mine = tmp_path / "site" / "mine.html"
+    mine.write_text("mine")
+    names = write_site(tmp_path, Source([record(method="alone")]))
+    assert mine.exists()
+    mine.unlink()
+    assert {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.*")} == set(names)
+    assert "records/nasty.html" not in names
 
 
 def test_raw_json_is_linked_beside_the_records_and_copied_elsewhere(tmp_path: Path) -> None:
@@ -194,11 +167,11 @@ def test_raw_json_is_linked_beside_the_records_and_copied_elsewhere(tmp_path: Pa
     for one in found:
         (run.records_path / f"{one.key}.json").write_text(one.to_json())
     homes = {one.key: run.path for one in found}
-    write_site(run.path, Source(build_board(found), found, homes=homes))
+    write_site(run.path, Source(found, homes=homes))
     page = run.path / "site" / "records" / f"{page_name(found[0].key)}.html"
     assert any(link.startswith("../../records/") for link in Page(page.read_text()).links)
     assert not (run.path / "site" / "raw").exists()
-    write_site(tmp_path / "out", Source(build_board(found), found, homes=homes))
+    write_site(tmp_path / "out", Source(found, homes=homes))
     assert len(list((tmp_path / "out" / "site" / "raw" / "records").iterdir())) == 2
     assert dead_links(run.path / "site") + dead_links(tmp_path / "out" / "site") == []
 
@@ -212,7 +185,7 @@ def test_released_images_are_copied_where_they_are_what_the_record_says(
     (run.released_path / "a.png").write_bytes(data)
     digest = hashlib.sha256(data if honest else b"another").hexdigest()
     found = [record(image_grid=ImageGrid(file="released/a.png", sha256=digest))]
-    write_site(run.path, Source(build_board(found), found, homes={found[0].key: run.path}))
+    write_site(run.path, Source(found, homes={found[0].key: run.path}))
     assert len(list((run.path / "site").glob("images/*.png"))) == shown
     page = Page((run.path / "site" / "methods" / "pate.html").read_text())
     assert len(page.of("img")) == shown
@@ -241,7 +214,7 @@ def test_a_nan_accuracy_is_refused_by_name_and_the_rest_is_shown(tmp_path: Path)
     assert [key.split("-")[1] for key, _ in board.refused] == ["odd", "worse"]
     assert "mnist-worse-10.0-s0" in to_markdown(board)
     assert "nan" not in to_markdown(board).split("## Not shown")[0]
-    write_site(tmp_path, Source(board, found))
+    write_site(tmp_path, Source(found))
     index = Page((tmp_path / "site" / "index.html").read_text())
     assert "its accuracy is nan" in index.text
     assert dead_links(tmp_path / "site") == []
@@ -252,7 +225,8 @@ def test_ledger_folds_events_that_repeat() -> None:
     assert one.privacy is not None
     events = [{"kind": "gaussian", "sigma": 1.0}] * 300 + [{"kind": "lnmax", "gamma": 0.1}]
     one = one.model_copy(update={"privacy": one.privacy.model_copy(update={"events": events})})
-    rows = site_pages.ledger_table(one).rows
+    assert one.privacy is not None
+    rows = ledger_table(one.privacy).rows
     assert [row[:2] for row in rows] == [("300 ×", "gaussian"), ("1 ×", "lnmax")]
 
 
@@ -269,21 +243,12 @@ def test_docstrings_become_paragraphs() -> None:
     assert found[2][0]
 
 
-def test_methods_are_read_and_not_run(tmp_path: Path) -> None:
-    from bench.interface.registry import METHODS
-
-    found = method_sources()
-    assert set(found) == set(METHODS.names())
-    assert {"pate", "dpsd", "fed-dpsd", "pate-bayes"} <= set(found)
-    assert found["dpsd"].citation
-    assert found["pate"].text
-    (tmp_path / "bad.py").write_text("def broken(:")
-    (tmp_path / "good.py").write_text(
-        '"""About."""\nraise SystemExit\n@register_method("x")\nclass X:\n    """Short."""\n'
-        "    unit = PrivacyUnit.QUERY_LABEL\n"
-    )
-    (only,) = method_sources(tmp_path).values()
-    assert (only.name, only.text, only.about, only.unit) == ("x", "About.", "Short.", "query-label")
+def test_every_method_has_a_page_with_its_docstrings(site: Path) -> None:
+    text = Page((site / "methods" / "dpsd-t.html").read_text()).text
+    assert "No run of it is on the board." in text
+    assert "methods/dpsd" in text
+    assert METHODS.get("dpsd-t").citation in text
+    assert (METHODS.get("dpsd-t").__doc__ or "").splitlines()[0].split("`")[0] in text
 
 
 def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) -> None:
@@ -291,19 +256,13 @@ def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) ->
     assert "the generator sees a classifier (Section III)" in page.text
     assert "drop 1.2" in page.text, "numbers that are no accuracies stand there too"
     row = next(
-        r for ranking in of(source(reported=[reported(verdict=Verdict.IMPOSSIBLE)])) for r in ranking.rows if not r.ours
+        r
+        for ranking in rankings(source(reported=[reported(verdict=Verdict.IMPOSSIBLE)]))
+        for r in ranking.rows
+        if not r.ours
     )
     assert row.uncovered
     assert row.verdict == "impossible as claimed"
-
-
-def test_the_site_needs_no_torch_and_no_method() -> None:
-    code = (
-        "import sys, reports.site.build, reports.reported.numbers; "
-        "print([m for m in ('torch', 'timm', 'methods', 'attacks', 'plotly') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 def leaderboard(*words: str) -> tuple[int, str, str]:
@@ -363,15 +322,16 @@ def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None
         record(method="dgd", bypasses=("it saw everything",), accuracy=0.98),
         record(method="nonprivate", epsilon=None, claimed=math.inf, bypasses=("all",), accuracy=0.97),
     ]
-    (line,) = glance(of(Source(build_board(found), found, reported=[reported(), reported(dataset="svhn")])))
-    names = [best and best.row.name for best in line.cells]
+    (line,) = glance(rankings(Source(found, reported=[reported(), reported(dataset="svhn")])))
+    ranking, best = line
+    names = [row and row.name for row in best]
     assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
-    small = [best.small for best in line.cells if best][2:]
+    small = [small_print(row) for row in best if row][2:]
     assert small[0].startswith("proven 9.00, 1 seed")
     assert small[1].startswith("1 seed")
-    assert (line.ranking.dataset, line.reported) == ("mnist", 1)
-    (far,) = glance(of(Source(build_board(found[2:3]), found[2:3])))
-    assert far.cells == (None,) * 4
+    assert (ranking.dataset, len(ranking.rows) - ranking.ours) == ("mnist", 1)
+    (far,) = glance(rankings(Source(found[2:3])))
+    assert far[1] == [None] * 4
     assert "none ran" in (site / "index.html").read_text()
 
 
@@ -380,13 +340,13 @@ def test_what_an_audit_contradicts_is_nobodys_best() -> None:
     board = build_board([one], [audit(one.key)])
     assert board.rows[0].audited is not None
     assert board.rows[0].audited > board.rows[0].proven
-    (line,) = glance(of(Source(board, [one], [audit(one.key)])))
-    assert line.cells == (None,) * 4
+    (line,) = glance(rankings(Source([one], [audit(one.key)])))
+    assert line[1] == [None] * 4
 
 
 def test_a_method_page_shows_a_run_on_the_first_data_set(tmp_path: Path) -> None:
     found = [record(dataset="att-faces-a"), record(dataset="mnist")]
-    write_site(tmp_path, Source(build_board(found), found))
+    write_site(tmp_path, Source(found))
     text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
     assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
     assert f"Below: one run, {found[1].key}" in text

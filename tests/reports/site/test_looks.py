@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
 from helpers.records import record
 from helpers.site import Page, reported
-from reports.leaderboard import build_board
-from reports.site.build import Source, write_site
-from reports.site.rows import Material, rankings
-from reports.site.svg import COLOURS, ONLY_REPORTED, looks
+from reports.leaderboard import Source
+from reports.pages import gather
+from reports.site.build import write_site
+from reports.site.rows import rankings
+from reports.site.svg import COLOURS, ONLY_REPORTED, Look, looks
 
 
 def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) ->
         record(method="nonprivate", epsilon=None, claimed=math.inf, accuracy=1.0, bypasses=("all",)),
     ]
     theirs = [reported(epsilon=1.0, value=99.9), reported(epsilon=None, value=99.8), reported(epsilon=3.0)]
-    everything = Source(build_board(found), found, reported=theirs)
-    (ranking,) = rankings(Material(everything.board, {r.key: r for r in found}, {}, frozenset(), theirs))
+    everything = Source(found, reported=theirs)
+    (ranking,) = rankings(everything)
     assert [(str(row.budget), row.name, row.rank) for row in ranking.rows] == [
         ("epsilon 1 (claimed)", "strong", 1),
         ("epsilon 1 (claimed)", "weak", 2),
@@ -46,19 +46,17 @@ def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) ->
 
 
 def test_methods_of_the_committed_board_differ_in_colour_or_symbol() -> None:
-    page = Page((ROOT / "leaderboards" / "site" / "index.html").read_text())
-    committed = RunDir(ROOT / "leaderboards").read_records(set_aside=False).found
-    methods = {row.method for row in build_board(committed).rows}
+    committed = gather([ROOT / "leaderboards"])
+    methods = {row.method for row in committed.board.rows}
     known = looks(methods)
     assert len(set(known.values()) | {ONLY_REPORTED}) == len(methods) + 1 > 16
-    method_of = {row["id"]: row["data-method"] for row in page.of("tr") if row.get("data-method")}
-    drawn: dict[str, set[tuple[int, str]]] = {}
-    for mark in page.of("a"):
-        if (kinds := str(mark.get("class")).split())[0] == "pt":
-            name = str(method_of[mark["data-row"]])
-            drawn.setdefault(name, set()).add((int(kinds[1].removeprefix("k")), str(mark["data-symbol"])))
-    assert methods <= set(drawn)
-    assert all(drawn[name] == {known.get(name, ONLY_REPORTED)} for name in drawn), "the same in every ranking"
+    drawn: dict[str, set[Look]] = {}
+    for ranking in rankings(committed):
+        for name, look in ranking.key:
+            drawn.setdefault(name, set()).add(look)
+        for row in ranking.rows:
+            assert f'class="pt k{known.get(row.name, ONLY_REPORTED).colour}' in ranking.plot
+    assert drawn == {name: {known[name]} for name in methods}, "the same in every ranking"
 
 
 def test_forty_methods_differ_and_have_the_same_look_in_any_order() -> None:
@@ -78,13 +76,13 @@ CVD = {
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
-    image_grid = (ROOT / "reports" / "site" / "assets" / "board.css").read_text()
-    found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", image_grid)
+    style = (ROOT / "reports" / "site" / "assets" / "board.css").read_text()
+    found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", style)
     half = len(found) // 2
     names = [name for name, _ in found[:half]]
     assert sorted(names) == ["k0", *(f"k{i}" for i in range(1, COLOURS + 1)), "paper"]
     assert [name for name, _ in found[half:]] == names
-    assert all(f".k{i} {{ color: var(--k{i}); }}" in image_grid for i in range(COLOURS + 1))
+    assert all(f".k{i} {{ color: var(--k{i}); }}" in style for i in range(COLOURS + 1))
     rgb = [[int(text[i : i + 2], 16) / 255 for i in (0, 2, 4)] for _, text in found[theme * half :][:half]]
     linear = np.array([[v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in one] for one in rgb])
     light = linear @ [0.2126, 0.7152, 0.0722] + 0.05
