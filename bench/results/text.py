@@ -102,7 +102,7 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
 
 def _plausibility(found: Plausibility) -> str:
     if found.probability >= 1:
-        return "no bound is known for such an accuracy"
+        return "nothing is known against such an accuracy"
     text = (
         f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
         f"(a code of {found.permutations:.10g} permutations)"

@@ -116,8 +116,8 @@ ONLY_REPORTED = Look(COLOURS, "circle")
 def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Return the look of each of `methods`, by its place among their sorted names.
 
-    The first 42 differ: 6 and 7 have no factor in common. Neighbours differ in colour and in symbol, so that a pair is
-    told without its colour as well.
+    The first 42 differ: 6 and 7 have no factor in common. Neighbours differ in colour and in symbol, so that
+    a pair is distinct without its colour as well.
     """
     symbols = list(SYMBOLS)
     return {name: Look(i % COLOURS, symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
@@ -156,7 +156,7 @@ class Axis:
     beyond: bool
 
     def place(self, epsilon: float) -> float:
-        """Return where `epsilon` lies, in decades: the script of the page counts the same way."""
+        """Return where `epsilon` lies, in decades."""
         if math.isinf(epsilon):
             return self.high + (1.5 if self.beyond else 0.5)
         if epsilon > 10.0**self.high:

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from bench.core.types import Basis, PrivacyUnit
+from bench.results.frame import NUMBERS, results_frame
 from bench.results.text import epsilon_text
 from helpers.records import failed, provenance, record
 from reports.leaderboard import COLUMNS, build_board, cells_of, to_csv, to_markdown
@@ -21,6 +22,18 @@ def test_seeds_are_one_row_with_mean_and_spread() -> None:
     assert row.spread == pytest.approx(1.0)
     assert row.seeds == (0, 1, 2)
     assert "95.00 ± 1.00" in cells_of(row)
+
+
+def test_the_frame_has_one_typed_row_per_record_in_order_of_seeds() -> None:
+    frame = results_frame([record(seed=1, accuracy=0.5), record(seed=0, epsilon=None, bypasses=("x",))])
+    assert frame["seed"].tolist() == [0, 1]
+    assert {str(frame[name].dtype) for name in NUMBERS} == {"float64"}
+    assert math.isnan(frame["target"][0])
+    assert frame["proven"].tolist() == [math.inf, 4.0]
+    assert frame["accuracy"].tolist() == [95.0, 50.0]
+    assert frame["bypasses"].tolist() == [("x",), ()]
+    assert frame["row"].nunique() == 2
+    assert results_frame([]).empty
 
 
 def test_configs_budgets_and_presets_are_rows_of_their_own() -> None:
