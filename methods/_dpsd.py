@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student
 from bench.storage.cache import digest_of
-from methods._alternation import AlternationConfig
+from methods._alternation_config import AlternationConfig
 from methods._common import student_depends
 
 if TYPE_CHECKING:

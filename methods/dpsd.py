@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, PrivateData, register_method, setting
-from methods._alternation import AlternationConfig
+from methods._alternation_config import AlternationConfig
 from methods._common import positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 

@@ -36,7 +36,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._alternation import AlternationConfig
+from methods._alternation_config import AlternationConfig
 from methods._common import positive
 from methods._dpsd import CITATION, Alternation, quick_settings, tiny_settings, train_teacher
 

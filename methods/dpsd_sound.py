@@ -105,8 +105,8 @@ class DPSDSoundConfig:
         return VOTE if self.answer == "votes" else GRADIENT
 
     def top_k(self, facts: Facts) -> int:
-        """Return k; see :meth:`methods._alternation.AlternationConfig.top_k`."""
-        from methods._alternation import AlternationConfig
+        """Return k; see :meth:`methods._alternation_config.AlternationConfig.top_k`."""
+        from methods._alternation_config import AlternationConfig
 
         return AlternationConfig(k=self.k).top_k(facts)
 
