@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,10 +19,7 @@ from bench.models.build import build
 from bench.results.attack_record import AttackRecord, Role, parse_row
 from bench.results.record import Status
 from bench.results.run_dir import RunDir
-
-
-def bench(*words: str, timeout: float = 400) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=timeout)
+from helpers.commands import bench
 
 
 @pytest.fixture(scope="module")

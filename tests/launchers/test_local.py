@@ -16,6 +16,7 @@ import pytest
 
 from bench.launchers.status import overview
 from bench.results.run_dir import RunDir
+from helpers.commands import bench
 from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
 EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
@@ -167,9 +168,7 @@ def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
     assert (launch.kind, launch.state, launch.cells, launch.running, launch.left) == ("local", "at work", 8, 2, 8)
     assert len(seen.waiting) == 6
     assert all("grid-test on digits" in row.title and "process" in row.where for row in seen.running)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "cancel", str(out)], capture_output=True, text=True, check=True
-    )
+    done = bench("cancel", str(out))
     assert "ended the launcher" in done.stdout
     said = finish(process, status=128 + signal.SIGTERM)
     assert "8 cells are left" in said
@@ -177,9 +176,7 @@ def test_status_and_cancel_from_another_terminal(tmp_path: Path) -> None:
     assert seen.running == []
     assert seen.launches[0].state == "stopped"
     assert "give the `run` command again" in seen.notes[-1]
-    again = subprocess.run(
-        [sys.executable, "-m", "bench", "cancel", str(out)], capture_output=True, text=True, check=True
-    )
+    again = bench("cancel", str(out))
     assert again.stdout == "nothing runs here\n"
 
 
@@ -266,10 +263,6 @@ def test_killed_a_few_times(tmp_path: Path) -> None:
 @pytest.mark.timeout(3000)
 def test_killed_a_hundred_times(tmp_path: Path) -> None:
     survives(tmp_path, 100, SIXTY, 60, seed=4)
-
-
-def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=120)
 
 
 def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:

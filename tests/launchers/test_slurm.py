@@ -20,6 +20,7 @@ import pytest
 
 from bench.launchers.status import overview
 from bench.results.run_dir import RunDir
+from helpers.commands import bench
 from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 from helpers.slurm_node import SlurmNode, slurm_node, why_not
 
@@ -47,12 +48,6 @@ def start(out: Path, *options: str, environment: dict[str, str] | None = None, *
 
 
 Process = subprocess.Popen[bytes]
-
-
-def bench(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *words], capture_output=True, text=True, timeout=200, env=environment
-    )
 
 
 def log(out: Path) -> list[str]:

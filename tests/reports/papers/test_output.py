@@ -15,6 +15,8 @@ from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+from helpers.commands import Done
+from helpers.commands import bench as run_bench
 from helpers.records import failed, record
 from reports.papers import build
 from reports.papers import spec as papers
@@ -251,8 +253,8 @@ def test_a_part_of_a_figure_without_records_is_drawn(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bench", "report", *words], capture_output=True, text=True)
+def bench(*words: str) -> Done:
+    return run_bench("report", *words)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,16 @@
+"""Settings of the whole suite: one thread for each worker, so that workers do not fight for the cores."""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"  # also of the processes that tests start
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("suite", deadline=None, max_examples=50)
+settings.load_profile("suite")

@@ -1,0 +1,53 @@
+"""The command line in this process: what `python -m bench` prints and returns, without an interpreter of its own."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from bench.cli.main import main
+from bench.interface.registry import ATTACKS, METHODS, PLUGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended, named as `subprocess.CompletedProcess` does."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def bench(*words: str | Path) -> Done:
+    """Run ``python -m bench WORDS`` here. Torch's settings and the registries are afterwards what they were.
+
+    Tests of signals, of killed processes and of the entry point itself start a process instead.
+    """
+    output, errors = io.StringIO(), io.StringIO()
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as stack:
+        stack.callback(torch.use_deterministic_algorithms, deterministic, warn_only=warn_only)
+        stack.callback(torch.set_num_threads, threads)
+        for registry in (METHODS, ATTACKS):
+            registry.names()  # scanned once, for all commands
+            stack.enter_context(mock.patch.dict(registry._members))
+        before = set(sys.modules)
+        stack.callback(lambda: [sys.modules.pop(n) for n in set(sys.modules) - before if n.startswith(PLUGIN)])
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(mock.patch.object(sys, "argv", ["bench", *map(str, words)]))
+        stack.enter_context(redirect_stdout(output))
+        stack.enter_context(redirect_stderr(errors))
+        status = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    return Done(status, output.getvalue(), errors.getvalue())
