@@ -1,13 +1,8 @@
-"""What is said of speed: plans and states of 10,000 cells. The limits leave room for a slow and busy machine."""
+"""Large plans, and the glance at a record that their states come from."""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import run
 
 import pytest
 from hypothesis import given
@@ -22,23 +17,15 @@ from helpers.paths import ROOT
 from helpers.records import failed, record
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-SLACK = 3
-"""How much slower than promised a machine may be."""
 
 
-def large_plan() -> list[Cell]:
+def large_plan(seeds: int) -> list[Cell]:
     grid = Grid(
         methods=("pate", "pate-gnmax", "dgd", "dpsd", "dpsd-sound"),
         epsilons=tuple(float(epsilon) for epsilon in range(1, 21)),
-        seeds=tuple(range(100)),
+        seeds=tuple(range(seeds)),
     )
     return expand(grid, lambda name: Dataset(name, FACTS, "sha256:0"))
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def with_student(key: str) -> Record:
@@ -46,30 +33,19 @@ def with_student(key: str) -> Record:
     return record(key=key, student=student)
 
 
-def test_ten_thousand_cells_are_planned_and_their_states_read_in_seconds(tmp_path: Path) -> None:
-    cells = large_plan()
-    assert len(cells) == len({cell.key for cell in cells}) == 10_000
-    assert seconds(large_plan) < 5 * SLACK
+def test_every_cell_of_a_large_plan_has_a_key_and_is_found_done(tmp_path: Path) -> None:
+    cells = large_plan(10)
+    assert len(cells) == len({cell.key for cell in cells}) == 1_000
     run_dir = RunDir(tmp_path).create()
     text = with_student("KEY").to_json()
     for cell in cells:
         run_dir.record_path(cell.key).write_text(text.replace("KEY", cell.key))
         (run_dir.released_path / f"{cell.key}.safetensors").touch()
     assert set(states(cells, run_dir).values()) == {State.DONE}
-    assert seconds(lambda: states(cells, run_dir)) < 2 * SLACK
-
-
-def test_help_answers_at_once() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bench", "--help"]
-    taken = min(
-        seconds(lambda: run(command, check=True, capture_output=True, env=environment, cwd=ROOT)) for _ in range(3)
-    )
-    assert taken < 0.5 * SLACK
 
 
 def test_keys_of_a_plan_are_those_of_its_cells() -> None:
-    for cell in large_plan()[::997]:
+    for cell in large_plan(10)[::97]:
         assert keyed(cell).key == cell.key
 
 

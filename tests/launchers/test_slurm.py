@@ -253,9 +253,7 @@ def test_preemption(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> 
 def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     command = [*FOUR, *SLURM, "--parallel", "1"]
-    begin = time.monotonic()
     said = finish(start(out, *command, "--detach", seconds=100))
-    assert time.monotonic() - begin < 30
     assert "4 cells are left to the jobs, which go on" in said
     queue = set(node.queue())
     assert len(queue) == 4

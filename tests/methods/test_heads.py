@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from bench.core.errors import BenchError
 from bench.data.splits import partition
 from bench.models.frozen_backbone import DenseHead
-from bench.training.processes import available_cores, one_thread
+from bench.training.processes import one_thread
+from helpers.heads import by_autograd
 from methods._common import HeadSettings
 from methods._head_training import Heads, head_labels, train_heads
 
@@ -26,31 +24,6 @@ def records(count: int, width: int, classes: int = 3, seed: int = 0) -> tuple[to
     labels = torch.randint(0, classes, (count,), generator=generator)
     centres = torch.randn(classes, width, generator=generator)
     return centres[labels] + torch.randn(count, width, generator=generator), labels
-
-
-def by_autograd(
-    features: torch.Tensor, labels: torch.Tensor, classes: int, fitting: HeadSettings, seed: int
-) -> DenseHead:
-    """Train one head by torch's own gradients and optimiser, in the order that the module states."""
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randn(features.shape[1], fitting.hidden, generator=generator) * (3 * features.shape[1]) ** -0.5
-    last = torch.randn(fitting.hidden, classes, generator=generator) * (3 * fitting.hidden) ** -0.5
-    head = DenseHead(features.shape[1], fitting.hidden, classes)
-    with torch.no_grad():
-        head.first.weight.copy_(first.T)
-        head.first.bias.zero_()
-        head.last.weight.copy_(last.T)
-        head.last.bias.zero_()
-    starts = range(0, len(features), fitting.batch_size)
-    order = [int(n) for _ in range(fitting.epochs) for n in torch.randperm(len(starts), generator=generator)]
-    optimizer = torch.optim.SGD(head.parameters(), fitting.lr)
-    for step, number in enumerate(order):
-        optimizer.param_groups[0]["lr"] = fitting.lr * 0.5 * (1 + np.cos(np.pi * step / len(order)))
-        batch = slice(number * fitting.batch_size, (number + 1) * fitting.batch_size)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(head(features[batch]), labels[batch]).backward()
-        optimizer.step()
-    return head
 
 
 def trained(
@@ -150,57 +123,3 @@ def test_overlapping_parts_are_refused() -> None:
     features, labels = records(10, 4)
     with pytest.raises(BenchError, match="overlap"):
         list(train_heads(features, labels, [np.arange(6), np.arange(5, 10)], 3, FEW, torch.Generator()))
-
-
-@pytest.mark.slow
-def test_faster_than_a_loop() -> None:
-    """200 heads of 200 records on the 2,048 features of ResNet-50, as the paper has them, against one after another.
-
-    A loop over ten of them is timed, by the training loop of this project and by torch's own, and counted twentyfold.
-    """
-    from bench.training.loop import FitSettings, fit
-
-    teachers, part, width, classes, fitting = 200, 200, 2048, 10, HeadSettings()
-    generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(classes, width, generator=generator) * 0.2
-    labels = torch.randint(0, classes, (teachers * part,), generator=generator)
-    features = nn.functional.layer_norm(
-        centres[labels] + torch.randn(len(labels), width, generator=generator), (width,)
-    )
-    asked_labels = torch.randint(0, classes, (1_000,), generator=generator)
-    asked = nn.functional.layer_norm(
-        centres[asked_labels] + torch.randn(1_000, width, generator=generator), (width,)
-    )  # fmt: skip
-    parts = partition(len(labels), teachers, "benchmark")
-
-    def accuracy(logits: torch.Tensor) -> float:
-        return float((logits.argmax(-1) == asked_labels).float().mean())
-
-    begun = time.perf_counter()
-    seeded = torch.Generator().manual_seed(1)
-    every = list(train_heads(features, labels, parts, classes, fitting, seeded, threads=available_cores()))
-    together = time.perf_counter() - begun
-    # The accuracy of the same ten that the loops train.
-    ten = [logits for heads in every for logits in heads.logits(asked)][:10]
-    found = np.mean([accuracy(logits) for logits in ten])
-    begun, single = time.perf_counter(), []
-    for part_of in parts[:10]:
-        single.append(by_autograd(features[part_of], labels[part_of], classes, fitting, 1))
-    plain = (time.perf_counter() - begun) * teachers / 10
-    begun, ours = time.perf_counter(), []
-    for part_of in parts[:10]:
-        settings_ = FitSettings(epochs=50, batch_size=32, lr=0.1, momentum=0.0)
-        ours.append(
-            fit(DenseHead(width, 256, classes), features[part_of], labels[part_of], settings_, torch.Generator())
-        )
-    loop = (time.perf_counter() - begun) * teachers / 10
-    alone = np.mean([accuracy(head(asked)) for head in single])
-    fitted = np.mean([accuracy(head(asked)) for head in ours])
-    print(
-        f"\n200 heads at once: {together:.1f} s, {100 * found:.2f}%; one by one by torch: {plain:.0f} s "
-        f"({plain / together:.0f} times), {100 * alone:.2f}%; by bench.training.loop.fit: {loop:.0f} s "
-        f"({loop / together:.0f} times), {100 * fitted:.2f}%"
-    )
-    assert abs(found - alone) < 1e-3
-    assert abs(found - fitted) < 0.01
-    assert min(plain, loop) > 10 * together

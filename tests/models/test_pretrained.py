@@ -306,7 +306,8 @@ def test_hub(answering, root, net):
     assert weights_by_digest(f"{TINY}.r160_in1k", found.sha256) == found == find_weights(found.backbone, fetch=False)
 
 
-def test_a_hub_that_does_not_answer(monkeypatch, root):
+def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch, root):
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("timm retries for minutes"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(BenchError, match=r"does not answer.*tf_efficientnet_lite0.*file:PATH") as told:

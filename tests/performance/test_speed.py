@@ -1,4 +1,4 @@
-"""The ratios that are promised. Slow: `pytest -m slow tests/performance -s`; on an accelerator `pytest -m gpu`."""
+"""Ratios of running times: `pytest -m performance -n 0 -s tests/performance`; on an accelerator `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def close(one: Row, other: Row) -> bool:
     return abs(one.mean - other.mean) <= 4 * spread + 0.005
 
 
-@pytest.mark.slow
+@pytest.mark.performance
 def test_on_a_cpu_this_projects_loop_is_not_slower_than_a_plain_one() -> None:
     setting = Setting(data="synthetic", teachers=4, in_loop=4, steps=150)
     # Twice, in both orders: what else runs on the machine slows either of them down.

@@ -1,0 +1,66 @@
+"""Records of the committed board, put into run directories, edited, and published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bench.cli.main import app
+from bench.core.errors import BenchError
+from bench.publishing.publish import examine, write
+from helpers.paths import BOARD
+
+PATE = "mnist-pate-eps10-quick-s0-68885667e3d8"
+GNMAX = "mnist-pate-gnmax-eps10-quick-s0-1fa416896021"
+NONPRIVATE = "mnist-nonprivate-epsinf-quick-s0-c07d4be95fa5"
+AUDIT = f"{PATE}--audit-d8c10740d056"
+ATTACK = f"{PATE}--label-gap-0dd1eac6b11d"
+
+Values = dict[str, Any]
+
+
+def values_of(key: str) -> Values:
+    values: Values = json.loads((BOARD / "records" / f"{key}.json").read_text())
+    return values
+
+
+def put(run: Path, values: Values, name: str | None = None) -> Path:
+    path = run / "records" / f"{name or values['key']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1) + "\n")
+    return path
+
+
+def all_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def publish(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["publish", *map(str, words)], terminal_width=400)
+
+
+def refusals(run: Path, into: Path, **options: bool) -> list[str]:
+    before = all_of(into)
+    found = examine([run], into, **options)
+    with pytest.raises(BenchError, match="nothing is written"):
+        write(found, into)
+    assert all_of(into) == before
+    return [f"{item.name}: {item.why}" for item in found.refused]
+
+
+def edit(path: str, value: Any) -> Callable[[Values], None]:
+    def change(values: Values) -> None:
+        *folders, last = path.split(".")
+        for name in folders:
+            values = values[int(name)] if isinstance(values, list) else values[name]
+        if isinstance(values, list):
+            values[int(last)] = value
+        else:
+            values[last] = value
+
+    return change
