@@ -9,36 +9,7 @@ from typing import Annotated
 import typer
 
 from bench import __version__
-from bench.cli import (
-    attack as cli_attack,
-)
-from bench.cli import (
-    data as cli_data,
-)
-from bench.cli import (
-    epsilon as cli_epsilon,
-)
-from bench.cli import (
-    export as cli_export,
-)
-from bench.cli import (
-    leaderboard as cli_board,
-)
-from bench.cli import (
-    paper_numbers as cli_reported,
-)
-from bench.cli import (
-    publish as cli_publish,
-)
-from bench.cli import (
-    report as cli_report,
-)
-from bench.cli import (
-    run as cli_run,
-)
-from bench.cli import (
-    weights as cli_weights,
-)
+from bench.cli import attack, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
 from bench.cli.run import Json, Out, Sets
 from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
@@ -52,20 +23,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.add_typer(cli_data.app, name="data")
-app.add_typer(cli_epsilon.app, name="epsilon")
-app.add_typer(cli_weights.app, name="weights")
-app.command("run")(cli_run.run)
-app.command("plan")(cli_run.plan)
-app.command("status")(cli_run.status)
-app.command("cancel")(cli_run.cancel)
-app.command("attack")(cli_attack.attack)
-app.command("audit")(cli_attack.audit)
-app.command("leaderboard")(cli_board.leaderboard)
-app.command("report")(cli_report.report)
-app.command("publish")(cli_publish.publish)
-app.command("export")(cli_export.export)
-app.command("reported")(cli_reported.reported)
+app.add_typer(data.app, name="data")
+app.add_typer(epsilon.app, name="epsilon")
+app.add_typer(weights.app, name="weights")
+app.command("run")(run.run)
+app.command("plan")(run.plan)
+app.command("status")(run.status)
+app.command("cancel")(run.cancel)
+app.command("attack")(attack.attack)
+app.command("audit")(attack.audit)
+app.command("leaderboard")(leaderboard.leaderboard)
+app.command("report")(report.report)
+app.command("publish")(publish.publish)
+app.command("export")(export.export)
+app.command("reported")(paper_numbers.reported)
 
 
 @app.callback()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Scalar = bool | int | float | str | None
 
@@ -13,6 +14,13 @@ class Row(BaseModel):
     """Base of all parts of a record: frozen, and strict about fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    def to_json(self) -> str:
+        """Return the row as it is written to its file."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+RowT = TypeVar("RowT", bound=Row)
 
 
 class Estimated(Row):
@@ -47,3 +55,24 @@ class Change(Row):
 
 def _scalar(value: Any) -> Scalar:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in `text`; raises ValueError, in one line, where there is none."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError("no JSON object")
+    return data
+
+
+def validated(kind: type[RowT], data: dict[str, Any]) -> RowT:
+    """Return the row of this `kind`; raises ValueError, in one line, naming the first wrong field."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"field {where}: {first['msg']}") from error

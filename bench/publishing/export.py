@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
 from bench.publishing.model_card import CardFacts, card
-from bench.results.record import Record
+from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from bench.core.types import Released
     from bench.data.spec import DatasetSpec
 
-_SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 PROBES = 8
 """Images on which the exported student must answer as the released one does, to the bit."""
 
@@ -37,11 +35,12 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     Raises :class:`BenchError` where the record has no student, its file is absent or another one, the weights of its
     frozen backbone are not here, or timm loads something else than what was released.
     """
+    from bench.data.datasets import all_datasets
     from bench.experiments.release import load_released
 
     if record.student is None or record.privacy is None or record.utility is None:
         raise BenchError(f"{record.key} has no student: its cell failed.")
-    if not _SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
+    if not SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
         raise BenchError(f"the record {record.key[:80]!r} does not name its files as this program does.")
     path = run_dir.path / record.student.file
     try:
@@ -51,7 +50,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     if hashlib.sha256(data).hexdigest() != record.student.sha256:
         raise BenchError(f"{path} is not the student of {record.key}: its SHA-256 differs. Run its cell again.")
     released = load_released(path)
-    spec = _spec(record)
+    spec = all_datasets().get(record.dataset)
     weights = _weights(released.student)
     files = {
         "model.safetensors": weights,
@@ -133,12 +132,6 @@ def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def _spec(record: Record) -> DatasetSpec | None:
-    from bench.data.datasets import all_datasets
-
-    return all_datasets().get(record.dataset)
-
-
 def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights: bytes) -> CardFacts:
     from timm.models import model_entrypoint
 
@@ -154,7 +147,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
     return CardFacts(
         command=command,
         no_command="" if command else remark,
-        licence="the user's own" if record.dataset.startswith("folder:") else spec.licence if spec else "not known",
+        licence="the user's own" if record.cell.own_folder else spec.licence if spec else "not known",
         source="" if spec is None else spec.source,
         citation="" if spec is None else spec.citation,
         text=is_text(_shape(released, spec)),

@@ -21,6 +21,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
+from bench.publishing.reproduce import planned_again
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
@@ -230,8 +231,6 @@ class _Work:
                     self.found.files[file] = data
                     lacks.append("its image grid")
         if there.cell.overrides is None:
-            from bench.publishing.reproduce import planned_again
-
             again = planned_again(record, self._calibrations).cell
             if again is not None:
                 self._board[there.key] = _with_overrides(there, again.spec)

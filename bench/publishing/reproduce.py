@@ -49,10 +49,10 @@ class _Counted:
         return self._count
 
 
-def public_dataset(name: str) -> Dataset:
-    """Return what is public about the data set `name`, from its pinned counts; no file of it is looked at.
+def public_dataset(name: str) -> Dataset | None:
+    """Return what is public about the data set `name` from its pinned counts; None where only its files give them.
 
-    Raises :class:`BenchError` where nobody knows the name, or only its files tell the counts.
+    Raises :class:`BenchError` for an unknown name.
     """
     from bench.data.datasets import get_dataset
     from bench.data.spec import Loaded
@@ -60,7 +60,7 @@ def public_dataset(name: str) -> Dataset:
 
     spec = get_dataset(name)
     if spec.train_records is None or spec.test_records is None or spec.revision is None:
-        raise BenchError(f"nothing is pinned of {name}: only its files tell how many records it has.")
+        return None
     train, test = _Counted(spec.train_records), _Counted(spec.test_records)
     loaded = Loaded(spec, train, test, spec.revision)  # type: ignore[arg-type]
     return Dataset(name, facts(loaded, split(loaded)), spec.revision)
@@ -72,14 +72,9 @@ def dataset_of(record: Record) -> Dataset:
     Raises :class:`BenchError` where the data set is unknown, of another revision or divided otherwise than here, or
     where its files are needed to tell.
     """
-    if record.dataset.startswith("folder:"):
+    known = None if record.cell.own_folder else public_dataset(record.dataset)
+    if known is None:
         return _told_by(record)
-    from bench.data.datasets import get_dataset
-
-    spec = get_dataset(record.dataset)
-    if spec.train_records is None or spec.test_records is None or spec.revision is None:
-        return _told_by(record)
-    known = public_dataset(record.dataset)
     if known.revision != record.dataset_revision:
         raise BenchError(
             f"it was made on revision {record.dataset_revision} of {record.dataset}; here is {known.revision}."

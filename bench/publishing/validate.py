@@ -24,11 +24,10 @@ from bench.publishing.reproduce import Reproduction, check_method, dataset_of, p
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.results.cell_spec import CellSpec
-from bench.results.record import Provenance, Record, Status
+from bench.results.record import SAFE_KEY, Provenance, Record, Status
 
 LONGEST = 5000
 """Characters of one text; those of this project have some hundreds."""
-_SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATHS = re.compile(
@@ -146,7 +145,7 @@ def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
 def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
     """Return what is wrong with the texts of a record: its key as a file's name, and what tells of people."""
     problems = []
-    if not _SAFE_KEY.fullmatch(row.key):
+    if not SAFE_KEY.fullmatch(row.key):
         problems.append(f"the key {row.key[:80]!r} is no name for a file.")
     if isinstance(row, Record):
         files = [("student", row.student, "safetensors"), ("image grid", row.image_grid, "png")]
@@ -267,7 +266,7 @@ def _known(record: Record) -> list[str]:
         return [f"unknown method {error.name!r}.{guess} Add its file in the same pull request, or install its package."]
     except BenchError as error:
         return [f"{error} Run its cell again."]
-    if record.dataset.startswith("folder:"):
+    if record.cell.own_folder:
         return ["a folder of one's own is no public benchmark."] if record.public_benchmark else []
     try:
         if record.public_benchmark and not get_dataset(record.dataset).public_benchmark:

@@ -9,14 +9,11 @@ follows, so that whoever reads several of them can correct for their number.
 
 from __future__ import annotations
 
-import json
 import math
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
-
-from bench.core.rows import Estimated, Row, SchemaError
+from bench.core.rows import Estimated, Row, SchemaError, json_object, validated
 from bench.core.types import Adjacency, AuditKind, PrivacyUnit
 from bench.results.record import Failure, Provenance, Status
 
@@ -63,10 +60,6 @@ class AttackRecord(Row):
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
-
-    def to_json(self) -> str:
-        """Return the record as it is written to its file."""
-        return self.model_dump_json(indent=1) + "\n"
 
 
 class Channel(Row):
@@ -183,10 +176,6 @@ class AuditRecord(Row):
             return "no power"
         return "consistent" if self.power else "consistent, power not known"
 
-    def to_json(self) -> str:
-        """Return the record as it is written to its file."""
-        return self.model_dump_json(indent=1) + "\n"
-
 
 R = TypeVar("R", AttackRecord, AuditRecord)
 
@@ -196,22 +185,12 @@ def parse_row(text: str, kind: type[R]) -> R:
 
     Raises ValueError, in one line, where `text` is none; :class:`SchemaError` where it is of a newer schema.
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError("no JSON object")
+    data = json_object(text)
     if data.get("schema_version") != 1:
         raise SchemaError(f"schema version {data.get('schema_version')!r}, this program reads 1")
     if isinstance(data.get("provenance"), dict):
         data["provenance"].pop("command", None)  # always null: it was meant for records of cells
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"field {where}: {first['msg']}") from error
+    return validated(kind, data)
 
 
 class Role(StrEnum):

@@ -33,6 +33,11 @@ class CellSpec(Row):
     precision: PrecisionKind = PrecisionKind.FLOAT32
     """Of the arithmetic of teacher ensembles; see :mod:`bench.training.precision`."""
 
+    @property
+    def own_folder(self) -> bool:
+        """Whether the data is a folder of images of the user's own."""
+        return self.dataset.startswith("folder:")
+
     def grid(self) -> Grid:
         """Return the grid that has this cell alone.
 

@@ -51,7 +51,7 @@ def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
     if spec.method_file:
         method = f"{PATH}/{spec.method_file}"
         missing.append(f"{PATH} is the folder of the method's file")
-    if dataset.startswith("folder:"):
+    if spec.own_folder:
         dataset = f"folder:{PATH}{'@' if spec.image_shape else ''}{spec.image_shape}"
         missing.append(f"{PATH} is the folder of the images")
     words = ["--methods", method, "--datasets", dataset]

@@ -17,13 +17,17 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from bench.core.rows import Change, Row, SchemaError
+from bench.core.rows import Change, Row, SchemaError, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
 SCHEMA_VERSION = 2
 """Raised when a field changes its meaning or goes; older records are turned into this one."""
+
+
+SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+"""What a key may be made of: it names files."""
 
 
 class Status(StrEnum):
@@ -205,10 +209,6 @@ class Record(Row, Specified):
         """The revision of the data set."""
         return self.cell.dataset_revision
 
-    def to_json(self) -> str:
-        """Return the record as it is written to its file."""
-        return self.model_dump_json(indent=1) + "\n"
-
 
 _CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')
 
@@ -223,24 +223,14 @@ def parse_record(text: str) -> Record:
             return Record.model_validate_json(text)  # nearly twice as fast as through a dict
         except ValidationError:
             pass  # what is wrong with it is said below, in the same words for every schema
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError("no JSON object")
+    data = json_object(text)
     version = data.get("schema_version")
     while version in UPGRADES:
         data = UPGRADES[version](data)
         version = data["schema_version"]
     if version != SCHEMA_VERSION:
         raise SchemaError(f"schema version {version!r}, this program reads up to {SCHEMA_VERSION}")
-    try:
-        return Record.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"field {where}: {first['msg']}") from error
+    return validated(Record, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.commands import bench
+
 GRID = [
     "--methods", "pate,pate-confident,dp-sgd,nonprivate", "--datasets", "digits", "--eps", "8,10", "--preset", "tiny",
     "--workers", "1", "--set", "teachers=25",
@@ -25,10 +27,9 @@ def start(out: Path) -> subprocess.Popen[bytes]:
 
 
 def finish(out: Path) -> str:
-    process = start(out)
-    _, errors = process.communicate(timeout=500)
-    assert process.returncode == 0, errors.decode()
-    return errors.decode()
+    done = bench("run", *GRID, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def outcome(out: Path) -> dict[str, str]:
@@ -44,11 +45,18 @@ def outcome(out: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A run that nothing disturbed, and its seconds."""
     out = tmp_path_factory.mktemp("undisturbed") / "runs"
     begin = time.monotonic()
     finish(out)
-    return outcome(out), time.monotonic() - begin
+    return out, time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: tuple[Path, float]) -> tuple[dict[str, str], float]:
+    out, length = finished
+    return outcome(out), length
 
 
 def kill_and_continue(out: Path, kills: int, length: float, number: signal.Signals, seed: int) -> int:
@@ -103,9 +111,9 @@ def test_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) ->
     assert "cells are done already" in said
 
 
-def test_everything_done_returns_at_once(undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
-    finish(tmp_path / "runs")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "records").glob("*.json")}
-    said = finish(tmp_path / "runs")
+def test_everything_done_runs_nothing_again(finished: tuple[Path, float]) -> None:
+    out, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
+    said = finish(out)
     assert "7 of 7 cells are done already" in said
     assert {path: path.stat().st_mtime_ns for path in before} == before
