@@ -205,9 +205,10 @@ def test_specs_say_what_the_source_shares() -> None:
     assert [name for name, each in datasets.DATASETS.items() if each.labelled] == ["movie-review", "movie-review-sst"]
 
 
-def test_source_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_source_of_another_shape_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_reviews(tmp_path / "raw" / "movie-review", reviews())
     spec = small("movie-review")
+    monkeypatch.setattr(type(spec.loader), "_by_route", lambda *_: False)  # else each client of a registry is asked
     wrong = replace(spec, labelled=replace(spec.labelled, records=3))
     with pytest.raises(BenchError, match="2 source records were found, 3 are expected"):
         replace(spec.loader, pinned=None)(request(wrong, tmp_path))
