@@ -105,7 +105,7 @@ def check(
     set_: Sets = None,
     json_: Json = False,
 ) -> None:
-    """Run the non-interference test: does anything private go round the ledger?"""
+    """Run the non-interference test: does the method use private data outside any mechanism?"""
     from bench.evaluation.noninterference import check_method
     from bench.experiments.device import prepare_device
     from bench.interface.registry import METHODS
@@ -131,5 +131,5 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped. Give the same command again to go on.", file=sys.stderr)
+        print("stopped. Give the same command again to resume.", file=sys.stderr)
         sys.exit(130)

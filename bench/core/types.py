@@ -38,7 +38,7 @@ class Adjacency(StrEnum):
 
 
 class Basis(StrEnum):
-    """What the epsilon that was asked for bounds."""
+    """What the target epsilon bounds."""
 
     CLAIMED = "claimed"
     """What the method's paper says the setting costs."""
@@ -95,7 +95,7 @@ class AuditKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The privacy that was asked for: at most `epsilon` at `delta`, on the basis that is named.
+    """The privacy target: at most `epsilon` at `delta`, on the basis that is named.
 
     Raises :class:`BenchError` where epsilon is not a positive finite number or delta not inside (0, 1).
     """
@@ -203,7 +203,7 @@ class Knowledge(StrEnum):
 
     NONE = "none"
     AUXILIARY = "auxiliary"
-    """Unlabelled images of which none is private."""
+    """Unlabelled images, none of them private."""
 
 
 @dataclass(frozen=True, slots=True)

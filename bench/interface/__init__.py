@@ -1,6 +1,6 @@
 """All that a plug-in imports: ``from bench.interface import Method, register_method, setting, fit, ...``.
 
-What needs torch or an accountant is imported when it is first asked for, so that listing and planning stay fast.
+Names that need torch or an accountant are imported at first use, so that listing and planning stay fast.
 """
 
 from __future__ import annotations

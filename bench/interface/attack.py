@@ -60,7 +60,7 @@ class InversionAttack(Attack):
 
 
 class MembershipAttack(Attack):
-    """An attack that tells records which the pipeline was trained on from others."""
+    """An attack that separates training records of the pipeline from others."""
 
     references: ClassVar[int] = 0
     """The fewest references that it needs."""

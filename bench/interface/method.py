@@ -91,7 +91,7 @@ class Method(abc.ABC):
 
     @classmethod
     def charges(cls, config: Any, facts: Facts) -> Sequence[Event] | None:
-        """Return events that cost what a whole run with the calibrated `config` costs; None where only a run tells.
+        """Return events that cost as much as a run with the calibrated `config`; None where only a run gives them.
 
         A record whose ledger costs less is not published.
         """
@@ -104,7 +104,7 @@ class Method(abc.ABC):
 
     @classmethod
     def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
-        """Return what kinds of public data `config` uses: what :meth:`public_words` tells, for the filter."""
+        """Return what kinds of public data `config` uses: those of :meth:`public_words`, for the filter."""
         return cls.public_data_kinds
 
     @classmethod

@@ -23,13 +23,13 @@ from bench.interface.method import Method
 
 T = TypeVar("T")
 PLUGIN = "bench_plugin_"
-"""How the modules of files of the user's own begin."""
+"""Prefix of the module names of users' own files."""
 
 
 class Registry(Generic[T]):
     """Names to members of one kind. `package` is scanned for modules, `group` for entry points, both when first asked.
 
-    Raises :class:`BenchError` on a name that is taken, :class:`UnknownNameError` on one that nobody registered.
+    Raises :class:`BenchError` on a name that is taken, :class:`UnknownNameError` on one that is not registered.
     """
 
     def __init__(self, kind: str, package: str | None, group: str) -> None:
@@ -160,6 +160,6 @@ def register_attack(name: str) -> Callable[[A], A]:
 
 
 def plugin_file(member: type) -> str:
-    """Return the name of the file, without its folder, that a class of the user's own came from; empty for others."""
+    """Return the name of the file, without its folder, of a user's own class; empty for others."""
     module = member.__module__
     return f"{module.removeprefix(PLUGIN)}.py" if module.startswith(PLUGIN) else ""

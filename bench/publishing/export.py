@@ -1,7 +1,7 @@
 """Released students as folders that timm loads: weights, configuration and card, checked by loading them again.
 
-Of a run's release the student alone is exported. A frozen backbone that anybody can fetch by its hash stays out, as in
-the release itself: its weights are not ours to pass on.
+Of a run's release the student alone is exported. A frozen backbone that can be fetched by its hash stays out, as
+in the release itself: its weights are not ours to pass on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The card of a released student, as Markdown with YAML in front: what hubs show, and what whoever loads it must know.
+"""The card of a released student, as Markdown with YAML in front, for hubs and for users who load the student.
 
-A pure function of the record and of what is public about its data. Texts of records come from anybody: they stay text.
+A pure function of the record and of what is public about its data. Texts of records are untrusted: they stay text.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _front(record: Record, facts: CardFacts) -> str:
 
 
 def _private(record: Record, privacy: Privacy) -> bool:
-    """Return whether what is claimed or was asked for is proven of records: hubs list models by such tags."""
+    """Return whether the claim or the target epsilon is proven of records: hubs list models by such tags."""
     promised = max(privacy.claimed.epsilon, record.epsilon or 0.0)
     figure = privacy.proven.epsilon
     return math.isfinite(figure) and figure <= promised and privacy.unit is not PrivacyUnit.QUERY_LABEL

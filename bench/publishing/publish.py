@@ -1,4 +1,4 @@
-"""Records of run directories added to the published board: all of them or none, and the board made again from them.
+"""Records of run directories added to the published board: all of them or none, and the board rebuilt from them.
 
 Everything is examined before anything is written. Records are written first and the pages are made from what lies
 there, so a command that was stopped in the middle is mended by giving it again.
@@ -34,7 +34,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _LARGEST = 8 << 20
 """Bytes of one file of a run directory; records have some thousands."""
 _MACHINE = ("packages", "python", "platform", "device")
-"""What of a record's provenance tells machines apart: between two of them the arithmetic may differ."""
+"""The fields of a record's provenance in which machines differ: between two of them the arithmetic may differ."""
 
 
 class Fate(StrEnum):
@@ -43,7 +43,7 @@ class Fate(StrEnum):
     ADDED = "added"
     REPLACED = "replaced"
     COMPLETED = "completed"
-    """A published record got what it lacked: its settings as they were asked for, or its image grid."""
+    """A published record got what it lacked: its ``--set`` values, or its image grid."""
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -336,7 +336,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _content(record: Record) -> dict[str, Any]:
-    """Return everything of a record but where and when it was made, and how its settings were asked for."""
+    """Return everything of a record but where and when it was made, and its ``--set`` values."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance": True, "cell": {"overrides"}}))
     return content
 
@@ -346,7 +346,7 @@ def _student(record: Record) -> str | None:
 
 
 def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
-    """Return `record` with the ``--set`` values of the cell that was `planned` for it, where it tells none."""
+    """Return `record` with the ``--set`` values of the cell that was `planned` for it, where it has none."""
     if planned is None or record.cell.overrides is not None:
         return record
     return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})

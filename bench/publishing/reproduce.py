@@ -1,4 +1,4 @@
-"""How a record is made again: what it says was asked for plans to its key, which planning alone tells.
+"""How a record is reproduced: planning its specification gives its key again.
 
 Nothing here reads a data set or trains. What is public about a data set comes from its pinned counts or, where only the
 files tell them, from the record itself.
@@ -22,7 +22,7 @@ from bench.results.command import command_for
 from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)
-"""What untrusted settings raise: names nobody knows, numbers that are none."""
+"""What untrusted settings raise: unknown names, texts in place of numbers."""
 
 
 _MEANT = tuple(name for name in CellSpec.model_fields if name not in ("overrides", "method_file", "image_shape"))
@@ -38,7 +38,7 @@ class Reproduction:
 
 
 class _Counted:
-    """Records of which only their number is known."""
+    """Records known by their number only."""
 
     labels: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
@@ -115,9 +115,9 @@ def check_method(record: Record) -> None:
 
 
 def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
-    """Return the cell that planning gives for what `record` says was asked for, where it is the record's.
+    """Return the cell that planning gives for the specification of `record`, where it is the record's.
 
-    Names are compared and never looked up where they are unknown here: a record may come from anybody. `calibrations`
+    Names are compared and never looked up where they are unknown here: records are untrusted. `calibrations`
     keeps what several records share.
     """
     try:
@@ -140,7 +140,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
 def command_of(record: Record) -> tuple[str | None, str]:
     """Return the command that makes `record` again, and what has to be put in for it.
 
-    Where an older record does not tell its settings and planning without any gives another key: None, and the reason.
+    None, and the reason, where an older record lacks its ``--set`` values and planning without any gives another key.
     """
     if record.cell.overrides is None:
         found = planned_again(record)

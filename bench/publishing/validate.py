@@ -1,8 +1,8 @@
 """What a record has to pass before it is published: every check that needs no data and no training.
 
-A record may come from anybody. What can be computed again is computed again: its key, its settings, the epsilon that is
-claimed and the one that is proven. What cannot (its accuracy, figures that depend on votes) is for whoever runs the
-cell again.
+Records are untrusted. What can be computed again is computed again: its key, its settings, the epsilon that is
+claimed and the one that is proven. What cannot (its accuracy, figures that depend on votes) is for a reviewer who
+runs the cell again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATHS = re.compile(
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
-"""Names that tell nothing of a person or a machine, and occur in records as words."""
+"""Names that identify no person and no machine, and occur in records as words."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
 
 
 def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
-    """Return what is wrong with the texts of a record: its key as a file's name, and what tells of people."""
+    """Return what is wrong with the texts of a record: its key as a file's name, and texts that identify people."""
     problems = []
     if not SAFE_KEY.fullmatch(row.key):
         problems.append(f"the key {row.key[:80]!r} is no name for a file.")

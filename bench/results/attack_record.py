@@ -1,7 +1,7 @@
 """Records of attacks and audits: each speaks of one student, by its record's key, and lies beside that record.
 
 An attack's record holds numbers for the student and for its controls; an audit's the counts from which its bound
-follows, so that whoever reads several of them can correct for their number.
+follows, so that a reader of several can correct for their number.
 """
 
 # Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.
@@ -63,9 +63,9 @@ class AttackRecord(Row):
 
 
 class Channel(Row):
-    """What one part of the releases told of the coins of one family of canaries, summed over the runs.
+    """What one part of the releases reveals of the coins of one family of canaries, summed over the runs.
 
-    `epsilon` is the bound and `cap` the largest that so many guesses could have given, both for one record and at the
+    `epsilon` is the bound and `cap` the largest bound that many guesses can give, both for one record and at the
     audit's confidence, corrected for the number of its channels.
     """
 
@@ -78,7 +78,7 @@ class Channel(Row):
     epsilon: float
     cap: float
     errors: tuple[int, int, int, int] | None = None
-    """False positives of so many runs without the canary, false negatives of so many with it; for many runs."""
+    """(false positives, runs without the canary, false negatives, runs with it); many-run audits only."""
 
 
 class MechanismVerdict(StrEnum):
@@ -149,7 +149,7 @@ class AuditRecord(Row):
     def powerless(self) -> bool:
         """Whether the audit could not have refuted what is claimed or proven.
 
-        That is so where so many guesses cannot, were all right, or where those on the pipeline without noise do not.
+        That is so where even all guesses right cannot, or where the guesses on the pipeline without noise do not.
         Then the bound says nothing in favour of the pipeline.
         """
         limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)

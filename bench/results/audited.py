@@ -57,7 +57,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
 
     What is left is corrected for its number (Bonferroni): :data:`CHANNELS` tests for each pool of audits with the same
     options, and as many for each audit that stands apart, as its own record counts them. A channel that turned out to
-    be empty is paid for: whoever adds audits pays for all that they could have looked at.
+    be empty counts as well: adding audits corrects for every test that they could have made.
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
     apart: list[tuple[Channel, tuple[int, int, int, int]]] = []

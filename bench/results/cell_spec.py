@@ -1,4 +1,4 @@
-"""What a cell is: everything that was asked for, from which its settings, its key and its command follow."""
+"""The specification of a cell. Its settings, its key and its command follow from it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.core.types import Basis
 
 
 class CellSpec(Row):
-    """One method on one data set at one epsilon with one seed, as it was asked for; no path of a machine is in it."""
+    """One method on one data set at one target epsilon with one seed. Holds no path of a machine."""
 
     method: str
     method_version: int
     method_file: str = ""
-    """Name of the file that a method of the user's own was read from; its folder is not told."""
+    """File name of a user's own method, without its folder."""
     dataset: str
     dataset_revision: str
     image_shape: str = ""
@@ -23,7 +23,7 @@ class CellSpec(Row):
     preset: Preset
     overrides: dict[str, str] | None = Field(default_factory=dict)
     """The ``--set`` values by field without which the settings would be others; in no key. None in records of schema 1
-    that did not tell them."""
+    that lack them."""
     epsilon: float | None
     """None for a method without privacy."""
     delta: float
@@ -57,7 +57,7 @@ class Specified:
 
     @property
     def asked(self) -> CellSpec:
-        """What was asked for."""
+        """The cell's specification."""
         raise NotImplementedError
 
     @property
@@ -72,17 +72,17 @@ class Specified:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon asked for; None for a method without privacy."""
+        """The target epsilon; None for a method without privacy."""
         return self.asked.epsilon
 
     @property
     def delta(self) -> float:
-        """The delta asked for."""
+        """The target delta."""
         return self.asked.delta
 
     @property
     def basis(self) -> Basis:
-        """Which of the epsilons is the one asked for."""
+        """Which epsilon the target bounds."""
         return self.asked.basis
 
     @property

@@ -20,7 +20,7 @@ START = "python -m bench run"
 PATH = "PATH"
 """What stands for a path that only the machine of the run has."""
 _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student"}
-"""Fields that the command line has an option for; a frozen backbone is asked for as the teacher."""
+"""Fields with an option of their own; a frozen backbone is given as the teacher."""
 
 
 def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str]:

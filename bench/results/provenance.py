@@ -39,7 +39,7 @@ class Clock:
     ) -> Provenance:
         """Return the provenance of what ran since this clock was made, less the seconds `waited` for other processes.
 
-        Of `private` data the time is told in minutes: how long a training takes may depend on its records.
+        For `private` data the time is given in minutes: how long a training takes may depend on its records.
         """
         unread: dict[str, str] = {}
         seconds = time.perf_counter() - self._begin - waited

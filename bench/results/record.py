@@ -1,6 +1,6 @@
 """Records: one typed row per cell, attack or audit, as it is written, read and published.
 
-A record's key is the hash of what was asked for (see :func:`bench.experiments.plan.cell_key`). Everything outside
+A record's key is the hash of its cell's specification (see :func:`bench.experiments.plan.cell_key`). Everything outside
 ``provenance`` is a function of that key and the program: two runs of one cell differ there alone.
 """
 
@@ -191,7 +191,7 @@ class Record(Row, Specified):
 
     @property
     def asked(self) -> CellSpec:
-        """What was asked for."""
+        """The cell's specification."""
         return self.cell
 
     @property

@@ -24,10 +24,10 @@ ON_A_BACKBONE = frozenset(
 
 
 def from_1(old: Values) -> Values:
-    """Schema 2: what was asked for is one part, with what ``--set`` gave instead of the command.
+    """Schema 2: the cell's specification is one part, with the ``--set`` values instead of the command.
 
     What differs from the paper is typed; it was the text ``field: paper's value -> this value``. So are the kinds of
-    public data, which only words told.
+    public data, which only prose stated.
     """
     cell = {name: old[name] for name in _ASKED if name in old}
     values = {name: value for name, value in old.items() if name not in _ASKED} | {"schema_version": 2}
@@ -75,7 +75,7 @@ def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = F
 
 
 def _told(command: Any) -> Values:
-    """Return what a record's command tells of its cell besides the record's own fields."""
+    """Return what a record's command states of its cell besides the record's own fields."""
     try:
         words = shlex.split(command) if isinstance(command, str) else []
     except ValueError:

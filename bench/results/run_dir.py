@@ -158,7 +158,7 @@ class RunDir:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(descriptor, 0)  # an attack that was killed has left its name
-                self._clean()  # nobody else is here, so nobody is writing
+                self._clean()  # no other process is here, so none is writing
             begin = time.monotonic()
             while True:
                 try:
@@ -229,7 +229,7 @@ class RunDir:
             return set()
 
     def signature(self, key: str) -> tuple[int, int] | None:
-        """Return what tells the record of the cell `key` from one written later; None where there is none."""
+        """Return what differs between the record of the cell `key` and one written later; None where there is none."""
         try:
             found = os.stat(self.record_path(key))
         except OSError:
@@ -282,7 +282,7 @@ class RunDir:
         directory has another layout version.
         """
         self.check_layout()
-        # One listing tells which are there: a question to the disk less for each that is not.
+        # One listing in place of a system call for each absent record.
         there = _names(self.records_path)
         released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
         found: dict[str, Status] = {}
