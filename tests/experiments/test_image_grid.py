@@ -136,7 +136,7 @@ def test_own_images_have_an_image_grid_too(tmp_path: Path) -> None:
     assert found.privacy.plausibility is None, "the classes' shares of a user's own test records are not public"
 
 
-@pytest.mark.parametrize("moment", ["save_released", "save_sheet", "write_record"])
+@pytest.mark.parametrize("moment", ["save_released", "save_image_grid", "write_record"])
 def test_kill_before_any_file_leaves_no_record_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

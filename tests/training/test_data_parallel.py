@@ -124,7 +124,7 @@ def test_processes_die_with_the_one_that_started_them(tmp_path: Path) -> None:
     program.write_text(
         "import torch\n"
         "from bench.training.data_parallel import fit_on_devices\n"
-        "from bench.models.classifiers import build\n"
+        "from bench.models.build import build\n"
         "from bench.training.loop import FitSettings\n"
         "class Say:\n"
         "    def advance(self, steps=1):\n"

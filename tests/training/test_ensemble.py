@@ -147,11 +147,11 @@ def test_a_chunk_goes_on_where_it_was_killed(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     from bench.storage.cache import Cache
-    from bench.training import checkpoint, ensemble
+    from bench.training import checkpoint, teacher
 
     images, labels, _, task, parts = data
     whole = train_teachers(task, images, labels, parts, Streams(3))
-    cache, calls, fit = Cache(tmp_path, {}), [0], ensemble.fit
+    cache, calls, fit = Cache(tmp_path, {}), [0], teacher.fit
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
 
     class Killed(Exception):
@@ -166,7 +166,7 @@ def test_a_chunk_goes_on_where_it_was_killed(
     def watched_fit(*given: Any, **options: Any) -> Any:
         return fit(*given, **options, stage=Stage())
 
-    monkeypatch.setattr(ensemble, "fit", watched_fit)
+    monkeypatch.setattr(teacher, "fit", watched_fit)
 
     def train() -> Any:
         return train_teachers(
