@@ -15,7 +15,6 @@ from bench.experiments.plan import Cell, Dataset, State, expand, states
 from bench.metrics.roc import membership_metrics
 from bench.results.record import Student
 from bench.results.run_dir import RunDir
-from helpers.paths import ROOT
 from helpers.records import record
 
 pytestmark = pytest.mark.performance
@@ -56,14 +55,6 @@ def test_states_of_ten_times_the_cells(tmp_path: Path) -> None:
         taken.append(seconds(lambda cells=cells, run_dir=run_dir: states(cells, run_dir)))
         assert set(states(cells, run_dir).values()) == {State.DONE}
     assert taken[1] < 20 * taken[0]
-
-
-def test_glances_are_faster_than_parsing(tmp_path: Path) -> None:
-    from bench.results.record import glance, parse_record
-
-    data = [path.read_bytes() for path in sorted((ROOT / "leaderboards" / "records").glob("*.json"))]
-    glanced = seconds(lambda: [glance(one) for one in data])
-    assert glanced < seconds(lambda: [parse_record(one.decode()) for one in data]) / 3
 
 
 def test_ranks_of_ten_times_the_records() -> None:
