@@ -1,11 +1,10 @@
-"""``bench run``, ``plan``, ``status`` and ``cancel``: grids of cells. Parsing and printing only."""
+"""``bench run``, ``status`` and ``cancel``: grids of cells. Parsing and printing only."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,15 +18,10 @@ from bench.core.types import Basis
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.plan import Cell, State
-    from bench.launchers.manifest import Launch
-    from bench.launchers.schedule import Unit
     from bench.launchers.settings import Cluster
     from bench.launchers.worker import Outcome
     from bench.results.attack_record import AuditRecord
     from bench.results.record import Record
-    from bench.results.run_dir import RunDir
     from reports.leaderboard import Board
 
 
@@ -41,10 +35,10 @@ class Launcher(StrEnum):
 
 Methods = Annotated[str, typer.Option("--methods", "-m", help="Methods, with commas between them.")]
 Datasets = Annotated[str, typer.Option("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
-Epsilons = Annotated[str, typer.Option("--eps", "-e", help="Epsilons to ask for, with commas.")]
+Epsilons = Annotated[str, typer.Option("--eps", "-e", help="Target epsilons, with commas.")]
 Seeds = Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")]
 PresetOption = Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
-BasisOption = Annotated[Basis, typer.Option("--basis", help="What the epsilon asked for bounds.")]
+BasisOption = Annotated[Basis, typer.Option("--basis", help="Which epsilon the target bounds.")]
 Delta = Annotated[float | None, typer.Option("--delta", help="Default: 1e-5, or less where records are many.")]
 NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact samplers, not reproducible.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
@@ -79,7 +73,9 @@ PackOption = Annotated[float | None, typer.Option("--pack", help="Slurm: minutes
 Shards = Annotated[int | None, typer.Option("--shards", help="Split an ensemble's training over N jobs.", min=1)]
 Retries = Annotated[int | None, typer.Option("--retries", help="Deaths of its process that a cell survives.", min=0)]
 Detach = Annotated[bool, typer.Option("--detach", help="Slurm: submit, and leave.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run, in which jobs, for how long.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
+]
 
 
 def run(
@@ -121,7 +117,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     json_: Json = False,
 ) -> None:
-    """Run a grid of methods, data sets, epsilons and seeds; continue one that was stopped; print the board.
+    """Run a grid of methods, data sets, epsilons and seeds, or resume it; print the board.
 
     Several of these commands may work on one directory at once: each cell is run by one of them.
     """
@@ -134,7 +130,15 @@ def run(
     from bench.launchers.worker import Outcome
     from bench.results.run_dir import RunDir
 
-    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
+    overrides = [
+        *(set_ or []),
+        *([f"teacher={teacher}"] if teacher else []),
+        *([f"student={student}"] if student else []),
+    ]
+    grid = Grid(
+        _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
+        tuple(_whole(text) for text in _names(seeds)), preset, basis, delta, noise, precision, tuple(overrides),
+    )  # fmt: skip
     flags = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
@@ -146,8 +150,8 @@ def run(
         progress = stack.enter_context(open_progress(quiet=quiet or json_))
         source = DataSource(progress)
         run_dir = RunDir(out)
-        # A place that cannot be written is told before data is fetched, a mistake in the grid before it is made.
-        run_dir.check_writable()
+        if not dry_run:  # before data is fetched
+            run_dir.check_writable()
         calibrations = Calibrations(run_dir.cache_path)
         cells = expand(grid, source.describe, calibrations)
         if not dry_run:
@@ -164,15 +168,27 @@ def run(
         done = [cell for cell in cells if cell.key not in keys]
         units = units_of(todo, done, settings.shards, lambda cell: before[cell.key]) if todo else []
         if dry_run:
-            _print_dry_run(cells, units, run_dir, settings, reuse, json_=json_)
+            from bench.launchers.dry_run import forecast
+
+            seen = forecast(cells, units, run_dir, settings, reuse)
+            if json_:
+                print_json(seen.as_dict())
+                return
+            print_table(*seen.table())
+            for line in seen.notes:
+                print(line)
             return
         if len(todo) < len(cells):
-            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats)")
+            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats them)")
         outcome = Outcome()
         if todo:
-            plugins = [name for name in grid.methods if name.endswith(".py")]
-            execute = _Execution(device, workers, threads, settings, detach)
-            outcome = execute(units, plugins, run_dir, source, progress)
+            from bench.launchers.execute import execute
+
+            outcome = execute(
+                units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
+                plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
+                done=functools.partial(_print_record, progress),
+            )  # fmt: skip
         known = {record.key: record for record in earlier if record.key not in keys}
         late = [cell.key for cell in cells if cell.key not in known]
         known |= {record.key: record for record in run_dir.read_records_of(late)[0]}
@@ -185,7 +201,7 @@ def run(
 
 
 def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None:
-    """Raise :class:`BenchError` on a flag that the launcher would not look at."""
+    """Raise :class:`BenchError` on a flag that the launcher would not use."""
     given = {name for name, value in flags.items() if value is not None and value != {}} | (
         {"detach"} if detach else set()
     )
@@ -196,85 +212,26 @@ def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None
         names = ", ".join(f"--{'slurm' if name == 'extra' else name}" for name in sorted(wrong))
         other = "local" if not wrong & only_slurm else "slurm"
         instead = "--parallel" if settings.launcher == Launcher.SLURM.value else f"--launcher {other}"
-        raise BenchError(f"--launcher {settings.launcher} does not look at {names}. Use {instead}, or leave it out.")
+        raise BenchError(f"--launcher {settings.launcher} does not use {names}. Use {instead}, or leave it out.")
 
 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
-    """Say what is left, and leave with the signal's status where one stopped the run."""
+    """Print how many cells are left, and exit with the signal's status where one stopped the run."""
     if not outcome.left:
         return
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
         print(
-            f"{outcome.left} cells are left to the jobs, which go on. `python -m bench status {out}` shows them, "
+            f"{outcome.left} cells are left to the jobs, which continue. `python -m bench status {out}` shows them, "
             f"`python -m bench cancel {out}` ends them; the same command again waits for them.",
             file=sys.stderr,
         )
     elif outcome.stopped is not None:
-        print(f"stopped; {outcome.left} cells are left. Give the same command again to go on.", file=sys.stderr)
+        print(f"stopped; {outcome.left} cells are left. Give the same command again to resume.", file=sys.stderr)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
 
 
-class _Execution:
-    """Cells handed to the launcher that was asked for."""
-
-    def __init__(self, device: str, workers: int, threads: int, settings: Cluster, detach: bool) -> None:
-        self._device, self._workers, self._threads = device, workers, threads
-        self._settings, self._detach = settings, detach
-
-    def __call__(
-        self, units: Sequence[Unit], plugins: Sequence[str], run_dir: RunDir, source: DataSource, progress: Progress
-    ) -> Outcome:
-        """Run `units` and return what came of them."""
-        kind = Launcher(self._settings.launcher)
-        self._source, self._progress, self._plugins, self._run_dir = source, progress, plugins, run_dir
-        self._done = functools.partial(_say_end, progress)
-        return {Launcher.INLINE: self._inline, Launcher.LOCAL: self._local, Launcher.SLURM: self._slurm}[kind](units)
-
-    def _begin(self, units: Sequence[Unit], workers: int) -> Launch:
-        from bench.launchers.manifest import Options, begin
-
-        kept = self._settings.retries
-        retries = kept if kept is not None else 10 if self._settings.launcher == Launcher.SLURM.value else 3
-        gpus = max(1, self._settings.gpus)
-        options = Options(self._device, self._workers or workers, self._threads, retries, gpus)
-        return begin(self._run_dir, self._settings.launcher, units, options, self._plugins)
-
-    def _inline(self, units: Sequence[Unit]) -> Outcome:
-        from bench.experiments.device import prepare_device
-        from bench.launchers.local import run_inline
-        from bench.training.processes import available_cores
-
-        device = prepare_device(self._device, self._threads)
-        launch = self._begin(units, available_cores())
-        return run_inline(launch, self._run_dir, self._source, self._progress, device=device, done=self._done)
-
-    def _local(self, units: Sequence[Unit]) -> Outcome:
-        from bench.launchers.local import run_local, visible_devices
-        from bench.training.processes import available_cores
-
-        devices = visible_devices(self._settings.gpus) if self._device in ("auto", "cuda") else []
-        jobs = self._settings.jobs or len(devices) or max(1, available_cores() // self._threads)
-        launch = self._begin(units, max(1, available_cores() // jobs))
-        return run_local(launch, self._run_dir, self._progress, jobs=jobs, devices=devices, done=self._done)
-
-    def _slurm(self, units: Sequence[Unit]) -> Outcome:
-        from bench.launchers import slurm
-        from bench.launchers.dry_run import jobs_of
-        from bench.launchers.slurm_cli import check
-        from bench.launchers.worker import Outcome
-
-        settings = self._settings
-        packs = jobs_of(units, self._run_dir, settings)
-        check(settings.of(name) for name in {pack.resources for pack in packs})
-        launch = self._begin(units, 0)
-        slurm.start(launch, packs, settings, self._run_dir, self._progress)
-        if self._detach:
-            return Outcome(left=len(units))
-        return slurm.wait_for(launch, packs, settings, self._run_dir, self._progress, self._done)
-
-
-def _say_end(progress: Any, record: Record) -> None:
+def _print_record(progress: Progress, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
@@ -282,7 +239,7 @@ def _say_end(progress: Any, record: Record) -> None:
         progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
     elif record.utility is not None:
         shared = ", ".join(
-            f"{kind} {made} made, {found} found" for kind, (made, found) in record.provenance.artefacts.items()
+            f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()
         )
         progress.say(
             f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
@@ -290,118 +247,15 @@ def _say_end(progress: Any, record: Record) -> None:
         )
 
 
-def _print_dry_run(
-    cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse, *, json_: bool
-) -> None:
-    from bench.launchers.dry_run import forecast
-
-    seen = forecast(cells, units, run_dir, settings, reuse)
-    if json_:
-        print_json(seen.as_dict())
-        return
-    print_table(*seen.table())
-    for line in seen.lines():
-        print(line)
-
-
-def plan(
-    methods: Methods,
-    datasets: Datasets = "mnist",
-    eps: Epsilons = "1,10",
-    seeds: Seeds = "0",
-    preset: PresetOption = Preset.QUICK,
-    basis: BasisOption = Basis.CLAIMED,
-    delta: Delta = None,
-    noise: NoiseOption = NoiseKind.SEEDED,
-    set_: Sets = None,
-    teacher: Teacher = None,
-    student: StudentOption = None,
-    out: Out = Path("runs"),
-    precision: PrecisionFlag = PrecisionKind.FLOAT32,
-    json_: Json = False,
-) -> None:
-    """Print the cells of a grid: state, calibrated setting, claimed epsilon, or the reason why one cannot run."""
-    grid = _grid(methods, datasets, eps, seeds, preset, basis, delta, noise, set_, teacher, student, precision)
-    from bench.core.progress import open_progress
-    from bench.experiments.calibration_cache import Calibrations
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.plan import expand, states
-    from bench.results.run_dir import RunDir
-
-    with open_progress(quiet=json_) as progress:
-        cells = expand(grid, DataSource(progress).describe, Calibrations(RunDir(out).cache_path))
-    state = states(cells, RunDir(out))
-    rows = [_plan_row(cell, state[cell.key]) for cell in cells]
-    if json_:
-        print_json({"cells": rows})
-        return
-    print_table(
-        f"{len(cells)} cells, preset {preset.value}",
-        ("state", "cell", "claimed", "setting", "why not"),
-        [(r["state"], r["title"], r["claimed"], r["setting"], r["refused"]) for r in rows],
-    )
-
-
-def _plan_row(cell: Cell, state: State) -> dict[str, Any]:
-    from bench.core.config import as_dict
-    from bench.interface.registry import METHODS
-
-    method = METHODS.get(cell.method)
-    claimed = "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}"
-    before, now = as_dict(method.Config()), as_dict(cell.config)
-    changed = ", ".join(f"{name}={value}" for name, value in now.items() if name not in before or value != before[name])
-    return {
-        "key": cell.key,
-        "title": cell.title,
-        "state": state.value,
-        "claimed": claimed,
-        "setting": changed,
-        "config": now,
-        "delta": cell.delta,
-        "refused": cell.refused,
-    }
-
-
-def _grid(
-    methods: str,
-    datasets: str,
-    eps: str,
-    seeds: str,
-    preset: Preset,
-    basis: Basis,
-    delta: float | None,
-    noise: NoiseKind,
-    set_: list[str] | None,
-    teacher: str | None,
-    student: str | None,
-    precision: PrecisionKind = PrecisionKind.FLOAT32,
-) -> Grid:
-    overrides = list(set_ or [])
-    overrides += [f"teacher={teacher}"] if teacher else []
-    overrides += [f"student={student}"] if student else []
-    return Grid(
-        methods=_names(methods),
-        datasets=_names(datasets),
-        epsilons=tuple(_number(text, "--eps") for text in _names(eps)),
-        seeds=tuple(_whole(text) for text in _names(seeds)),
-        preset=preset,
-        basis=basis,
-        delta=delta,
-        noise=noise,
-        overrides=tuple(overrides),
-        precision=precision,
-    )
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _number(text: str, option: str) -> float:
+def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BenchError(f"{option} takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
+        raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
 
 
 def _whole(text: str) -> int:
@@ -441,7 +295,7 @@ Runs = Annotated[Path, typer.Argument(help="Run directory.")]
 
 
 def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
-    """Show what became of the launches on a run directory: done, running and where, failed, left; from any terminal."""
+    """Show the launches on a run directory, from any terminal: cells done, running and where, failed, left."""
     from bench.launchers.status import overview
 
     seen = overview(runs)

@@ -186,16 +186,11 @@ def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
 
 
 def keyed(cell: Cell) -> Cell:
-    """Return `cell` with its key."""
-    return replace(cell, key=cell_key(cell))
-
-
-def cell_key(cell: Cell) -> str:
-    """Return the key of a cell: words for people and the hash of everything that the result depends on.
+    """Return `cell` with its key: words for people and the hash of everything that the result depends on.
 
     Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
     """
-    return _key(cell.spec, _meaning(cell))
+    return replace(cell, key=_key(cell.spec, _meaning(cell)))
 
 
 def _meaning(cell: Cell) -> dict[str, Any]:
@@ -226,25 +221,33 @@ def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
 
 
-def cell_of(record: Record, dataset: Dataset) -> Cell:
-    """Return the cell that `record` came from, so that its pipeline can be run again.
+def rebuild(
+    spec: CellSpec, dataset: Dataset, config: dict[str, Any], key: str, *, again: str, reduced: Sequence[Change] = (),
+    refusal: Refusal = Refusal.NONE, refused: str = "",
+) -> Cell:  # fmt: skip
+    """Return the cell that was written down as `spec`, its calibrated `config` and its `key`.
 
-    Raises :class:`BenchError` where the program or the data has changed since: another pipeline would answer.
+    Raises :class:`BenchError`, with `again` as the remedy, where the program or the data has changed since.
     """
-    method = METHODS.get(record.method)
-    again = "Run its cell again with the same command, then attack or audit that."
-    if method.version != record.method_version:
+    method = METHODS.get(spec.method)
+    if method.version != spec.method_version:
         raise BenchError(
-            f"{record.key} was made by version {record.method_version} of {record.method}; here is version "
-            f"{method.version}. {again}"
+            f"{key} was made by version {spec.method_version} of {spec.method}; here is version {method.version}. "
+            f"{again}"
         )
-    if dataset.revision != record.dataset_revision:
-        raise BenchError(f"{record.key} was made on another revision of {record.dataset}. {again}")
-    config = config_from(method, record.config)
-    cell = keyed(Cell(record.cell, dataset.name, dataset.facts, config, tuple(record.reduced)))
-    if cell.key != record.key:
-        raise BenchError(f"{record.key} does not follow from its own settings. {again}")
+    if dataset.revision != spec.dataset_revision:
+        raise BenchError(f"{key} was made on another revision of {spec.dataset}. {again}")
+    calibrated = config_from(method, config)
+    cell = keyed(Cell(spec, dataset.name, dataset.facts, calibrated, tuple(reduced), refusal, refused))
+    if cell.key != key:
+        raise BenchError(f"{key} does not follow from its own settings. {again}")
     return cell
+
+
+def cell_of(record: Record, dataset: Dataset) -> Cell:
+    """Return the cell that `record` came from, so that its pipeline can be run again; see :func:`rebuild`."""
+    again = "Run its cell again with the same command, then attack or audit that."
+    return rebuild(record.cell, dataset, record.config, record.key, again=again, reduced=record.reduced)
 
 
 def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:

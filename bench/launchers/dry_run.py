@@ -1,4 +1,4 @@
-"""What a run would do: order, jobs and time, for ``run --dry-run`` and for packing cells into jobs."""
+"""What a run would do: states, settings, order, jobs and running times, for ``run --dry-run`` and for packing jobs."""
 
 from __future__ import annotations
 
@@ -6,43 +6,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.core.config import Preset, Reuse
-from bench.experiments.plan import Cell, states
-from bench.launchers.runtime_estimate import Costs, Estimate, Forecast, earlier_records, total, words
+from bench.core.config import Preset, Reuse, as_dict
+from bench.experiments.plan import Cell, State, states
+from bench.interface.registry import METHODS
+from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
 from bench.results.run_dir import RunDir
-from bench.training.processes import available_cores
 
 TINY_SECONDS = 10.0
-"""What a cell of the tiny preset is taken for where nobody knows: none of them wants a job of its own."""
+"""Assumed for a cell of the tiny preset without earlier records: none needs a job of its own."""
 
 
-def estimates(units: Sequence[Unit], run_dir: RunDir) -> dict[str, Estimate | None]:
-    """Return how long each of `units` may take, by earlier records; None where there are none."""
-    costs = Costs.from_records(earlier_records(run_dir.records_path))
+def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
+    """Return the running time of each of `units` by earlier records; None where there are none."""
+    earlier = EarlierRuns.from_records(earlier_records(run_dir.records_path))
     made: set[str] = set()
-    found: dict[str, Estimate | None] = {}
+    found: dict[str, RunningTime | None] = {}
     for unit in units:
         names = set(shared_names(unit.cell))
-        estimate = costs.estimate(unit.cell, makes=bool(names - made))
+        known = earlier.estimate(unit.cell, makes=bool(names - made))
         if unit.shard is None or unit.shard[0] + 1 == unit.shard[1]:
             made |= names
-        if unit.shard is not None and estimate is not None:
-            estimate = Estimate(estimate.seconds / unit.shard[1], f"{estimate.basis}, split")
-        found[unit.key] = estimate
+        if unit.shard is not None and known is not None:
+            known = RunningTime(known.seconds / unit.shard[1], f"{known.basis}, split")
+        found[unit.key] = known
     return found
 
 
 def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
     """Return the jobs that `units` are packed into for Slurm."""
-    known = estimates(units, run_dir)
+    times = running_times(units, run_dir)
 
     def seconds(unit: Unit) -> float | None:
-        estimate = known[unit.key]
-        if estimate is not None:
-            return estimate.seconds
-        return TINY_SECONDS if unit.cell.preset is Preset.TINY else None
+        known = times[unit.key]
+        return known.seconds if known else TINY_SECONDS if unit.cell.preset is Preset.TINY else None
 
     target = 60 * min(settings.pack, 0.5 * settings.time)
     return packs_of(units, seconds, lambda unit: resources_of(settings, unit.cell), target)
@@ -50,105 +48,100 @@ def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[P
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do. Each of `rows` is a cell or a shard, in the order of their runs; those done come last."""
+    """What a run would do. Each of `rows` is a cell or a shard, in running order; cells that are done come last."""
 
     rows: list[dict[str, Any]]
-    cells: int
-    makers: int
-    jobs: list[Pack]
-    slots: int
-    time: Forecast
-    launcher: str
-    parallel: int | None
+    totals: dict[str, Any]
+    title: str
+    notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        return {
-            "cells": self.rows,
-            "seconds": self.time.seconds,
-            "without_estimate": self.time.unknown,
-            "slots": self.slots,
-            "jobs": len(self.jobs),
-        }
+        return {"cells": self.rows, **self.totals}
 
     def table(self) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-        """Return title, columns and rows of a table."""
-        slurm = self.launcher == "slurm"
-        columns = ("state", "cell", "runs after", "estimate", *(("job",) if slurm else ()), "why not")
+        """Return title, columns and rows of a table, without the columns that are empty in every row."""
+        names = ("state", "cell", "claimed", "setting", "runs after", "time", "job", "why not")
         rows = [
             (
-                row["state"],
-                row["title"],
-                "; ".join(row["after"]),
-                "" if row["state"] == "done" else "unknown" if row["seconds"] is None else words(row["seconds"]),
-                *((str(row["job"] or ""),) if slurm else ()),
-                row["refused"],
+                row["state"], row["title"], row["claimed"], row["setting"], "; ".join(row["after"]),
+                "" if row["state"] == "done" else "unknown" if row["seconds"] is None else duration(row["seconds"]),
+                str(row["job"] or ""), row["refused"],
             )
             for row in self.rows
-        ]
-        would = sum(row["state"] != "done" for row in self.rows)
-        return f"{self.cells} cells; {would} would run, in this order", columns, rows
-
-    def lines(self) -> list[str]:
-        """Return what there is to say of all of them."""
-        said = []
-        if self.makers:
-            said.append(f"{self.makers} of them make what others share: these run after them, and find it.")
-        if self.launcher == "slurm":
-            most = self.parallel or "any number"
-            said.append(f"{len(self.jobs)} jobs of Slurm in {len(waves_of(self.jobs))} waves, {most} at a time.")
-        if self.time.unknown < sum(row["state"] != "done" for row in self.rows):
-            said.append(f"Time: {words(self.time.seconds)} with {self.slots} at a time, by earlier records.")
-        if self.time.unknown:
-            said.append(
-                f"{self.time.unknown} have no earlier record of their method and preset: their time is not known, and "
-                "not in the sum."
-            )
-        return said
+        ]  # fmt: skip
+        shown = [i for i in range(len(names)) if i < 2 or any(row[i] for row in rows)]
+        return self.title, tuple(names[i] for i in shown), [tuple(row[i] for i in shown) for row in rows]
 
 
 def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse) -> DryRun:
-    """Return what a run of `cells` would do, of which `units` are not done yet."""
+    """Return what a run of `cells` would do; `units` are those that are not done yet."""
     state = states(cells, run_dir, reuse)
-    known = estimates(units, run_dir)
+    times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}
     number_of = {unit.key: number for number, unit in enumerate(units)}
     jobs = jobs_of(units, run_dir, settings) if settings.launcher == "slurm" else []
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
-    slots = {"inline": 1, "local": settings.jobs or available_cores(), "slurm": settings.parallel or len(jobs) or 1}
+    slots = _slots(settings, len(jobs))
     rows = [
-        _row(unit, state[unit.cell.key].value, [title_of[key] for key in unit.after], known[unit.key], job_of)
+        {
+            **_planned(unit.cell, state[unit.cell.key]),
+            "key": unit.key,
+            "title": unit.title,
+            "after": [title_of[key] for key in unit.after],
+            "seconds": known.seconds if known else None,
+            "basis": known.basis if known else "",
+            "job": job_of.get(unit.key),
+        }
         for unit in units
+        for known in [times[unit.key]]
     ]
     rows += [
-        {"key": cell.key, "title": cell.title, "state": "done", "after": [], "seconds": None, "basis": "", "job": None,
-         "refused": ""}
-        for cell in cells if cell.key not in number_of
-    ]  # fmt: skip
-    return DryRun(
-        rows=rows,
-        cells=len(cells),
-        makers=len({key for unit in units for key in unit.after}),
-        jobs=jobs,
-        slots=slots[settings.launcher],
-        time=total(
-            [known[unit.key] for unit in units],
-            slots[settings.launcher],
-            [[number_of[key] for key in unit.after] for unit in units],
-        ),
-        launcher=settings.launcher,
-        parallel=settings.parallel,
-    )
+        {**_planned(cell, State.DONE), "after": [], "seconds": None, "basis": "", "job": None}
+        for cell in cells
+        if cell.key not in number_of
+    ]
+    needs = [[number_of[key] for key in unit.after] for unit in units]
+    time = total([times[unit.key] for unit in units], slots, needs)
+    makers = len({key for unit in units for key in unit.after})
+    notes = []
+    if makers:
+        notes.append(f"{makers} of them make what others share: these run after them and reuse it from the cache.")
+    if settings.launcher == "slurm":
+        most = settings.parallel or "any number"
+        notes.append(f"{len(jobs)} jobs of Slurm in {len(waves_of(jobs))} waves, {most} at a time.")
+    if time.unknown < len(units):
+        notes.append(f"Time: {duration(time.seconds)} with {slots} at a time, by earlier records.")
+    if time.unknown:
+        notes.append(
+            f"{time.unknown} have no earlier record of their method and preset: their time is unknown, and not in the "
+            "sum."
+        )
+    totals = {"seconds": time.seconds, "without_estimate": time.unknown, "slots": slots, "jobs": len(jobs)}
+    return DryRun(rows, totals, f"{len(cells)} cells; {len(units)} would run, in this order", notes)
 
 
-def _row(unit: Unit, state: str, after: list[str], known: Estimate | None, job_of: dict[str, int]) -> dict[str, Any]:
+def _slots(settings: Cluster, jobs: int) -> int:
+    if settings.launcher == "slurm":
+        return settings.parallel or jobs or 1
+    if settings.launcher == "local" and settings.jobs == 0:
+        from bench.training.processes import available_cores  # imports torch, which planning does not need
+
+        return available_cores()
+    return max(1, settings.jobs)
+
+
+def _planned(cell: Cell, state: State) -> dict[str, Any]:
+    method = METHODS.get(cell.method)
+    default, config = as_dict(method.Config()), as_dict(cell.config)
+    changed = [f"{name}={value}" for name, value in config.items() if name not in default or value != default[name]]
     return {
-        "key": unit.key,
-        "title": unit.title,
-        "state": state,
-        "after": after,
-        "seconds": None if known is None else known.seconds,
-        "basis": "" if known is None else known.basis,
-        "job": job_of.get(unit.key),
-        "refused": unit.cell.refused,
+        "key": cell.key,
+        "title": cell.title,
+        "state": state.value,
+        "claimed": "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}",
+        "setting": ", ".join(changed),
+        "config": config,
+        "delta": cell.delta,
+        "refused": cell.refused,
     }

@@ -3,6 +3,10 @@
 :mod:`bench.launchers.slurm` is the third launcher. All three only decide where
 :func:`bench.launchers.worker.work_through` runs: what is done is read from the run directory, never from a process that
 may be dead.
+
+submitit serves Slurm alone. Its LocalExecutor puts a controller between launcher and worker that survives the launcher,
+so killed launchers would leave workers behind; it has no cap on concurrency, no replacement for workers that die, a
+time limit on every job, and GPUs by number only (not by UUID). Its DebugExecutor opens a debugger on an error.
 """
 
 from __future__ import annotations
@@ -29,42 +33,20 @@ from bench.storage.interrupts import Stopped, stopping_signals
 Done = Callable[[Record], None]
 
 
-def run_inline(
-    launch: Launch, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str, done: Done
-) -> Outcome:
-    """Run the cells of `launch` one after the other and tell `done` of each record.
-
-    Cells that another runner on the same directory has are waited for at the end. A signal ends the run between any two
-    writes. Raises :class:`bench.core.errors.BenchError` where a record cannot be written.
-    """
-    watch = Watch(launch, run_dir, done)
-    try:
-        with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
-
-            def one(unit: Unit, record: Record | None) -> None:
-                if watch.finish(unit, record):
-                    stage.advance()
-
-            work_through(launch, launch.units, run_dir, source, progress, device=device, done=one)
-    except Stopped as stop:
-        watch.outcome.stopped = stop.number
-    return watch.close()
-
-
 class Watch:
-    """Which units of a launch are settled, as their records come in."""
+    """Which units of a launch are settled, as their records come in; `done` is called with each record."""
 
-    def __init__(self, launch: Launch, run_dir: RunDir, done: Done) -> None:
-        self.left = {unit.key: unit for unit in launch.units if unit.shard is None}
+    def __init__(self, launch: Launch, units: Sequence[Unit], run_dir: RunDir, done: Done) -> None:
+        self.left = {unit.key: unit for unit in units if unit.shard is None}
         self.outcome = Outcome()
         self._launch, self._run_dir, self._done = launch, run_dir, done
 
     def finish(self, unit: Unit, record: Record | None) -> bool:
-        """Take `unit` as settled, by `record` or by what lies in the directory; return whether that was news."""
+        """Take `unit` as settled, by `record` or by the one in the directory; return whether that was news."""
         if unit.key not in self.left:
             return False
         record = record or self._run_dir.read_record(unit.key)
-        if record is None:  # damaged in between: it is to do again
+        if record is None:  # damaged in between: its cell is to do again
             return False
         del self.left[unit.key]
         self.outcome.records.append(record)
@@ -72,54 +54,86 @@ class Watch:
         return True
 
     def look(self) -> int:
-        """Take in what has been settled since the last look; return how many that are."""
+        """Take in what was settled since the last look; return how many units that are."""
         recorded = self._run_dir.recorded()
         news = [unit for unit in self.left.values() if settled(unit, self._run_dir, recorded)]
         return sum(self.finish(unit, None) for unit in news)
 
     def close(self) -> Outcome:
-        """Return what came of the launch."""
+        """Return the outcome of the launch."""
         self.outcome.left, self.outcome.cancelled = len(self.left), self._launch.cancelled
         return self.outcome
 
 
+def run_inline(
+    launch: Launch, units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, *, device: str,
+    done: Done,
+) -> Outcome:  # fmt: skip
+    """Run `units` one after the other and call `done` with each record.
+
+    Cells that another runner on the same directory has claimed are waited for at the end. A signal ends the run between
+    any two writes. Raises :class:`bench.core.errors.BenchError` where a record cannot be written.
+    """
+    watch = Watch(launch, units, run_dir, done)
+    try:
+        with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
+
+            def one(unit: Unit, record: Record | None) -> None:
+                if watch.finish(unit, record):
+                    stage.advance()
+
+            work_through(launch, units, run_dir, source, progress, device=device, done=one)
+    except Stopped as stop:
+        watch.outcome.stopped = stop.number
+    return watch.close()
+
+
 @dataclass(slots=True)
 class _Worker:
-    """A place for one worker process: its environment, its log, and the process that is there now."""
+    """A place for one worker process: the launch's folder, its environment, its log, and the process there now."""
 
+    folder: Path
     environment: dict[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes]
 
-    def start(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int, devices: Sequence[str]) -> None:
+        self.folder, self.log = folder, folder / f"worker-{number}.log"
+        visible = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+        self.environment = {**os.environ, **visible}
+        self.start()
+
+    def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.launchers.worker", str(folder)],
+                [sys.executable, "-m", "bench.launchers.worker", str(self.folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
                 process_group=0,  # Ctrl-C is for the launcher, which ends its workers in order
             )  # fmt: skip
 
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1].removeprefix('error: ') if lines else 'none'} (log: {self.log})"
+
 
 def run_local(
-    launch: Launch, run_dir: RunDir, progress: Progress, *, jobs: int, devices: Sequence[str] = (), done: Done
-) -> Outcome:
-    """Run the cells of `launch` in `jobs` processes of this machine and tell `done` of each record.
+    launch: Launch, units: Sequence[Unit], run_dir: RunDir, progress: Progress, *, jobs: int,
+    devices: Sequence[str] = (), done: Done,
+) -> Outcome:  # fmt: skip
+    """Run `units` in `jobs` processes of this machine and call `done` with each record.
 
-    A worker that dies is replaced, and what it was at is begun again (from its artefacts) until `retries` is reached.
-    `devices` are the values of CUDA_VISIBLE_DEVICES, one per worker; none: workers share what there is.
+    A worker that dies is replaced, and its cell resumed (from its artefacts) until `retries` is reached. `devices` are
+    the values of CUDA_VISIBLE_DEVICES, one per worker; without any, workers share all devices.
 
     Raises :class:`BenchError` where workers die again and again without a record, or the launch cannot be read.
     """
-    watch = Watch(launch, run_dir, done)
-    crew = [
-        _Worker(_environment(devices[i % len(devices)] if devices else None), launch.folder / f"worker-{i}.log")
-        for i in range(max(1, min(jobs, len(launch.units))))
-    ]
+    watch = Watch(launch, units, run_dir, done)
+    crew: list[_Worker] = []
     deaths = 0
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
-            for worker in crew:
-                worker.start(launch.folder)
+            for number in range(max(1, min(jobs, len(units)))):
+                crew.append(_Worker(launch.folder, number, devices))
             while watch.left:
                 if launch.cancelled:
                     raise Stopped(signal.SIGTERM)
@@ -128,63 +142,47 @@ def run_local(
                 deaths = 0 if news else deaths
                 progress.doing(doing(run_dir, launch.id))
                 for worker in crew:
-                    status = None if worker.process is None else worker.process.poll()
+                    status = worker.process.poll()
                     if status is None:
                         continue
                     watch.look()
                     if not watch.left:
                         break
                     if status == 2:
-                        raise BenchError(_last_words(worker.log))
+                        raise BenchError(worker.last_words())
                     deaths += 1
                     # A cell that kills its worker is given up by its claim; this is for workers that get nowhere.
                     if deaths > len(crew) * (launch.options.retries + 2):
                         raise BenchError(
                             f"{deaths} workers have ended (status {status}) since a cell was last finished. The last "
-                            f"words of one: {_last_words(worker.log)}"
+                            f"words of one: {worker.last_words()}"
                         )
                     if status != 0:
                         progress.say(f"a worker ended (status {status}); another takes its place (log: {worker.log})")
-                    worker.start(launch.folder)
+                    worker.start()
                 if watch.left:
                     time.sleep(POLL_SECONDS)
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     finally:
-        _end(crew)
+        _end([worker.process for worker in crew if worker.process.poll() is None])
     return watch.close()
 
 
-def _environment(visible: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    # The current folder may be what makes this program importable; a worker is started in the same one.
-    if visible is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = visible
-    return environment
-
-
 def doing(run_dir: RunDir, launch_id: str) -> list[tuple[str, int, int]]:
-    """Return what is done now, for people: title and stage, steps done, steps in all."""
+    """Return what a launch runs now: title and stage, steps done, steps in all."""
     rows = []
     for owner in run_dir.claims().values():
-        told = owner.told
-        if owner.held and told.get("launch") == launch_id:
-            stage = told.get("stage", "")
-            title = str(told.get("title", ""))
+        about = owner.about
+        if owner.held and about.get("launch") == launch_id:
+            stage, title = str(about.get("stage", "")), str(about.get("title", ""))
             text = title if stage in ("", title) else f"{title}: {stage}"
-            rows.append((text, int(told.get("done", 0)), int(told.get("total", 1))))
+            rows.append((text, int(about.get("done", 0)), int(about.get("total", 1))))
     return sorted(rows)
 
 
-def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    words = lines[-1].removeprefix("error: ") if lines else "none"
-    return f"{words} (log: {log})"
-
-
-def _end(crew: Sequence[_Worker]) -> None:
-    """End the workers: with SIGTERM, which closes what they hold, and the hard way after a while."""
-    living = [worker.process for worker in crew if worker.process is not None and worker.process.poll() is None]
+def _end(living: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End workers by SIGTERM, which lets them release what they hold, and by SIGKILL after a while."""
     for process in living:
         process.terminate()
     deadline = time.monotonic() + 20
@@ -197,9 +195,9 @@ def _end(crew: Sequence[_Worker]) -> None:
 
 
 def visible_devices(each: int) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES for workers of `each` GPUs, as many as this machine has GPUs for; none without any.
+    """Return CUDA_VISIBLE_DEVICES for workers of `each` GPUs, one per worker that fits; empty without a GPU.
 
-    Raises :class:`BenchError` where a worker is to have more GPUs than there are.
+    Raises :class:`BenchError` where `each` is more than the machine has.
     """
     import torch
 

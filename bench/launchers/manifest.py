@@ -1,8 +1,8 @@
 """What one `bench run` set out to do, as a file that its workers, jobs and `bench status` read.
 
     RUN_DIR/launches/ID/launch.json   units, their cells and who launched them
-    RUN_DIR/launches/ID/*.log         what workers said
-    RUN_DIR/launches/ID/cancelled     there once `bench cancel` was given, for launchers on other machines
+    RUN_DIR/launches/ID/*.log         output of workers
+    RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
 
 The folder is its owner's alone: a cell of one's own data holds the path of that data.
@@ -10,43 +10,34 @@ The folder is its owner's alone: a cell of one's own data holds the path of that
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bench.core.config import as_dict, config_from
+from pydantic import Field, ValidationError
+
+from bench.core.config import as_dict
 from bench.core.errors import BenchError
-from bench.core.rows import Change
-from bench.experiments.plan import Cell, Dataset, Refusal, keyed
+from bench.core.rows import Change, Row
+from bench.experiments.plan import Dataset, Refusal, rebuild
 from bench.interface.registry import METHODS
-from bench.launchers.schedule import Unit
+from bench.launchers.schedule import Signature, Unit
 from bench.results.cell_spec import CellSpec
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine
 
-VERSION = 2
-"""Raised whenever the file is laid out in another way, a new field included: another version's launch is refused."""
 CANCELLED = "cancelled"
-_WHO = ("id", "kind", "machine", "pid", "start", "created")
-"""Fields of the file that a launch and its outline take as they are."""
-_HEAD = {*_WHO, "version", "plugins", "options", "shared", "units"}
-_UNIT = [entry.name for entry in dataclasses.fields(Unit)]
-_OWN = {"shared", "seed", "key"}
-"""What a cell has to itself: the place of what it shares with others, its seed, and its key to compare."""
-_SHARED = ("cell", "dataset", "config", "reduced", "refusal", "refused")
-"""What cells have in common that differ by seed alone."""
+AGAIN = "Give the `run` command again."
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How cells are executed, wherever they are: none of it is in a key."""
+class Options(Row):
+    """How cells are executed, wherever they are: no key depends on it."""
 
     device: str = "auto"
     workers: int = 1
@@ -58,20 +49,44 @@ class Options:
     """GPUs of one cell; with more than one a large teacher is trained on all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class PlannedCell(Row):
+    """A cell as it is written down; see :func:`bench.experiments.plan.rebuild`."""
+
+    key: str
+    spec: CellSpec
+    dataset: str
+    config: dict[str, Any]
+    reduced: tuple[Change, ...]
+    refusal: Refusal
+    refused: str
+
+
+class Entry(Row):
+    """A :class:`bench.launchers.schedule.Unit` as it is written down."""
+
+    key: str
+    title: str
+    cell: PlannedCell
+    after: tuple[str, ...]
+    before: Signature | None
+    shard: tuple[int, int] | None
+
+
+class Launch(Row):
     """One `bench run`: `kind` is inline, local or slurm; `plugins` are files of methods that workers have to load."""
 
+    version: Literal[3] = 3
+    """Raised with every change of the layout, a new field included: a launch of another version is refused."""
     id: str
     kind: str
-    folder: Path
-    units: Sequence[Unit]
+    machine: str
+    pid: int
+    start: str | None
+    created: str
+    plugins: tuple[str, ...]
     options: Options
-    plugins: tuple[str, ...] = ()
-    machine: str = ""
-    pid: int = 0
-    start: str | None = None
-    created: str = ""
+    entries: tuple[Entry, ...]
+    folder: Path = Field(exclude=True)
 
     @property
     def here(self) -> bool:
@@ -79,166 +94,80 @@ class Launch:
         return self.machine == this_machine()
 
     @property
-    def cancelled(self) -> bool:
-        """Whether somebody has cancelled it, from whatever machine."""
-        return (self.folder / CANCELLED).exists()
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """A launch as `bench status` sees it: nothing of its cells but keys and titles."""
-
-    id: str
-    kind: str
-    folder: Path
-    machine: str
-    pid: int
-    start: str | None
-    created: str
-    titles: dict[str, str]
-    before: dict[str, tuple[int, int] | None]
-    shards: set[str] = field(default_factory=set)
-
-    @property
     def launcher_lives(self) -> bool:
         """Whether its launcher is a living process of this machine."""
-        return self.machine == this_machine() and alive(self.pid, self.start)
+        return self.here and alive(self.pid, self.start)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, from whatever machine."""
+        return (self.folder / CANCELLED).exists()
+
+    @functools.cached_property
+    def records(self) -> list[Entry]:
+        """The units that end in a record: all but shards."""
+        return [entry for entry in self.entries if entry.shard is None]
+
+    def units(self, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> list[Unit]:
+        """Return the units whose keys are `wanted`; `describe` returns what is public about a data set.
+
+        Raises :class:`BenchError` where the program or a data set has changed since the launch was written.
+        """
+        for path in self.plugins:
+            METHODS.get(path)
+        units = []
+        for entry in filter(lambda entry: wanted(entry.key), self.entries):
+            known = entry.cell
+            cell = rebuild(
+                known.spec, describe(known.dataset), known.config, known.key, again=AGAIN, reduced=known.reduced,
+                refusal=known.refusal, refused=known.refused,
+            )  # fmt: skip
+            units.append(Unit(entry.key, entry.title, cell, entry.after, entry.before, entry.shard))
+        return units
 
 
 def begin(run_dir: RunDir, kind: str, units: Sequence[Unit], options: Options, plugins: Sequence[str] = ()) -> Launch:
-    """Write down a new launch and return it."""
+    """Write a new launch and return it."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     folder = run_dir.launches_path / name
     folder.mkdir(mode=0o700)
     launch = Launch(
-        name, kind, folder, tuple(units), options, tuple(str(Path(path).resolve()) for path in plugins),
-        this_machine(), os.getpid(), process_start(os.getpid()), time.strftime("%Y-%m-%d %H:%M:%S"),
+        id=name, kind=kind, machine=this_machine(), pid=os.getpid(), start=process_start(os.getpid()),
+        created=time.strftime("%Y-%m-%d %H:%M:%S"), plugins=tuple(str(Path(path).resolve()) for path in plugins),
+        options=options, entries=tuple(_entry(unit) for unit in units), folder=folder,
     )  # fmt: skip
-    write_atomic(folder / "launch.json", _text(launch), mode=0o600)
+    write_atomic(folder / "launch.json", launch.model_dump_json().encode(), mode=0o600)
     return launch
 
 
-def _text(launch: Launch) -> bytes:
-    shared: list[dict[str, Any]] = []
-    number_of: dict[str, int] = {}
-    units = []
-    for unit in launch.units:
-        cell = unit.cell
-        common = {
-            "cell": cell.spec.model_dump(mode="json", exclude={"seed"}), "dataset": cell.dataset,
-            "config": as_dict(cell.config), "reduced": [change.model_dump() for change in cell.reduced],
-            "refusal": cell.refusal.value, "refused": cell.refused,
-        }  # fmt: skip
-        # Cells that differ by seed alone are many: what they have in common is written once.
-        name = json.dumps(common, sort_keys=True)
-        if name not in number_of:
-            number_of[name] = len(shared)
-            shared.append(common)
-        own = {name: getattr(unit, name) for name in _UNIT if name != "cell"}
-        units.append({**own, "cell": {"shared": number_of[name], "seed": cell.seed, "key": cell.key}})
-    head = {name: getattr(launch, name) for name in _WHO}
-    head |= {"version": VERSION, "plugins": launch.plugins, "options": dataclasses.asdict(launch.options)}
-    return json.dumps({**head, "shared": shared, "units": units}).encode()
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    path = folder / "launch.json"
-    try:
-        data: dict[str, Any] = json.loads(path.read_text())
-        version = data["version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{path} cannot be read ({error}). Give the `run` command again.") from error
-    if version != VERSION:
-        raise BenchError(
-            f"{path} is of version {version!r}; this program reads {VERSION}. Give the `run` command again."
-        )
-    _check(path, "the launch", data, _HEAD)
-    _check(path, "options", data["options"], [entry.name for entry in dataclasses.fields(Options)])
-    for cell in data["shared"]:
-        _check(path, "a cell", cell, _SHARED)
-    for unit in data["units"]:
-        _check(path, "a unit", unit, _UNIT)
-        _check(path, "the cell of a unit", unit["cell"], _OWN)
-    return data
-
-
-def _check(path: Path, what: str, found: Any, wanted: Iterable[str]) -> None:
-    """Raise :class:`BenchError` unless `found` has the fields `wanted` and no other."""
-    if not isinstance(found, dict):
-        raise BenchError(f"{path}: {what} has no fields. Give the `run` command again.")
-    missing, unknown = sorted(set(wanted) - found.keys()), sorted(found.keys() - set(wanted))
-    if missing or unknown:
-        parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
-        raise BenchError(f"{path}: {what} {' and '.join(parts)}. Give the `run` command again.")
-
-
-def load(folder: Path, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> Launch:
-    """Return the launch in `folder` with those of its units whose keys are `wanted`.
-
-    `describe` tells what is public about a data set; it is asked for those of the wanted units only.
-
-    Raises :class:`BenchError` where the program or a data set has changed since the launch was written.
-    """
-    data = _read(folder)
-    for path in data["plugins"]:
-        METHODS.get(path)
-    cells: dict[int, Cell] = {}
-    units: list[Unit] = []
-    for unit in data["units"]:
-        if not wanted(unit["key"]):
-            continue
-        own = unit["cell"]
-        if own["shared"] not in cells:
-            cells[own["shared"]] = _cell(data["shared"][own["shared"]], describe)
-        common = cells[own["shared"]]
-        cell = keyed(dataclasses.replace(common, spec=common.spec.model_copy(update={"seed": own["seed"]})))
-        if cell.key != own["key"]:
-            raise BenchError(
-                f"{own['key']} was planned by another version of this program. Give the `run` command again."
-            )
-        pairs = {name: _pair(unit[name]) for name in ("before", "shard")}
-        units.append(Unit(**{**unit, **pairs, "cell": cell, "after": tuple(unit["after"])}))
-    return Launch(
-        folder=folder, units=tuple(units), options=Options(**data["options"]), plugins=tuple(data["plugins"]),
-        **{name: data[name] for name in _WHO},
+def _entry(unit: Unit) -> Entry:
+    cell = unit.cell
+    planned = PlannedCell(
+        key=cell.key, spec=cell.spec, dataset=cell.dataset, config=as_dict(cell.config), reduced=cell.reduced,
+        refusal=cell.refusal, refused=cell.refused,
+    )  # fmt: skip
+    return Entry(
+        key=unit.key, title=unit.title, cell=planned, after=unit.after, before=unit.before, shard=unit.shard
     )  # fmt: skip
 
 
-def _pair(numbers: Sequence[int] | None) -> tuple[int, int] | None:
-    return None if numbers is None else (numbers[0], numbers[1])
+def load(folder: Path) -> Launch:
+    """Return the launch in `folder`. Raises :class:`BenchError` where it is damaged or of another version."""
+    path = folder / "launch.json"
+    try:
+        return Launch.model_validate({**json.loads(path.read_text()), "folder": folder})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BenchError(f"{path} is of another version of this program ({where}: {first['msg']}). {AGAIN}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise BenchError(f"{path} cannot be read ({error}). {AGAIN}") from error
 
 
-def _cell(common: dict[str, Any], describe: Callable[[str], Dataset]) -> Cell:
-    dataset = describe(common["dataset"])
-    spec = CellSpec.model_validate({**common["cell"], "seed": 0})
-    if METHODS.get(spec.method).version != spec.method_version:
-        raise BenchError(
-            f"{spec.method} is of another version than when its cells were planned. Give the `run` command again."
-        )
-    if dataset.revision != spec.dataset_revision:
-        raise BenchError(f"{common['dataset']} has changed since its cells were planned. Give the `run` command again.")
-    return Cell(
-        spec,
-        dataset.name,
-        dataset.facts,
-        config_from(METHODS.get(spec.method), common["config"]),
-        tuple(Change.model_validate(change) for change in common["reduced"]),
-        Refusal(common["refusal"]),
-        common["refused"],
-    )
-
-
-def outlines(run_dir: RunDir) -> Iterator[Outline]:
+def launches(run_dir: RunDir) -> Iterator[Launch]:
     """Yield the launches of `run_dir` that can be read, the oldest first."""
     for folder in sorted(run_dir.launches_path.glob("*")):
         try:
-            data = _read(folder)
+            yield load(folder)
         except BenchError:
             continue
-        yield Outline(
-            folder=folder,
-            titles={unit["key"]: unit["title"] for unit in data["units"]},
-            before={unit["key"]: _pair(unit["before"]) for unit in data["units"]},
-            shards={unit["key"] for unit in data["units"] if unit["shard"] is not None},
-            **{name: data[name] for name in _WHO},
-        )

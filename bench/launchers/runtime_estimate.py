@@ -1,7 +1,7 @@
-"""How long cells will take, from the records of earlier ones: an estimate for people, and nothing else depends on it.
+"""Running times of cells, estimated from earlier records: for people only, nothing else depends on them.
 
 A cell that makes what others share (teachers, labels, features) takes minutes where the next takes seconds, so records
-of the two kinds are kept apart. Where no record is near enough, nothing is said.
+of the two kinds are kept apart. Without a record that is near enough there is no estimate.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "re
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """How long a cell will take, and on what that rests, in words."""
+class RunningTime:
+    """The running time of a cell, estimated, and what the estimate rests on, in words."""
 
     seconds: float
     basis: str
@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a plan will be finished, in seconds from now; `unknown` cells had no estimate and count as nothing."""
+    """When a plan is finished, in seconds from now; `unknown` cells have no estimate and count as nothing."""
 
     seconds: float
     unknown: int
@@ -41,7 +41,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What one record says of cost. `made` is None where there was nothing to share."""
+    """One record's running time. `made` is None where nothing was shared."""
 
     dataset: str
     settings: tuple[object, ...]
@@ -50,17 +50,17 @@ class _Run:
     seconds: float
 
 
-class Costs:
+class EarlierRuns:
     """Earlier running times by method and preset; see :meth:`from_records`."""
 
     def __init__(self, runs: dict[tuple[str, str], list[_Run]]) -> None:
         self._runs = runs
 
     @classmethod
-    def from_records(cls, records: Iterable[Record], device: str = "") -> Costs:
-        """Return the costs that the done ones of `records` tell; with a `device` those on its kind only.
+    def from_records(cls, records: Iterable[Record], device: str = "") -> EarlierRuns:
+        """Return the running times of the done ones of `records`; of two records with one key the last counts.
 
-        Of ``cuda:1`` the kind is ``cuda``. A record that comes twice, by its key, counts once: the last one.
+        With a `device` only those on devices of its kind (``cuda`` for ``cuda:1``).
         """
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
@@ -68,25 +68,20 @@ class Costs:
                 continue
             if device and record.provenance.device.partition(":")[0] != device.partition(":")[0]:
                 continue
-            runs[record.method, record.preset].append(
-                _Run(
-                    record.dataset,
-                    (record.method_version, *record.reduced),
-                    record.private_records,
-                    _made(record),
-                    record.provenance.wall_seconds,
-                )
-            )
+            settings = (record.method_version, *record.reduced)
+            seconds = record.provenance.wall_seconds
+            run = _Run(record.dataset, settings, record.private_records, _made(record), seconds)
+            runs[record.method, record.preset].append(run)
         return cls(runs)
 
-    def estimate(self, cell: Cell, makes: bool) -> Estimate | None:
-        """Return how long `cell` will take, None where no earlier record is near enough.
+    def estimate(self, cell: Cell, makes: bool) -> RunningTime | None:
+        """Return the running time of `cell`, None where no earlier record is near enough.
 
-        `makes` says that it is the first cell of the plan that needs what it shares with others. Another preset is
-        never taken: ``paper`` may take a thousand times as long as ``quick``.
+        `makes`: it is the first cell of the plan that needs what it shares with others. Another preset is never taken:
+        ``paper`` may take a thousand times as long as ``quick``.
         """
         if cell.refused:
-            return Estimate(0.0, "it is refused")
+            return RunningTime(0.0, "it is refused")
         settings = (METHODS.get(cell.method).version, *cell.reduced)
 
         def distance(run: _Run) -> tuple[bool, bool, bool]:
@@ -108,15 +103,14 @@ class Costs:
         words += ["other data set, scaled by records"] if elsewhere else []
         words += ["other settings"] if other_settings else []
         if other_side:
-            words.append("found what this one makes" if makes else "made what this one finds")
-        return Estimate(seconds, ", ".join(words))
+            words.append("cache hits where this one misses" if makes else "cache misses where this one hits")
+        return RunningTime(seconds, ", ".join(words))
 
 
 def _made(record: Record) -> bool | None:
     seen = record.provenance
-    counts = list(seen.artefacts.values())
-    if not seen.artefacts:  # as older records have it
-        counts = [(seen.artefacts_made, seen.artefacts_found)]
+    # Older records have one count for all kinds.
+    counts = list(seen.artefacts.values()) or [(seen.artefacts_made, seen.artefacts_found)]
     if not any(made or found for made, found in counts):
         return None
     return any(made for made, _ in counts)
@@ -125,7 +119,7 @@ def _made(record: Record) -> bool | None:
 def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
     """Return the newest `most` records of the folder `records`, after the project's own; damaged ones are left out.
 
-    More would not make an estimate better, and reading them would take longer than people wait for one.
+    More would take longer to read, and the estimate would not be better.
     """
     found: list[Record] = []
     for folder in dict.fromkeys((COMMITTED, records.resolve())):
@@ -137,12 +131,12 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
         for _, path in heapq.nlargest(most, aged):
             try:
                 found.append(parse_record(Path(path).read_text(encoding="utf-8")))
-            except (OSError, ValueError):  # who reads the records for their own sake is told
+            except (OSError, ValueError):
                 continue
     return found
 
 
-def total(estimates: Sequence[Estimate | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> Forecast:
+def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> Forecast:
     """Return when all cells are finished that start in their order, each as soon as a slot is free.
 
     Args:
@@ -176,12 +170,12 @@ def total(estimates: Sequence[Estimate | None], slots: int, needs: Sequence[Sequ
             if waiting[later] == 0:
                 heapq.heappush(ready, later)
     if finished < len(estimates):
-        raise BenchError(f"{len(estimates) - finished} cells wait for each other: none of them can start.")
+        raise BenchError(f"{len(estimates) - finished} cells wait for each other and cannot start.")
     return Forecast(now, sum(estimate is None for estimate in estimates))
 
 
-def words(seconds: float) -> str:
-    """Return a duration for people, as exactly as an estimate deserves: ``about 2 h 10 min``."""
+def duration(seconds: float) -> str:
+    """Return a duration in words, rounded as an estimate is: ``about 2 h 10 min``."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 57.5:

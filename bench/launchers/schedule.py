@@ -14,91 +14,90 @@ from bench.core.errors import BenchError
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 
+Signature = tuple[int, int]
+"""Of a record's file; see :meth:`bench.results.run_dir.RunDir.signature`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What one process runs without a pause: a cell, or one shard of what a cell shares with others.
 
-    `after` are the keys of units that should be finished first. `before` is the signature of the cell's record when the
-    launch began (see :meth:`bench.results.run_dir.RunDir.signature`): that record does not count.
+    `after` are the keys of units that should finish first. `before` is the signature of the cell's record when the
+    launch began: that record does not count. `shard` is the number and count of shards, where this is one.
     """
 
     key: str
     title: str
     cell: Cell
     after: tuple[str, ...] = ()
-    before: tuple[int, int] | None = None
+    before: Signature | None = None
     shard: tuple[int, int] | None = None
-    """Number and count of shards, where this is one."""
 
 
 def shared_names(cell: Cell) -> tuple[str, ...]:
     """Return the names of the artefacts that `cell` shares with others."""
-    if cell.refused:
-        return ()
-    return METHODS.get(cell.method).shares(cell.config, cell.facts, cell.seed)
+    return () if cell.refused else METHODS.get(cell.method).shares(cell.config, cell.facts, cell.seed)
 
 
 def units_of(
     cells: Sequence[Cell],
     done: Iterable[Cell] = (),
     shards: int = 1,
-    before: Callable[[Cell], tuple[int, int] | None] = lambda cell: None,
+    before: Callable[[Cell], Signature | None] = lambda cell: None,
 ) -> list[Unit]:
-    """Return what is to run for `cells`, those first on which others wait; what `done` cells share is there already.
+    """Return the units of `cells`, makers of shared artefacts first; what `done` cells share exists already.
 
-    With `shards` above 1 the making of an ensemble is split into so many units that run side by side.
+    With `shards` above 1 the making of an ensemble is split into that many units, which run side by side.
 
     Raises :class:`BenchError` where `shards` are asked for and no method can be split.
     """
     made = {name for cell in done for name in shared_names(cell)}
-    first: dict[str, str] = {}
+    maker: dict[str, str] = {}
     units: list[Unit] = []
-    before_it: dict[str, set[str]] = {}
+    ancestors: dict[str, set[str]] = {}
     waited: set[str] = set()
+
+    def all_ancestors(keys: set[str]) -> set[str]:
+        return set().union(*(ancestors[key] for key in keys))
+
     for cell in cells:
         names = shared_names(cell)
-        after = {first[name] for name in names if name in first} - {cell.key}
-        new = [name for name in names if name not in first and name not in made]
-        parts: list[Unit] = []
+        after = {maker[name] for name in names if name in maker} - {cell.key}
+        new = [name for name in names if name not in maker and name not in made]
         if shards > 1 and new and names[-1] in new and METHODS.get(cell.method).shardable:
             parts = [
                 Unit(f"{cell.key}.shard-{i}-of-{shards}", f"{cell.title}, shard {i + 1} of {shards}", cell,
                      tuple(sorted(after)), shard=(i, shards))
                 for i in range(shards)
             ]  # fmt: skip
-            before_it.update((part.key, set().union(after, *(before_it[key] for key in after))) for part in parts)
-            after |= {part.key for part in parts}
-        # Whom it waits for anyway need not be named.
-        after -= set().union(*(before_it[key] for key in after))
-        before_it[cell.key] = set().union(after, *(before_it[key] for key in after))
+            ancestors.update((part.key, after | all_ancestors(after)) for part in parts)
+            units += parts
+            after = after | {part.key for part in parts}
+        after -= all_ancestors(after)  # it waits for these anyway
+        ancestors[cell.key] = after | all_ancestors(after)
         waited |= after
-        first.update(dict.fromkeys(new, cell.key))
-        units += [*parts, Unit(cell.key, cell.title, cell, tuple(sorted(after)), before(cell))]
+        maker.update(dict.fromkeys(new, cell.key))
+        units.append(Unit(cell.key, cell.title, cell, tuple(sorted(after)), before(cell)))
     if shards > 1 and units and not any(unit.shard for unit in units):
         able = ", ".join(name for name in METHODS.names() if METHODS.get(name).shardable)
         raise BenchError(f"--shards {shards}: nothing here is left to split. Methods whose ensembles can be: {able}.")
-    depths = _depths(units)
-    # Within a depth the makers come first: others are idle for as long as these are not done.
-    return sorted(units, key=lambda unit: (depths[unit.key], unit.key not in waited))
-
-
-def _depths(units: Sequence[Unit]) -> dict[str, int]:
-    """Return the length of the longest chain that ends at each unit; `after` always names units that come earlier."""
-    depths: dict[str, int] = {}
+    depth: dict[str, int] = {}  # length of the longest chain that ends at a unit; `after` names earlier units only
     for unit in units:
-        depths[unit.key] = 1 + max((depths[key] for key in unit.after), default=-1)
-    return depths
+        depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)
+    # Within a depth the makers come first: others are idle until these are done.
+    return sorted(units, key=lambda unit: (depth[unit.key], unit.key not in waited))
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Units that run one after the other in one job, all of which wait for the same units."""
+    """Units that run one after the other in one job, all of which wait for the same units.
+
+    `resources` is the name of the resources that the job asks for.
+    """
 
     units: tuple[Unit, ...]
     after: tuple[str, ...]
     resources: str
-    """The name of the resources that its job asks for."""
 
 
 def packs_of(
@@ -107,39 +106,31 @@ def packs_of(
     resources: Callable[[Unit], str],
     target: float,
 ) -> list[Pack]:
-    """Return jobs of about `target` seconds each; a unit that nobody can estimate, or a longer one, has its own.
+    """Return jobs of about `target` seconds each; a unit of unknown or longer running time has a job of its own.
 
     Units are together only where they need the same resources and wait for the same units: a job starts when all of
     these are done.
     """
-    open_packs: dict[tuple[str, tuple[str, ...]], tuple[list[Unit], float]] = {}
-    packs: list[Pack] = []
+    filling: dict[tuple[str, tuple[str, ...]], tuple[list[Unit], float]] = {}
+    together: list[tuple[list[Unit], str]] = []
     waited = {key for unit in units for key in unit.after}
-
-    def close(group: tuple[str, tuple[str, ...]]) -> None:
-        together, _ = open_packs.pop(group)
-        packs.append(Pack(tuple(together), group[1], group[0]))
-
     for unit in units:
-        group = (resources(unit), unit.after)
-        length = seconds(unit)
+        name, length = resources(unit), seconds(unit)
         # What others wait for must not stand behind anything else in its job.
         if unit.shard is not None or unit.key in waited or length is None or length >= target:
-            packs.append(Pack((unit,), unit.after, group[0]))
+            together.append(([unit], name))
             continue
-        together, total = open_packs.get(group, ([], 0.0))
-        if together and total + length > target:
-            close(group)
-            together, total = [], 0.0
-        open_packs[group] = ([*together, unit], total + length)
-    for group in list(open_packs):
-        close(group)
-    order = {unit.key: number for number, unit in enumerate(units)}
-    return sorted(packs, key=lambda pack: order[pack.units[0].key])
+        pack, total = filling.get((name, unit.after), ([], 0.0))
+        if not pack or total + length > target:
+            pack, total = [], 0.0
+            together.append((pack, name))
+        pack.append(unit)
+        filling[name, unit.after] = pack, total + length
+    return [Pack(tuple(pack), pack[0].after, name) for pack, name in together]
 
 
 def waves_of(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """Return `packs` in waves: none in a wave waits for one of the same wave or of a later one."""
+    """Return `packs` in waves: a pack waits for packs of earlier waves only."""
     wave_of: dict[str, int] = {}
     waves: dict[int, list[Pack]] = defaultdict(list)
     for pack in packs:

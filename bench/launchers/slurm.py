@@ -1,8 +1,8 @@
-"""The Slurm launcher: cells packed into array jobs by submitit, their fate read from files and from ``squeue``.
+"""The Slurm launcher: cells packed into array jobs by submitit, their state read from files and from ``squeue``.
 
-Jobs of one launch bear one name, so a launcher that died in the middle of submitting leaves none that ``bench cancel``
-does not find. Accounting (``sacct``) is not needed. submitit pickles into the launch's own folder, which only its owner
-may enter: what is pickled is the name of that folder and keys, and what jobs return is never read.
+All jobs of a launch have one name, so ``bench cancel`` finds them even where the launcher died while submitting.
+Accounting (``sacct``), which submitit's own states need, is not used. submitit pickles into the launch's own folder,
+which only its owner may enter: the name of that folder and keys. Results of jobs are never read.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.experiments.run import record_failure
 from bench.interface.registry import METHODS
 from bench.launchers.local import Done, Watch, doing
-from bench.launchers.manifest import Launch, Outline, outlines
+from bench.launchers.manifest import Launch, launches
 from bench.launchers.schedule import Pack, waves_of
 from bench.launchers.settings import Cluster, Resources
 from bench.launchers.slurm_cli import command, undisturbed
@@ -33,9 +32,9 @@ from bench.storage.interrupts import Stopped, stopping_signals
 
 POLL_SECONDS = 2.0
 LONGEST_PAUSE = 30.0
-"""Between two questions to Slurm while nothing happens: those who run it dislike a question every second."""
+"""Between two calls of squeue while nothing happens: its administrators dislike one every second."""
 GRACE_SECONDS = 15.0
-"""How long after its job has gone a record may still be on its way through a network disk."""
+"""How long a record may need through a network disk after its job has ended."""
 LARGEST_ARRAY = 1000
 """Slurm's own default (MaxArraySize 1001)."""
 
@@ -48,23 +47,23 @@ class Job:
     keys: tuple[str, ...]
 
     def __call__(self) -> str:
-        """Run the cells of this job that nobody has run."""
+        """Run the cells of this job that are not done."""
         from bench.launchers.worker import run_units
 
         try:
             # Slurm sends SIGTERM more than once; only the first may interrupt what is then closed.
             run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stop:
-            # Cancelled, or requeued by Slurm itself. What is done lies in files; the rest is still to do.
+            # Cancelled, or requeued by Slurm itself. Records are in files; the rest is still to do.
             return f"stopped by signal {stop.number}"
         return "done"
 
     def checkpoint(self) -> Any:
-        """Return what runs after a requeue: the same, as it finds by itself what is left."""
+        """Return what runs after a requeue: the same job, which finds what is left."""
         from submitit.helpers import DelayedSubmission
 
-        # This is called in the handler of the signal before a time limit. The requeue that follows sends SIGTERM too,
-        # which must not interrupt what is closed meanwhile.
+        # This runs in the handler of the signal before a time limit. The requeue that follows sends SIGTERM too, which
+        # must not interrupt what is closed meanwhile.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
 
@@ -82,36 +81,30 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
     import submitit
 
     logging.getLogger("submitit").setLevel(logging.ERROR)
-    folder = launch.folder / "jobs"
+    capped = cluster.parallel is not None
     job_of: dict[str, str] = {}
     ids: list[str] = []
-    barrier: list[str] = []
     try:
         for wave in waves_of(packs):
-            for resources, after, together in _arrays(wave, cluster.parallel is not None):
-                # With a cap on jobs each wave is an array for each kind of resources, whose own cap is the launch's.
-                waits = barrier if cluster.parallel is not None else sorted({job_of[key] for key in after})
-                executor = submitit.SlurmExecutor(folder, max_num_timeout=launch.options.retries)
+            for resources, after, together in _arrays(wave, capped):
+                # With a cap on jobs each wave is an array per kind of resources, capped itself; arrays run in turn.
+                waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
+                executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                # submitit prints what sbatch says to standard error, where it is told once more below.
+                # submitit prints the errors of sbatch to standard error; they are in the BenchError below.
                 with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
                         for pack in together
                     ]
-                names = [str(job.job_id) for job in jobs]
-                job_of.update(
-                    {unit.key: name for pack, name in zip(together, names, strict=True) for unit in pack.units}
-                )
-                ids += names
-                if cluster.parallel is not None:
-                    barrier = [names[0].partition("_")[0]]
+                ids += [str(job.job_id) for job in jobs]
+                for pack, job in zip(together, jobs, strict=True):
+                    job_of.update(dict.fromkeys((unit.key for unit in pack.units), str(job.job_id)))
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
-        said = [
-            line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines() if line.strip()
-        ]
-        raise BenchError(f"Slurm refused a job: {'; '.join(said).rstrip('.')}.") from error
+        lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()]
+        reason = "; ".join(line for line in lines if line.strip())
+        raise BenchError(f"Slurm refused a job: {reason.rstrip('.')}.") from error
     return ids
 
 
@@ -141,7 +134,7 @@ def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ..
 def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
     extra: dict[str, Any] = {**resources.extra}
     if waits:
-        # afterany: whatever became of them. A cell makes what it needs where another failed to.
+        # afterany: even where they failed, as a cell can make what it needs itself.
         theirs = [str(extra["dependency"])] if "dependency" in extra else []
         extra["dependency"] = ",".join([*theirs, "afterany:" + ":".join(waits)])
     parameters: dict[str, Any] = {
@@ -149,7 +142,7 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
         "time": resources.time,
         "cpus_per_task": resources.cpus,
         "partition": resources.partition,
-        # Many clusters have their users set it in the shell; the other SBATCH_ variables are put aside.
+        # Many clusters have their users set it in the shell; the other SBATCH_ variables are not used.
         "account": resources.account or os.environ.get("SBATCH_ACCOUNT") or None,
         "qos": resources.qos,
         "gpus_per_node": resources.gpus or None,
@@ -165,17 +158,14 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
 
 
 def queue(launch_id: str) -> dict[str, tuple[str, str]]:
-    """Return the jobs of a launch that Slurm still has to do with: id to state and reason.
+    """Return the jobs of a launch that are waiting or running: id to state and reason.
 
-    Raises :class:`BenchError` where Slurm does not answer, which says nothing of the jobs.
+    Raises :class:`BenchError` where Slurm does not answer; the jobs may be there all the same.
     """
     text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
-    found = {}
-    for line in text.splitlines():
-        name, state, reason = line.strip().split("|", 2)
-        if state not in ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"):
-            found[name] = (state, reason)
-    return found
+    over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+    rows = (line.strip().split("|", 2) for line in text.splitlines())
+    return {name: (state, reason) for name, state, reason in rows if state not in over}
 
 
 def cancel(launch_id: str, wait: float = 90.0) -> int:
@@ -190,56 +180,53 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
     return len(there)
 
 
-def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> dict[str, list[str]]:
-    """Return which units of `launch` are still to come from `others`: launch to keys.
+def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> dict[str, set[str]]:
+    """Return the units of `launch` that `others` will still run: launch to keys.
 
-    Those of a launch that has jobs, and those of an older one whose launcher lives: it submits again what its jobs
-    left behind. (A younger one does not count for that, or two would wait for each other.)
+    That are launches with jobs, and older ones whose launcher lives: it submits again what its jobs left behind. (A
+    younger one does not count for that, or two would wait for each other.)
     """
+    mine = {entry.key for entry in launch.entries}
     found = {}
     for other in others:
-        keys = [
-            unit.key
-            for unit in launch.units
-            if unit.key in other.titles and not settled(replace(unit, before=other.before[unit.key]), run_dir)
-        ]
+        keys = {entry.key for entry in other.entries if entry.key in mine and not settled(entry, run_dir)}
         if keys and ((other.launcher_lives and other.id < launch.id) or queue(other.id)):
             found[other.id] = keys
     return found
 
 
-def _others(launch: Launch, run_dir: RunDir) -> list[Outline]:
-    return [outline for outline in outlines(run_dir) if outline.kind == "slurm" and outline.id != launch.id]
+def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
+    return [other for other in launches(run_dir) if other.kind == "slurm" and other.id != launch.id]
 
 
 def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
-    """Submit `packs` but for those units that jobs of other launches on the directory will run, and say so.
+    """Submit `packs` without the units that jobs of other launches on the directory will run, and say so.
 
-    Raises :class:`BenchError` where Slurm refuses, or the settings name a method that there is not.
+    Raises :class:`BenchError` where Slurm refuses, or the settings name an unknown method.
     """
     for name in cluster.methods:
         METHODS.get(name)
     theirs = in_hand(launch, run_dir, _others(launch, run_dir))
-    mine = {unit.key for pack in packs for unit in pack.units}.difference(*theirs.values())
+    cells = {entry.key for entry in launch.records}
     for other, keys in theirs.items():
-        count = sum(unit.key in keys and unit.shard is None for unit in launch.units)
+        count = len(keys & cells)
         progress.say(f"{count} cells are in the jobs of an earlier launch, {job_name(other)}, and come from there")
+    mine = {entry.key for entry in launch.entries}.difference(*theirs.values())
     ids = submit(launch, _rest(packs, mine), cluster) if mine else []
     if ids:
-        count = sum(unit.key in mine and unit.shard is None for unit in launch.units)
         jobs = "job" if len(ids) == 1 else "jobs"
-        progress.say(f"{count} cells in {len(ids)} {jobs} of Slurm, named {job_name(launch.id)}")
+        progress.say(f"{len(mine & cells)} cells in {len(ids)} {jobs} of Slurm, named {job_name(launch.id)}")
 
 
 def wait_for(
     launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, done: Done
 ) -> Outcome:
-    """Tell `done` of each record as it comes, until no job is left; submit again what jobs left behind.
+    """Call `done` with each record as it comes, until no job is left; submit again what jobs left behind.
 
-    Ctrl-C leaves the jobs alone. Cells in the jobs of other launches are waited for like those in jobs of this one. A
-    cell whose jobs ended without a record more often than `retries` (or three times) counts as failed.
+    Ctrl-C leaves the jobs alone. Cells in the jobs of other launches are waited for too. A cell whose jobs ended
+    without a record more often than `retries` (or three times) counts as failed.
     """
-    watch = Watch(launch, run_dir, done)
+    watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
     others = _others(launch, run_dir)
     rounds, gone_since = 0, None
     pause = POLL_SECONDS
@@ -290,7 +277,7 @@ def wait_for(
 def _until_gone(launch: Launch) -> None:
     """Wait a little for jobs whose work is done to end: they hold the directory, and an attack on it would be refused.
 
-    No longer than that: a job can hang in Slurm's last stage for as long as its machine does not answer.
+    Only a little: a job can hang in Slurm's last stage for as long as its machine does not answer.
     """
     deadline = time.monotonic() + GRACE_SECONDS
     with contextlib.suppress(BenchError):
@@ -298,7 +285,7 @@ def _until_gone(launch: Launch) -> None:
             time.sleep(0.5)
 
 
-def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Outline]) -> bool:
+def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> bool:
     try:
         return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
     except BenchError:  # a controller that is down for a while
@@ -315,7 +302,7 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
 
 
 def _last_words(launch: Launch) -> str:
-    """Return how the log of the last job ends that did not end well. For the terminal: it may quote private data."""
+    """Return the end of the log of the last job that failed. For the terminal only: it may quote private data."""
     logs = sorted((launch.folder / "jobs").glob("*_log.out"), key=lambda log: log.stat().st_mtime, reverse=True)
     for log in logs:
         lines = log.read_text(errors="replace").strip().splitlines()
@@ -325,6 +312,8 @@ def _last_words(launch: Launch) -> str:
 
 
 def _give_up(watch: Watch, run_dir: RunDir) -> None:
+    from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
+
     for unit in list(watch.left.values()):
         error = BenchError(
             "its jobs ended without a record (cancelled, out of memory, or over their time too often). Their logs lie "

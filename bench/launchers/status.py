@@ -1,6 +1,6 @@
-"""What became of the launches on a run directory, seen from any terminal, and how to end them.
+"""The state of the launches on a run directory, from any terminal, and how to end them.
 
-States follow from records, claims and Slurm's queue; nothing is asked of a process, so that a dead one cannot lie.
+States follow from records, claims and Slurm's queue, never from the answer of a process.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.launchers.manifest import CANCELLED, Outline, outlines
-from bench.launchers.runtime_estimate import words
+from bench.launchers import slurm
+from bench.launchers.manifest import CANCELLED, Launch, launches
+from bench.launchers.runtime_estimate import duration
+from bench.launchers.worker import settled
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.locks import Owner, alive
 
 WAIT_SECONDS = 60.0
-"""How long `cancel` waits for processes to end in order; then they are killed."""
+"""How long `cancel` waits for processes to end before it kills them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: how many of its cells are in which state, and what Slurm still has of it."""
+    """One launch: how many of its cells are in which state, and its jobs in Slurm's queue by state."""
 
     id: str
     kind: str
@@ -61,13 +63,12 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All of it, for a table or for a program."""
+    """The state of a run directory; `waiting` are titles of cells that have not begun."""
 
     launches: list[LaunchRow]
     running: list[RunningRow]
     failures: list[tuple[str, str]]
     waiting: list[str]
-    """Titles of cells that nobody has begun."""
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Overview:
         return dataclasses.asdict(self)
 
     def tables(self) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-        """Yield title, columns and rows of each table that has something to say."""
+        """Yield title, columns and rows of each table that has rows, launches always."""
         yield (
             "launches",
             ("launch", "launcher", "state", "cells", "done", "failed", "running", "left", "Slurm's jobs"),
@@ -85,21 +86,19 @@ class Overview:
                 for r in self.launches
             ],
         )  # fmt: skip
-        if self.running:
-            yield (
-                "running now",
-                ("cell", "stage", "steps", "where", "for", "attempt"),
-                [
-                    (r.title, r.stage, f"{r.done}/{r.total}", r.where, words(r.seconds), str(r.attempt))
-                    for r in self.running
-                ],
-            )
-        if self.waiting:
-            shown = self.waiting[:20]
-            more = [(f"... and {len(self.waiting) - len(shown)} more",)] if len(self.waiting) > len(shown) else []
-            yield "not begun", ("cell",), [*((title,) for title in shown), *more]
-        if self.failures:
-            yield "failed", ("cell", "why"), list(self.failures)
+        shown = [(title,) for title in self.waiting[:20]]
+        if len(self.waiting) > len(shown):
+            shown.append((f"... and {len(self.waiting) - len(shown)} more",))
+        running = [
+            (r.title, r.stage, f"{r.done}/{r.total}", r.where, duration(r.seconds), str(r.attempt))
+            for r in self.running
+        ]
+        others: list[tuple[str, tuple[str, ...], list[Any]]] = [
+            ("running now", ("cell", "stage", "steps", "where", "for", "attempt"), running),
+            ("not begun", ("cell",), shown),
+            ("failed", ("cell", "why"), self.failures),
+        ]
+        yield from (table for table in others if table[2])
 
 
 def overview(path: Path) -> Overview:
@@ -110,83 +109,61 @@ def overview(path: Path) -> Overview:
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
     records = {record.key: record for record in read.found}
-    claims = run_dir.claims()
-    launches, last = [], {}
-    known: dict[str, Outline] = {}
-    for outline in outlines(run_dir):
-        row, jobs_note = _row(outline, records, claims, run_dir)
-        launches.append(row)
-        known.update(dict.fromkeys((key for key in outline.titles if key not in outline.shards), outline))
-        if jobs_note:
-            last[outline.id] = jobs_note
-    running = [_running(key, owner) for key, owner in sorted(claims.items()) if owner.held]
-    busy = {row.key for row in running}
-    waiting = [
-        outline.titles[key]
-        for key, outline in known.items()
-        if key not in busy and not _settled(key, outline, records, run_dir)
-    ]
+    claims = {key: owner for key, owner in sorted(run_dir.claims().items()) if owner.held}
+    rows, notes = [], list(read.damaged)
+    waiting: dict[str, str] = {}
+    for launch in launches(run_dir):
+        row, note = _launch_row(launch, records, claims, run_dir)
+        rows.append(row)
+        notes += [note] if note else []
+        for entry in launch.records:  # of several launches of a cell the last counts
+            waiting.pop(entry.key, None)
+            if entry.key not in claims and not settled(entry, run_dir, records):
+                waiting[entry.key] = entry.title
     failures = [
         (record.key, record.failure.reason + (f" (log: {record.failure.log})" if record.failure.log else ""))
         for record in records.values()
         if record.failure is not None
     ]
-    notes = [*read.damaged, *last.values()]
-    if waiting and not any(row.state == "at work" for row in launches):
-        notes.append("Nobody is at work on what is left: give the `run` command again to go on.")
-    return Overview(launches, running, failures, waiting, notes)
+    if waiting and not any(row.state == "at work" for row in rows):
+        notes.append("Nothing runs, and cells are left: give the `run` command again to resume.")
+    running = [_running_row(key, owner) for key, owner in claims.items()]
+    return Overview(rows, running, failures, list(waiting.values()), notes)
 
 
-def _settled(key: str, outline: Outline, records: dict[str, Record], run_dir: RunDir) -> bool:
-    return key in records and run_dir.signature(key) != outline.before[key]
-
-
-def _row(
-    outline: Outline, records: dict[str, Record], claims: dict[str, Owner], run_dir: RunDir
+def _launch_row(
+    launch: Launch, records: Mapping[str, Record], claims: Mapping[str, Owner], run_dir: RunDir
 ) -> tuple[LaunchRow, str]:
-    keys = [key for key in outline.titles if key not in outline.shards]
-    settled = [records[key].status for key in keys if _settled(key, outline, records, run_dir)]
-    running = sum(owner.held and owner.told.get("launch") == outline.id for owner in claims.values())
-    jobs: dict[str, int] = {}
-    note = ""
-    if outline.kind == "slurm" and len(settled) < len(keys):
-        jobs, note = _jobs(outline)
-    left = len(keys) - len(settled)
-    if left == 0:
-        state = "finished"
-    elif outline.launcher_lives or jobs or running:
-        state = "at work"
-    else:
-        state = "stopped"
-    count = Counter(settled)
+    count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
+    running = sum(owner.about.get("launch") == launch.id for owner in claims.values())
+    left = len(launch.records) - count.total()
+    jobs, note = _jobs(launch) if launch.kind == "slurm" and left else ({}, "")
+    at_work = launch.launcher_lives or jobs or running
+    state = "finished" if left == 0 else "at work" if at_work else "stopped"
     return LaunchRow(
-        outline.id, outline.kind, outline.machine.partition("/")[0], state, len(keys), count[Status.DONE],
+        launch.id, launch.kind, launch.machine.partition("/")[0], state, len(launch.records), count[Status.DONE],
         count[Status.FAILED], running, left, jobs,
     ), note  # fmt: skip
 
 
-def _jobs(outline: Outline) -> tuple[dict[str, int], str]:
-    from bench.launchers import slurm
-
+def _jobs(launch: Launch) -> tuple[dict[str, int], str]:
     if shutil.which("squeue") is None:
-        return {}, "no Slurm on this machine (squeue is not found): the states of its jobs are not known here"
+        return {}, "no Slurm on this machine (squeue is not found): the states of its jobs are unknown here"
     try:
-        queue = slurm.queue(outline.id)
+        queue = slurm.queue(launch.id).values()
     except BenchError as error:
         return {}, str(error)
-    stuck = Counter(reason for state, reason in queue.values() if state == "PENDING")
+    stuck = Counter(reason for state, reason in queue if state == "PENDING")
     reasons = ", ".join(f"{count} wait for {reason}" for reason, count in sorted(stuck.items()))
-    return dict(
-        Counter(state for state, _ in queue.values())
-    ), f"{slurm.job_name(outline.id)}: {reasons}" if stuck else ""
+    return dict(Counter(state for state, _ in queue)), f"{slurm.job_name(launch.id)}: {reasons}" if stuck else ""
 
 
-def _running(key: str, owner: Owner) -> RunningRow:
-    told = owner.told
-    title, stage = str(told.get("title", key)), str(told.get("stage", ""))
-    where = f"{owner.where}, job {told['job']}" if "job" in told else owner.where
+def _running_row(key: str, owner: Owner) -> RunningRow:
+    about = owner.about
+    title, stage = str(about.get("title", key)), str(about.get("stage", ""))
+    where = f"{owner.where}, job {about['job']}" if "job" in about else owner.where
     return RunningRow(
-        key, title, "" if stage == title else stage, int(told.get("done", 0)), int(told.get("total", 1)), where,
+        key, title, "" if stage == title else stage, int(about.get("done", 0)), int(about.get("total", 1)), where,
         owner.seconds, owner.attempt,
     )  # fmt: skip
 
@@ -194,69 +171,61 @@ def _running(key: str, owner: Owner) -> RunningRow:
 def cancel_all(path: Path) -> list[str]:
     """End every launcher, worker and job that works on the run directory `path`; return what was done, in lines.
 
-    Processes of this machine get SIGTERM, which lets them close what they hold, and SIGKILL if they take too long. What
-    runs on other machines outside Slurm is named. Raises :class:`BenchError` where there is no such directory.
+    Processes of this machine get SIGTERM, which lets them release what they hold, and SIGKILL if they take too long.
+    What runs on other machines outside Slurm is named. Raises :class:`BenchError` where there is no such directory.
     """
     run_dir = RunDir(path)
     if not run_dir.path.is_dir():
         raise BenchError(f"no such run directory: {path}.")
     run_dir.check_layout()
     lines: list[str] = []
-    launches = list(outlines(run_dir))
-    processes = {(o.pid, o.start): f"launcher of {o.id}" for o in launches if o.launcher_lives and o.pid != os.getpid()}
-    slurm_ = [outline for outline in launches if outline.kind == "slurm"]
-    for outline in launches:  # for a launcher on another machine, which no signal reaches
-        if not _finished(outline, run_dir):
-            write_atomic(outline.folder / CANCELLED, b"", mode=0o600)
-    # Before their jobs: a launcher that lives submits again what it finds without a job.
-    launchers = {(o.pid, o.start) for o in slurm_}
-    lines += _end({process: what for process, what in processes.items() if process in launchers})
-    for outline in slurm_:
-        lines += _cancel_jobs(outline)
-    living = {outline.id for outline in launches if outline.kind == "local" and outline.launcher_lives}
+    found = list(launches(run_dir))
+    for launch in found:  # for a launcher on another machine, which no signal reaches
+        if not all(settled(entry, run_dir) for entry in launch.records):
+            write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
+    living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
+    # Launchers of Slurm before their jobs: they submit again what they find without a job.
+    lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})
+    for launch in found:
+        if launch.kind == "slurm":
+            lines += _cancel_jobs(launch)
+    # Launchers before workers: they end their workers in order.
+    lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind != "slurm"})
+    workers = {}
     for key, owner in run_dir.claims().items():
-        if owner.held and owner.here and owner.told.get("launch") in living:
-            continue  # its launcher ends it
         if owner.held and owner.here:
-            processes.setdefault((owner.pid, owner.start), f"worker at {key}")
+            workers[owner.pid, owner.start] = f"worker at {key}"
         elif owner.held:
             lines.append(f"{key} runs on {owner.where}, which cannot be reached from here: cancel it there")
-    lines += _end(processes)
+    lines += _end(workers)
     return lines or ["nothing runs here"]
 
 
-def _finished(outline: Outline, run_dir: RunDir) -> bool:
-    keys = outline.titles.keys() - outline.shards
-    return all((now := run_dir.signature(key)) is not None and now != outline.before[key] for key in keys)
-
-
-def _cancel_jobs(outline: Outline) -> list[str]:
-    from bench.launchers import slurm
-
+def _cancel_jobs(launch: Launch) -> list[str]:
     if shutil.which("squeue") is None:
-        return [f"{outline.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster"]
-    count = slurm.cancel(outline.id)
-    return [f"cancelled {count} jobs of {slurm.job_name(outline.id)}"] if count else []
+        return [f"{launch.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster"]
+    count = slurm.cancel(launch.id)
+    return [f"cancelled {count} jobs of {slurm.job_name(launch.id)}"] if count else []
 
 
 def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
+    """End `processes` (number and start, to what each is), and return what was done, in lines."""
     lines = []
-    # Launchers first: they end their workers in order.
-    for (pid, start), what in sorted(processes.items(), key=lambda item: not item[1].startswith("launcher")):
+    for (pid, start), what in processes.items():
         if alive(pid, start):
             _signal(pid, signal.SIGTERM)
             lines.append(f"ended the {what} (process {pid})")
     deadline = time.monotonic() + WAIT_SECONDS
-    left = [(pid, start) for pid, start in processes if alive(pid, start)]
-    while left and time.monotonic() < deadline:
+    while left := [pid for pid, start in processes if alive(pid, start)]:
+        if time.monotonic() >= deadline:
+            for pid in left:
+                _signal(pid, signal.SIGKILL)
+                lines.append(f"process {pid} did not end in {WAIT_SECONDS:.0f} s and was killed")
+            break
         time.sleep(0.2)
-        left = [(pid, start) for pid, start in left if alive(pid, start)]
-    for pid, _ in left:
-        _signal(pid, signal.SIGKILL)
-        lines.append(f"process {pid} did not end in {WAIT_SECONDS:.0f} s and was killed")
     return lines
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself in between
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, number)

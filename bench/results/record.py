@@ -1,6 +1,6 @@
 """Records: one typed row per cell, attack or audit, as it is written, read and published.
 
-A record's key is the hash of its cell's specification (see :func:`bench.experiments.plan.cell_key`). Everything outside
+A record's key is the hash of its cell's specification (see :func:`bench.experiments.plan.keyed`). Everything outside
 ``provenance`` is a function of that key and the program: two runs of one cell differ there alone.
 """
 

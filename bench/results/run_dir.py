@@ -197,15 +197,15 @@ class RunDir:
         )
 
     def _clean(self) -> None:
-        """Remove what killed processes were writing."""
+        """Remove what killed processes were writing, and locks of artefacts: nobody else holds the directory."""
         places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "launches/*")
-        for place in places:
-            for aside in self.path.glob(f"{place}/.*.tmp"):
-                aside.unlink(missing_ok=True)
+        for pattern in (*(f"{place}/.*.tmp" for place in places), "cache/locks/*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
-    def claim(self, key: str, **told: object) -> Held | None:
-        """Return the lock of the cell `key`, None while another process has it; `told` is for those who look."""
-        return take(self.claims_path / key, **told)
+    def claim(self, key: str, **about: object) -> Held | None:
+        """Return the claim on the cell `key`, None while another process has it; `about` describes the work."""
+        return take(self.claims_path / key, **about)
 
     def claims(self) -> dict[str, Owner]:
         """Return who runs each cell now, by key; those that died with a cell are there too, not `held`."""

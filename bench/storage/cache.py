@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.storage.files import write_atomic, writing
-from bench.storage.locks import Owner, holding
+from bench.storage.locks import holding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,16 +83,12 @@ class Cache:
         if self.root is None:
             yield
             return
-        folder = self.root / "locks"
-        with writing(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-        def waiting(owner: Owner | None) -> None:
-            if self._say is not None:
-                self._say(f"waiting for the {kind} that {owner.where if owner else 'another process'} makes")
+        def waiting() -> None:
+            self.say(f"waiting for the {kind} that another process makes")
 
         begin = time.monotonic()
-        with holding(folder / self._name(kind, depends), waiting):
+        with holding(self.root / "locks" / self._name(kind, depends), waiting):
             self.waited += time.monotonic() - begin
             yield
 

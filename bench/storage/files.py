@@ -1,4 +1,4 @@
-"""Files written atomically: alone, or several as one, of which none has changed where the disk is full."""
+"""Files written atomically: one, or several together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from bench.core.errors import BenchError
 
 
-def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> None:
+def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = (), *, mode: int = 0o644) -> None:
     """Write `files` so that none has changed until the data of all of them is on the disk, and delete `gone`.
 
-    Deletions come before the new names: a kill in between leaves too little rather than files that speak of others than
-    those that are there.
+    A kill at any moment leaves the old or the new file of each name. Deletions come before the new names: a kill in
+    between leaves too little rather than files that refer to missing ones.
 
     Raises :class:`BenchError` on a full disk or a folder that cannot be written; no file has changed then.
     """
@@ -25,9 +25,9 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> No
     try:
         for path, data in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-            asides[path] = aside
-            with open(aside, "wb") as file:
+            # Not by process number: those of two machines may be the same.
+            asides[path] = aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -35,6 +35,12 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> No
             path.unlink(missing_ok=True)
         for path, aside in asides.items():
             os.replace(aside, path)
+        for folder in {path.parent for path in files}:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     except OSError as error:
         raise explain_os_error(error, path) from error
     finally:
@@ -43,24 +49,8 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = ()) -> No
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write `data` to `path` so that a kill at any moment leaves the old file or the new one.
-
-    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no part of the file is left then.
-    """
-    # Process numbers of two machines may be the same.
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise explain_os_error(error, path) from error
+    """Write one file; see :func:`write_together`."""
+    write_together({path: data}, mode=mode)
 
 
 def explain_os_error(error: OSError, path: Path) -> BenchError:
@@ -77,16 +67,8 @@ def explain_os_error(error: OSError, path: Path) -> BenchError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of what writes to `path`, and does nothing else, into a :class:`BenchError` for the user."""
+    """Turn an OSError of code that only writes to `path` into a :class:`BenchError` for the user."""
     try:
         yield
     except OSError as error:
         raise explain_os_error(error, path) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,10 +1,11 @@
 """Locks on files of a run directory in which several processes work, perhaps on several machines.
 
-A lock is a file that its owner holds by ``flock``: the system gives it up when the owner dies, however it dies. The
-file says who the owner is, and its ``beat`` is raised every few seconds. That serves people who look, and it serves
-where a lock is not seen from another machine (a network disk mounted with local locks): a file that names an owner on
-another machine is taken over only when its beat has not moved for a while by the taker's own monotonic clock. No two
-clocks are ever compared, so none that jumps can do harm.
+:func:`holding` is filelock's flock, for what would only be made twice without it (artefacts, a secret). :func:`take` is
+our own, for claims on cells, which filelock cannot give. A claim is freed by the system when its owner dies, as with
+filelock's UnixFileLock; but its file also states the owner, its progress and how many owners died with it (filelock
+leaves the file empty). Where flock is not seen from another machine (a network disk mounted with local locks), a claim
+is taken over once its ``beat`` has not moved for a while by the taker's own monotonic clock. filelock's SoftFileLease
+does that too, but then waits as long for a dead owner on the same machine. No two clocks are ever compared.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.storage.files import explain_os_error
 from bench.storage.interrupts import unstopped
 
 BEAT_SECONDS = 10.0
@@ -71,23 +72,23 @@ def alive(pid: int, start: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock, or held it. `told` is what it says of its work; `held` is False where it is gone."""
+    """The process that holds a claim, or died with it (`held` is False). `about` describes its work."""
 
     machine: str
     pid: int
     start: str | None
     beat: int
     attempts: Mapping[str, int]
-    """Launch to how many of its processes took the lock and did not give it up, this one included."""
+    """Launch to how many of its processes took the claim without releasing it, this one included."""
     seconds: float
-    """Since it took the lock, by its own clock, at its last sign of life."""
-    told: Mapping[str, Any]
+    """Since it took the claim, by its own clock, at its last beat."""
+    about: Mapping[str, Any]
     held: bool
 
     @property
     def attempt(self) -> int:
         """Which try of its launch it is, from 1."""
-        return self.attempts.get(str(self.told.get("launch", "")), 1)
+        return self.attempts.get(str(self.about.get("launch", "")), 1)
 
     @property
     def where(self) -> str:
@@ -100,26 +101,31 @@ class Owner:
         return self.machine == this_machine()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
-    """A lock that this process holds. `attempts` counts the owners that died with it, by launch, this one included."""
+    """A claim of this process. `attempts` counts the owners that died with it, by launch, this one included."""
 
     path: Path
     descriptor: int
     attempts: dict[str, int]
-    told: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
     _beat: int = 0
     _begin: float = field(default_factory=time.monotonic)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    _released: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.beat()
+        threading.Thread(target=self._keep_beating, name="claim", daemon=True).start()
 
     @property
     def attempt(self) -> int:
-        """Which try of its launch this is, from 1."""
-        return self.attempts.get(str(self.told.get("launch", "")), 1)
+        """Which attempt of its launch this is, from 1."""
+        return self.attempts[str(self.about.get("launch", ""))]
 
-    def tell(self, **what: Any) -> None:
-        """Change what the file says of the work; it is written with the next sign of life."""
-        self.told.update(what)
+    def tell(self, **about: Any) -> None:
+        """Change the description of the work; it is written with the next beat."""
+        self.about.update(about)
 
     def beat(self) -> None:
         """Write a sign of life. A full disk is no reason to stop: the lock itself is the system's."""
@@ -127,7 +133,7 @@ class Held:
             if self.descriptor < 0:
                 return
             self._beat += 1
-            said = {
+            state = {
                 "machine": this_machine(),
                 "pid": os.getpid(),
                 "start": process_start(os.getpid()),
@@ -135,23 +141,27 @@ class Held:
                 "attempts": self.attempts,
                 "seconds": round(time.monotonic() - self._begin, 1),
             }
-            text = json.dumps({**said, "told": self.told}, ensure_ascii=False).encode()
+            text = json.dumps({**state, "about": self.about}, ensure_ascii=False).encode()
             if len(text) > _LENGTH:  # never without the launch, by which attempts are counted
-                short = {name: value for name, value in self.told.items() if name in ("launch", "job")}
-                text = json.dumps({**said, "told": short}).encode()
-            # One write of one length: who reads meanwhile sees the old or the new text, or takes it for unreadable.
+                short = {name: value for name, value in self.about.items() if name in ("launch", "job")}
+                text = json.dumps({**state, "about": short}).encode()
+            # One write of one length: a reader sees the old or the new text, or takes it for unreadable.
             with contextlib.suppress(OSError):
                 os.pwrite(self.descriptor, text.ljust(_LENGTH), 0)
-                os.fsync(self.descriptor)  # a client of a network disk may sit on it for longer than anybody waits
+                os.fsync(self.descriptor)  # or a client of a network disk may hold it back for longer than PATIENCE
+
+    def _keep_beating(self) -> None:
+        while not self._released.wait(BEAT_SECONDS):
+            self.beat()
 
     def release(self) -> None:
-        """Give the lock up and remove its file."""
-        _HEART.drop(self)
+        """Release the claim and remove its file."""
+        self._released.set()
         with self._guard:
             if self.descriptor < 0:
                 return
             with contextlib.suppress(OSError):
-                # While the lock is held: who opened the file before sees that it is not the one at this path any more.
+                # While the lock is held: a process that opened the file before sees that the path has another now.
                 self.path.unlink()
             os.close(self.descriptor)
             self.descriptor = -1
@@ -159,52 +169,19 @@ class Held:
     def __enter__(self) -> Held:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with unstopped():
             self.release()
 
 
-class _Heart:
-    """One thread that gives the signs of life of every lock that this process holds."""
-
-    def __init__(self) -> None:
-        self._held: list[Held] = []
-        self._guard = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def add(self, held: Held) -> None:
-        held.beat()
-        with self._guard:
-            self._held.append(held)
-            if self._thread is None or not self._thread.is_alive():  # a forked child has none
-                self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
-                self._thread.start()
-
-    def drop(self, held: Held) -> None:
-        with self._guard:
-            if held in self._held:
-                self._held.remove(held)
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(BEAT_SECONDS)
-            with self._guard:
-                now = list(self._held)
-            for held in now:
-                held.beat()
-
-
-_HEART = _Heart()
 _seen: dict[Path, tuple[tuple[str, int, int], float]] = {}
-"""Path to the owner elsewhere that was seen there last, with its beat, and since when it has not moved."""
+"""Path to the owner on another machine that was last seen there, with its beat, and since when it has not moved."""
 
 
-def take(path: Path, **told: Any) -> Held | None:
-    """Return the lock at `path` if it is free, None while another process holds it; its folder must exist.
+def take(path: Path, **about: Any) -> Held | None:
+    """Return the claim at `path`, None while another process holds it; its folder must exist.
 
-    `told` is shown to those who look. Raises :class:`BenchError` where the file system has no locks at all.
+    `about` describes the work, with its `launch`. Raises :class:`BenchError` where the file system has no locks.
     """
     for _ in range(100):
         try:
@@ -220,9 +197,8 @@ def take(path: Path, **told: Any) -> Held | None:
             if before is not None and not before.here and not _silent(path, before):
                 break
             _seen.pop(path, None)
-            held = Held(path, descriptor, _attempts(before, told), dict(told))
+            held = Held(path, descriptor, _attempts(before, about), dict(about))
             descriptor = -1
-            _HEART.add(held)
             return held
         finally:
             if descriptor >= 0:
@@ -230,15 +206,15 @@ def take(path: Path, **told: Any) -> Held | None:
     return None
 
 
-def _attempts(before: Owner | None, told: Mapping[str, Any]) -> dict[str, int]:
+def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
     """Return the attempts with one more of this launch; another launch is a decision to try anew."""
-    launch = str(told.get("launch", ""))
+    launch = str(about.get("launch", ""))
     known = {} if before is None else dict(before.attempts)
     return {**known, launch: known.get(launch, 0) + 1}
 
 
 def look(path: Path) -> Owner | None:
-    """Return who holds the lock at `path`, or who died with it (`held` is False then); None where nobody has it."""
+    """Return the owner of the claim at `path`, dead ones included (`held` is False then); None where there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -255,23 +231,32 @@ def look(path: Path) -> Owner | None:
 
 
 @contextlib.contextmanager
-def holding(path: Path, waiting: Any = lambda owner: None, **told: Any) -> Iterator[Held]:
-    """Hold the lock at `path` inside, waiting for it; ``waiting(owner)`` is called once, with who holds it or None."""
-    pause, said = 0.02, False
-    with contextlib.ExitStack() as taken:
-        while True:
-            with unstopped():  # or a signal could come between the lock and what gives it up
-                held = take(path, **told)
-                if held is not None:
-                    taken.enter_context(held)
-            if held is not None:
-                break
-            if pause > 0.5 and not said:
-                waiting(look(path))
-                said = True
-            time.sleep(pause)
-            pause = min(1.0, 2 * pause)
-        yield held
+def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock at `path` inside; `waiting` is called once where another process holds it.
+
+    The file stays until :class:`bench.results.run_dir.RunDir` has its directory alone.
+
+    Raises :class:`BenchError` where the file system has no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    # Without the fallback: a soft lock would outlive an owner on another machine.
+    lock = FileLock(path, mode=0o600, poll_interval=0.1, fallback_to_soft=False)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0.5)
+        except Timeout:
+            waiting()
+            lock.acquire()
+    except OSError as error:
+        raise (
+            without_locks(path.parent, error) if error.errno in NO_LOCKS else explain_os_error(error, path)
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _flocked(descriptor: int, path: Path) -> bool:
@@ -313,11 +298,11 @@ def _content(descriptor: int) -> bytes:
 
 def _parse(text: bytes, held: bool) -> Owner | None:
     try:
-        said = json.loads(text)
+        state = json.loads(text)
         return Owner(
-            str(said["machine"]), int(said["pid"]), said["start"], int(said["beat"]),
-            {str(launch): int(count) for launch, count in said["attempts"].items()},
-            float(said["seconds"]), dict(said["told"]), held,
+            str(state["machine"]), int(state["pid"]), state["start"], int(state["beat"]),
+            {str(launch): int(count) for launch, count in state["attempts"].items()},
+            float(state["seconds"]), dict(state["about"]), held,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
         # Not written yet, or by no program of ours. Held it is all the same.

@@ -51,12 +51,12 @@ def imported_by(words: list[str]) -> tuple[set[str], str]:
 def test_help_imports_nothing_slow() -> None:
     imported, printed = imported_by(["--help"])
     assert imported == set()
-    for command in ("run", "plan", "ls", "show", "check", "attack", "audit", "epsilon", "data", "leaderboard"):
+    for command in ("run", "ls", "show", "check", "attack", "audit", "epsilon", "data", "leaderboard"):
         assert command in printed
 
 
 def test_planning_imports_no_torch() -> None:
-    imported, printed = imported_by(["plan", "-m", "pate,dp-sgd", "-d", "digits", "-e", "1", "--json"])
+    imported, printed = imported_by(["run", "--dry-run", "-m", "pate,dp-sgd", "-d", "digits", "-e", "1", "--json"])
     assert not imported & {"torch", "timm", "pandas", "matplotlib"}
     assert len(json.loads(printed)["cells"]) == 2
 
@@ -67,11 +67,14 @@ def test_the_entry_point_ends_with_the_commands_status() -> None:
     assert done.stderr.startswith("error: unknown method or record")
 
 
-def test_plan_tells_states_and_reasons(runs: Path) -> None:
-    done = bench("plan", "-m", "pate", "-d", "digits", "-e", "1,10,20", "-p", "tiny", "-o", str(runs), "--json")
+def test_dry_run_shows_states_and_reasons(runs: Path) -> None:
+    dry = ("run", "--dry-run", "-m", "pate", "-d", "digits")
+    done = bench(*dry, "-e", "1,10,20", "-p", "tiny", "-o", str(runs), "--json")
     cells = json.loads(done.stdout)["cells"]
-    assert [cell["state"] for cell in cells] == ["done", "done", "to do"]
-    done = bench("plan", "-m", "pate", "-d", "digits", "-e", "0.01", "-p", "paper", "--set", "teachers=5")
+    assert [cell["state"] for cell in cells] == ["to do", "done", "done"]  # what would run comes first
+    assert all(cell["key"] and cell["setting"] and cell["config"] and float(cell["claimed"]) > 0 for cell in cells)
+    done = bench(*dry, "-e", "0.01", "-p", "paper", "--set", "teachers=5")
+    assert "refused" in done.stdout
     assert "reachable" in done.stdout.replace("\n", " ")
 
 

@@ -287,11 +287,11 @@ def test_dry_run_shows_order_and_time_and_makes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--jobs", "3"], "--launcher inline does not look at --jobs"),
+        (["--jobs", "3"], "--launcher inline does not use --jobs"),
         (["--partition", "gpu"], "Use --launcher slurm"),
         (["--launcher", "slurm", "--jobs", "2"], "Use --parallel"),
-        (["--detach"], "does not look at --detach"),
-        (["--launcher", "local", "--time", "30"], "does not look at --time"),
+        (["--detach"], "does not use --detach"),
+        (["--launcher", "local", "--time", "30"], "does not use --time"),
         (["--launcher", "slurm", "--time", "soon"], "a time is a number of minutes"),
         (["--launcher", "local", "--gpus", "64"], "--gpus 64: this machine has"),
         (["--launcher", "local", "--shards", "0"], "--shards"),

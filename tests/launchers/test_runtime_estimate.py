@@ -14,8 +14,8 @@ from bench.core.errors import BenchError
 from bench.core.rows import Change
 from bench.core.types import Facts
 from bench.experiments.plan import Cell, Dataset, expand
-from bench.launchers import runtime_estimate as costs
-from bench.launchers.runtime_estimate import Costs, Estimate, Forecast, earlier_records, total, words
+from bench.launchers import runtime_estimate
+from bench.launchers.runtime_estimate import EarlierRuns, Forecast, RunningTime, duration, earlier_records, total
 from bench.results.record import Record
 from helpers.records import failed, provenance, record
 
@@ -40,66 +40,68 @@ def ran(seconds: float, *, seed: int, made: int = 0, found: int = 0, device: str
 
 
 def test_nothing_is_said_without_a_near_record() -> None:
-    assert Costs.from_records([]).estimate(cell(), True) is None
+    assert EarlierRuns.from_records([]).estimate(cell(), True) is None
     others = [ran(5, seed=0, preset="paper"), ran(5, seed=1, method="dgd"), failed(seed=2)]
-    assert Costs.from_records(others).estimate(cell(), True) is None
+    assert EarlierRuns.from_records(others).estimate(cell(), True) is None
 
 
 def test_cells_that_make_and_cells_that_find_are_kept_apart() -> None:
     runs = [ran(600, seed=0, made=25), *(ran(10.0 + seed, seed=seed, found=25) for seed in (1, 2, 3))]
-    known = Costs.from_records(runs)
-    assert known.estimate(cell(), True) == Estimate(600, "1 earlier record")
-    assert known.estimate(cell(), False) == Estimate(12, "3 earlier records")
-    one_sided = Costs.from_records(runs[1:])
-    assert one_sided.estimate(cell(), True) == Estimate(12, "3 earlier records, found what this one makes")
-    assert Costs.from_records(runs[:1]).estimate(cell(), False) == Estimate(
-        600, "1 earlier record, made what this one finds"
+    known = EarlierRuns.from_records(runs)
+    assert known.estimate(cell(), True) == RunningTime(600, "1 earlier record")
+    assert known.estimate(cell(), False) == RunningTime(12, "3 earlier records")
+    one_sided = EarlierRuns.from_records(runs[1:])
+    assert one_sided.estimate(cell(), True) == RunningTime(12, "3 earlier records, cache hits where this one misses")
+    assert EarlierRuns.from_records(runs[:1]).estimate(cell(), False) == RunningTime(
+        600, "1 earlier record, cache misses where this one hits"
     )
 
 
 def test_records_that_shared_nothing_serve_both() -> None:
-    known = Costs.from_records([ran(7, seed=0)])
-    assert known.estimate(cell(), True) == known.estimate(cell(), False) == Estimate(7, "1 earlier record")
+    known = EarlierRuns.from_records([ran(7, seed=0)])
+    assert known.estimate(cell(), True) == known.estimate(cell(), False) == RunningTime(7, "1 earlier record")
 
 
 def test_older_records_count_artefacts_of_all_kinds_together() -> None:
-    assert costs._made(record(provenance=provenance(wall_seconds=5, artefacts_made=3))) is True
+    assert runtime_estimate._made(record(provenance=provenance(wall_seconds=5, artefacts_made=3))) is True
 
 
 def test_fallbacks_from_near_to_far() -> None:
     far = ran(40, seed=0, dataset="cifar10", private_records=40_000)
     strange = ran(90, seed=1, reduced=[Change.of("teachers", 250, 3)])
-    assert Costs.from_records([far]).estimate(cell(), True) == Estimate(
+    assert EarlierRuns.from_records([far]).estimate(cell(), True) == RunningTime(
         60, "1 earlier record, other data set, scaled by records"
     )
-    assert Costs.from_records([far, strange]).estimate(cell(), True) == Estimate(90, "1 earlier record, other settings")
+    assert EarlierRuns.from_records([far, strange]).estimate(cell(), True) == RunningTime(
+        90, "1 earlier record, other settings"
+    )
     near = ran(50, seed=2)
-    assert Costs.from_records([far, strange, near]).estimate(cell(), True) == Estimate(50, "1 earlier record")
+    assert EarlierRuns.from_records([far, strange, near]).estimate(cell(), True) == RunningTime(50, "1 earlier record")
 
 
 def test_devices_are_not_mixed_where_one_is_named() -> None:
     runs = [ran(100, seed=0), ran(4, seed=1, device="cuda:3")]
-    assert Costs.from_records(runs, "cuda:0").estimate(cell(), True) == Estimate(4, "1 earlier record")
-    assert Costs.from_records(runs, "cpu").estimate(cell(), True) == Estimate(100, "1 earlier record")
+    assert EarlierRuns.from_records(runs, "cuda:0").estimate(cell(), True) == RunningTime(4, "1 earlier record")
+    assert EarlierRuns.from_records(runs, "cpu").estimate(cell(), True) == RunningTime(100, "1 earlier record")
 
 
 def test_refused_cell_takes_no_time() -> None:
     refused = cell(overrides=("teachers=70000",))
     assert refused.refused
-    found = Costs.from_records([]).estimate(refused, True)
+    found = EarlierRuns.from_records([]).estimate(refused, True)
     assert found is not None
     assert found.seconds == 0
 
 
 def test_a_record_counts_once() -> None:
-    known = Costs.from_records([ran(5, seed=0), ran(9, seed=0)])
-    assert known.estimate(cell(), True) == Estimate(9, "1 earlier record")
+    known = EarlierRuns.from_records([ran(5, seed=0), ran(9, seed=0)])
+    assert known.estimate(cell(), True) == RunningTime(9, "1 earlier record")
 
 
 def test_records_of_the_directory_and_of_the_project_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert earlier_records(tmp_path / "none") == [] or costs.COMMITTED.is_dir()
+    assert earlier_records(tmp_path / "none") == [] or runtime_estimate.COMMITTED.is_dir()
     own, run = tmp_path / "own", tmp_path / "run"
-    monkeypatch.setattr(costs, "COMMITTED", own)
+    monkeypatch.setattr(runtime_estimate, "COMMITTED", own)
     for folder, seed in ((own, 0), (run, 1), (run, 2)):
         folder.mkdir(exist_ok=True)
         (folder / f"{seed}.json").write_text(record(seed=seed).to_json())
@@ -110,9 +112,11 @@ def test_records_of_the_directory_and_of_the_project_are_read(tmp_path: Path, mo
 
 
 def test_committed_records_give_an_estimate_for_the_board() -> None:
-    if not costs.COMMITTED.is_dir():
+    if not runtime_estimate.COMMITTED.is_dir():
         pytest.skip("not run from the repository")
-    found = Costs.from_records(earlier_records(costs.COMMITTED)).estimate(cell(preset=Preset.QUICK), False)
+    found = EarlierRuns.from_records(earlier_records(runtime_estimate.COMMITTED)).estimate(
+        cell(preset=Preset.QUICK), False
+    )
     assert found is not None
     assert 1 < found.seconds < 10_000
 
@@ -127,7 +131,7 @@ def plans(draw: st.DrawFn) -> tuple[list[float], list[list[int]]]:
 @given(plans(), st.integers(1, 6))
 def test_list_scheduling_lies_between_its_bounds(plan: tuple[list[float], list[list[int]]], slots: int) -> None:
     seconds, needs = plan
-    found = total([Estimate(value, "") for value in seconds], slots, needs).seconds
+    found = total([RunningTime(value, "") for value in seconds], slots, needs).seconds
     finish: list[float] = []
     for value, needed in zip(seconds, needs, strict=True):
         finish.append(value + max((finish[first] for first in needed), default=0.0))
@@ -139,11 +143,11 @@ def test_list_scheduling_lies_between_its_bounds(plan: tuple[list[float], list[l
 
 @given(st.lists(st.floats(0, 1000), max_size=20))
 def test_one_slot_takes_the_sum(seconds: list[float]) -> None:
-    assert total([Estimate(value, "") for value in seconds], 1).seconds == pytest.approx(sum(seconds))
+    assert total([RunningTime(value, "") for value in seconds], 1).seconds == pytest.approx(sum(seconds))
 
 
 def test_schedule_by_hand() -> None:
-    first, second, third = Estimate(10, ""), Estimate(2, ""), Estimate(3, "")
+    first, second, third = RunningTime(10, ""), RunningTime(2, ""), RunningTime(3, "")
     assert total([first, second, third], 2) == Forecast(10, 0)
     assert total([first, second, third], 2, [[], [0], [0]]) == Forecast(13, 0)
     assert total([first, None, third], 2, [[], [0], [1, 1]]) == Forecast(13, 1)
@@ -165,13 +169,13 @@ def test_impossible_schedules_are_refused() -> None:
         (7800, "about 2 h 10 min"), (2 * 86400, "about 2 days"), (3 * 86400 + 7000, "about 3 days 2 h"),
     ],
 )  # fmt: skip
-def test_words(seconds: float, says: str) -> None:
-    assert words(seconds) == says
+def test_duration(seconds: float, says: str) -> None:
+    assert duration(seconds) == says
 
 
 @given(st.floats(0, 1e8))
-def test_words_are_near(seconds: float) -> None:
-    said = words(seconds).removeprefix("about ").removeprefix("under ").split()
+def test_durations_are_near(seconds: float) -> None:
+    said = duration(seconds).removeprefix("about ").removeprefix("under ").split()
     units = {"s": 1, "min": 60, "h": 3600, "days": 86400}
     value = sum(float(number) * units[unit] for number, unit in zip(said[::2], said[1::2], strict=True))
     assert value == pytest.approx(seconds, rel=0.34, abs=1)

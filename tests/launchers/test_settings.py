@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,7 @@ from bench.core.types import Facts
 from bench.experiments.plan import Cell, Dataset, expand
 from bench.launchers import slurm, worker
 from bench.launchers import slurm_cli as slurm_site
-from bench.launchers.manifest import Launch, Options, begin, load, outlines
+from bench.launchers.manifest import Launch, Options, begin, launches, load
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.launchers.settings import Cluster, Resources, directives, minutes, read_cluster, resources_of
 from bench.launchers.slurm import in_hand
@@ -346,77 +345,56 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 def launched(run_dir: RunDir, units: list[Unit], kind: str = "slurm") -> Launch:
-    return begin(run_dir, kind, units, Options("cpu", 2, 1, 5), [METHOD])
+    return begin(run_dir, kind, units, Options(device="cpu", workers=2, retries=5), [METHOD])
 
 
 def test_a_launch_is_read_as_it_was_written(run_dir: RunDir) -> None:
     first = units_of(cells(50, 4), shards=2, before=lambda cell: (7, cell.seed) if cell.seed else None)
     assert sum(unit.shard is None for unit in first) == 200
     launch = launched(run_dir, first)
-    again = load(launch.folder, describe)
-    assert again.units == launch.units
-    assert (again.options, again.plugins, again.kind) == (launch.options, launch.plugins, "slurm")
+    again = load(launch.folder)
+    assert again == launch
+    assert again.units(describe) == first
     assert again.here
     assert not again.cancelled
     some = {unit.key for unit in first[5:17]}
-    assert {unit.key for unit in load(launch.folder, describe, some.__contains__).units} == some
+    assert {unit.key for unit in again.units(describe, some.__contains__)} == some
     assert launch.folder.stat().st_mode & 0o077 == 0
-    (outline,) = outlines(run_dir)
-    assert set(outline.titles) == {unit.key for unit in first}
-    assert outline.shards == {unit.key for unit in first if unit.shard}
+    assert list(launches(run_dir)) == [launch]
+    assert {entry.key for entry in launch.records} == {unit.key for unit in first if unit.shard is None}
 
 
 def test_a_launch_of_another_program_or_data_set_is_refused(run_dir: RunDir) -> None:
     launch = launched(run_dir, units_of(cells()))
-    with pytest.raises(BenchError, match="digits has changed"):
-        load(launch.folder, lambda name: Dataset(name, FACTS, "sha256:1"))
+    with pytest.raises(BenchError, match=r"another revision of digits\. Give the `run` command again"):
+        launch.units(lambda name: Dataset(name, FACTS, "sha256:1"))
+    first = launch.entries[0]
+    other = first.model_copy(update={"cell": first.cell.model_copy(update={"key": "other"})})
+    with pytest.raises(BenchError, match=r"other does not follow from its own settings\. Give the `run` command again"):
+        launch.model_copy(update={"entries": (other,)}).units(describe)
     path = launch.folder / "launch.json"
     written = json.loads(path.read_text())
-    path.write_text(
-        json.dumps(
-            {**written, "units": [{**unit, "cell": {**unit["cell"], "key": "other"}} for unit in written["units"]]}
-        )
-    )
-    with pytest.raises(BenchError, match="planned by another version of this program"):
-        load(launch.folder, describe)
     for text in (json.dumps({**written, "version": 0}), "{}", "", "[]"):
         path.write_text(text)
         with pytest.raises(BenchError, match="Give the `run` command again"):
-            load(launch.folder, describe)
-        assert list(outlines(run_dir)) == []
+            load(launch.folder)
+        assert list(launches(run_dir)) == []
 
 
-@pytest.mark.parametrize(
-    ("what", "where"),
-    [("the launch", ()), ("options", ("options",)), ("a cell", ("shared", 0)), ("a unit", ("units", 1)),
-     ("the cell of a unit", ("units", 1, "cell"))],
-)  # fmt: skip
-def test_a_launch_with_other_fields_is_refused(run_dir: RunDir, what: str, where: tuple[str | int, ...]) -> None:
+@pytest.mark.parametrize("where", [(), ("options",), ("entries", 1), ("entries", 1, "cell")])
+def test_a_launch_with_other_fields_is_refused(run_dir: RunDir, where: tuple[str | int, ...]) -> None:
     """Values are read by name: a field that is new, gone or renamed never shifts the others."""
     launch = launched(run_dir, units_of(cells()))
     path = launch.folder / "launch.json"
     text = path.read_text()
-
-    def place(written: Any) -> Any:
-        return functools.reduce(lambda part, step: part[step], where, written)
-
-    for name in sorted(set(place(json.loads(text))) - {"version"}):
+    for name in sorted(functools.reduce(lambda part, step: part[step], where, json.loads(text))):
         written = json.loads(text)
-        part = place(written)
+        part = functools.reduce(lambda part, step: part[step], where, written)
         part["renamed"] = part.pop(name)
         path.write_text(json.dumps(written))
-        with pytest.raises(BenchError, match=f"{what} lacks {name} and has unknown renamed. Give the `run` command"):
-            load(launch.folder, describe)
-        assert list(outlines(run_dir)) == []
-        # The order of fields means nothing.
-        written = json.loads(text)
-        part = place(written)
-        part[name] = part.pop(name)
-        path.write_text(json.dumps(written))
-        assert load(launch.folder, describe) == launch
-    path.write_text(json.dumps({**json.loads(text), "version": 1}))
-    with pytest.raises(BenchError, match="is of version 1; this program reads 2"):
-        load(launch.folder, describe)
+        with pytest.raises(BenchError, match=f"another version of this program .*({name}|renamed): .*Give the `run`"):
+            load(launch.folder)
+        assert list(launches(run_dir)) == []
 
 
 def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,13 +408,13 @@ def test_cells_in_the_jobs_of_others(run_dir: RunDir, monkeypatch: pytest.Monkey
     assert {other.id for other in others} == {old.id, young.id}
     keys = [unit.key for unit in units]
     # All three live. Each waits for older ones only, so that no two wait for each other.
-    assert in_hand(mine, run_dir, others) == {old.id: keys}
+    assert in_hand(mine, run_dir, others) == {old.id: set(keys)}
     queued.add(young.id)
-    assert in_hand(mine, run_dir, others) == {old.id: keys, young.id: keys}
+    assert in_hand(mine, run_dir, others) == {old.id: set(keys), young.id: set(keys)}
     monkeypatch.setattr("bench.launchers.manifest.alive", lambda pid, begun: False)
-    assert in_hand(mine, run_dir, others) == {young.id: keys}
+    assert in_hand(mine, run_dir, others) == {young.id: set(keys)}
     run_dir.write_record(record(key=keys[0]))
-    assert in_hand(mine, run_dir, others) == {young.id: keys[1:]}
+    assert in_hand(mine, run_dir, others) == {young.id: set(keys[1:])}
     queued.clear()
     assert in_hand(mine, run_dir, others) == {}
 
@@ -461,7 +439,7 @@ def test_a_job_waits_until_it_is_known_that_an_owner_elsewhere_is_dead(
         )  # fmt: skip
         return run
 
-    dead = {"machine": "other/1", "pid": 1, "start": "1", "beat": 3, "attempt": 1, "seconds": 1.0, "told": {}}
+    dead = {"machine": "other/1", "pid": 1, "start": "1", "beat": 3, "attempts": {}, "seconds": 1.0, "about": {}}
     (run_dir.claims_path / units[0].key).write_text(json.dumps(dead))
     with locks.holding(run_dir.claims_path / units[1].key):  # one that lives: left to it
         assert go() == [units[0].key]

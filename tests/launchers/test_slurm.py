@@ -58,9 +58,9 @@ def log(out: Path) -> list[str]:
 def running(out: Path) -> dict[str, str]:
     """Return the cells that run now, key to job."""
     return {
-        key: str(owner.told.get("job", ""))
+        key: str(owner.about.get("job", ""))
         for key, owner in RunDir(out).claims().items()
-        if owner.held and "title" in owner.told
+        if owner.held and "title" in owner.about
     }
 
 
@@ -214,10 +214,10 @@ def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str,
     out = tmp_path / "runs"
     process = start(out, "--eps", "1,2,3,4", "--seeds", "0,1", *SLURM, seconds=8)
     until(lambda: len(at_work(out)) >= 2)
-    owners = [owner for owner in RunDir(out).claims().values() if owner.held and "title" in owner.told]
+    owners = [owner for owner in RunDir(out).claims().values() if owner.held and "title" in owner.about]
     os.kill(owners[0].pid, signal.SIGKILL)
     node.restart_slurmd()
-    node.run("scontrol", "requeue", str(owners[1].told["job"]))
+    node.run("scontrol", "requeue", str(owners[1].about["job"]))
     said = finish(process)
     ended_well(out, inline, 8)
     assert "1 cells have no record and no job is left: submitted again" in said
@@ -254,7 +254,7 @@ def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     command = [*FOUR, *SLURM, "--parallel", "1"]
     said = finish(start(out, *command, "--detach", seconds=100))
-    assert "4 cells are left to the jobs, which go on" in said
+    assert "4 cells are left to the jobs, which continue" in said
     queue = set(node.queue())
     assert len(queue) == 4
     until(lambda: len(at_work(out)) == 1)
@@ -267,7 +267,7 @@ def test_status_joining_and_cancel(node: SlurmNode, tmp_path: Path) -> None:
     again.send_signal(signal.SIGINT)
     said = finish(again, status=130)
     assert "4 cells are in the jobs of an earlier launch, bench-" in said
-    assert "4 cells are left to the jobs, which go on" in said
+    assert "4 cells are left to the jobs, which continue" in said
     assert set(node.queue()) == queue
 
     seen = json.loads(bench("status", str(out), "--json").stdout)
@@ -328,7 +328,7 @@ def test_jobs_of_a_dead_launch_leave_a_cell(node: SlurmNode, inline: dict[str, s
     until(lambda: len(at_work(out)) == 2)
     again = start(out, *command, seconds=1)
     until(lambda: len(list(out.glob("launches/*"))) == 2)
-    os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.told), signal.SIGKILL)
+    os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.about), signal.SIGKILL)
     said = finish(again)
     assert "1 cells have no record and no job is left: submitted again" in said
     ended_well(out, inline, 2)

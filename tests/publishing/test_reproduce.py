@@ -189,7 +189,7 @@ def test_run_writes_the_command_and_show_prints_it(tmp_path: Path) -> None:
     assert text == "python -m bench run --methods nonprivate --datasets digits --seeds 4 --preset tiny --set epochs=1"
     assert missing == ""
     assert planned_again(record).cell is not None
-    planned = runner.invoke(app, ["plan", *text.split()[4:], *out, "--json"])
+    planned = runner.invoke(app, ["run", "--dry-run", *text.split()[4:], *out, "--json"])
     assert [cell["key"] for cell in json.loads(planned.stdout)["cells"]] == [record.key]
     shown = runner.invoke(app, ["show", record.key, *out], terminal_width=300)
     assert "reproduce with" in shown.output

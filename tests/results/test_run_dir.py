@@ -273,7 +273,7 @@ def test_claims_tell_who_runs_a_cell(tmp_path: Path) -> None:
     assert held is not None
     assert run_dir.claim("some-key") is None
     assert run_dir.running() == {"some-key"}
-    assert run_dir.claims()["some-key"].told["title"] == "a cell"
+    assert run_dir.claims()["some-key"].about["title"] == "a cell"
     held.release()
     assert run_dir.running() == set()
 

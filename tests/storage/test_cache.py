@@ -95,7 +95,6 @@ def test_waiting_for_another_process_is_counted(tmp_path: Path) -> None:
     from bench.storage.locks import holding
 
     cache = Cache(tmp_path, {})
-    (tmp_path / "locks").mkdir()
     ready = threading.Event()
 
     def other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 from bench.storage import locks
 from bench.storage.interrupts import Stopped, stopping_signals, unstopped
-from bench.storage.locks import holding
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -51,21 +51,24 @@ def test_a_signal_at_a_bad_moment_leaves_no_lock_behind(
 ) -> None:
     path, take, release = tmp_path / "lock", locks.take, locks.Held.release
 
-    def taking(*given: object, **told: object) -> object:
-        held = take(*given, **told)  # type: ignore[arg-type]
-        if when == "taking":
-            os.kill(os.getpid(), signal.SIGTERM)
-        return held
-
     def giving_up(self: locks.Held) -> None:
         if when == "giving up":
             os.kill(os.getpid(), signal.SIGTERM)
         release(self)
 
-    monkeypatch.setattr(locks, "take", taking)
     monkeypatch.setattr(locks.Held, "release", giving_up)
-    with pytest.raises(Stopped), stopping_signals(), holding(path):
-        os.kill(os.getpid(), signal.SIGTERM if when == "taken" else 0)
+
+    def work() -> None:
+        with stopping_signals(), contextlib.ExitStack() as claimed:
+            with unstopped():
+                held = take(path)
+                os.kill(os.getpid(), signal.SIGTERM if when == "taking" else 0)
+                assert held is not None
+                claimed.enter_context(held)
+            os.kill(os.getpid(), signal.SIGTERM if when == "taken" else 0)
+
+    with pytest.raises(Stopped):
+        work()
     assert not path.exists()
     held = take(path)
     assert held is not None

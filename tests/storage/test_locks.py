@@ -6,40 +6,56 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from bench.storage import locks
-from bench.storage.locks import alive, holding, look, process_start, take, this_machine
+from bench.storage.locks import Held, alive, holding, look, process_start, take, this_machine
 
 CONTEXT = multiprocessing.get_context("spawn")
 
 
 def hold(path: Path, ready: object, leave: object) -> None:
-    with holding(path, title="a cell", launch="one"):
+    held = take(path, title="a cell", launch="one")
+    assert held is not None
+    with held:
         ready.set()  # type: ignore[attr-defined]
         leave.wait(60)  # type: ignore[attr-defined]
 
 
-def count(path: Path, tally: Path, times: int) -> None:
+def hold_until_killed(path: Path, ready: object) -> None:
+    with holding(path):
+        ready.set()  # type: ignore[attr-defined]
+        time.sleep(600)
+
+
+def claimed(path: Path) -> Held:
+    while (held := take(path)) is None:
+        time.sleep(0.002)
+    return held
+
+
+def count(lock: Callable[[Path], AbstractContextManager[object]], path: Path, tally: Path, times: int) -> None:
     for _ in range(times):
-        with holding(path):
+        with lock(path):
             number = int(tally.read_text())
             time.sleep(0.001)
             tally.write_text(str(number + 1))
 
 
-def test_one_owner_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lock", [holding, claimed])
+def test_one_owner_at_a_time(tmp_path: Path, lock: Callable[[Path], AbstractContextManager[object]]) -> None:
     tally = tmp_path / "tally"
     tally.write_text("0")
-    crew = [CONTEXT.Process(target=count, args=(tmp_path / "lock", tally, 40)) for _ in range(3)]
+    crew = [CONTEXT.Process(target=count, args=(lock, tmp_path / "lock", tally, 40)) for _ in range(3)]
     for process in crew:
         process.start()
     for process in crew:
         process.join(120)
     assert tally.read_text() == "120"
-    assert not (tmp_path / "lock").exists()
 
 
 def test_owner_is_seen_and_its_death_frees_the_lock(tmp_path: Path) -> None:
@@ -53,7 +69,7 @@ def test_owner_is_seen_and_its_death_frees_the_lock(tmp_path: Path) -> None:
     assert seen is not None
     assert seen.held
     assert seen.here
-    assert (seen.pid, seen.attempt, seen.told["title"]) == (owner.pid, 1, "a cell")
+    assert (seen.pid, seen.attempt, seen.about["title"]) == (owner.pid, 1, "a cell")
     assert alive(seen.pid, seen.start)
     owner.kill()
     owner.join()
@@ -95,7 +111,7 @@ def test_released_twice_is_released_once(tmp_path: Path) -> None:
 
 def owner_text(machine: str, beat: int = 5, launch: str = "one") -> str:
     said = {"machine": machine, "pid": 4_000_000, "start": "1", "beat": beat, "seconds": 3.0}
-    return json.dumps({**said, "attempts": {launch: 1}, "told": {"launch": launch}})
+    return json.dumps({**said, "attempts": {launch: 1}, "about": {"launch": launch}})
 
 
 def test_owner_on_another_machine_is_believed_until_it_is_silent(
@@ -162,12 +178,12 @@ def test_what_is_told_never_breaks_the_file(tmp_path: Path) -> None:
     seen = look(tmp_path / "lock")
     assert seen is not None
     assert seen.held
-    assert seen.told == {"launch": "one"}  # by which attempts are counted
+    assert seen.about == {"launch": "one"}  # by which attempts are counted
     held.tell(title="short", stage="teachers", done=3, total=9)
     held.beat()
     seen = look(tmp_path / "lock")
     assert seen is not None
-    assert seen.told["done"] == 3
+    assert seen.about["done"] == 3
     held.release()
 
 
@@ -202,3 +218,21 @@ def test_no_locks_on_the_file_system_is_said(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with pytest.raises(BenchError, match="without locks"):
         take(tmp_path / "lock")
+    with pytest.raises(BenchError, match="without locks"), holding(tmp_path / "lock"):
+        pass
+
+
+def test_a_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    ready = CONTEXT.Event()
+    owner = CONTEXT.Process(target=hold_until_killed, args=(tmp_path / "lock", ready))
+    owner.start()
+    assert ready.wait(60)
+    said: list[str] = []
+
+    def waiting() -> None:
+        said.append("waiting")
+        owner.kill()
+
+    with holding(tmp_path / "lock", waiting):
+        assert said == ["waiting"]
+    owner.join()

@@ -107,7 +107,7 @@ def test_what_a_command_makes_answers_its_cell(paper: Paper, spec: Spec) -> None
 
 @functools.cache
 def _planned(cell: WantedCell) -> Any:
-    """Return the first of the cells that `bench plan` would show for the command of `cell`."""
+    """Return the first cell of the command of `cell`."""
     from bench.data.datasets import get_dataset
     from bench.experiments.plan import Dataset, expand
 
@@ -126,7 +126,6 @@ def _planned(cell: WantedCell) -> Any:
 
 @pytest.mark.parametrize(("paper", "spec"), SPECS)
 def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> None:
-    """`bench plan` takes the options that `bench run` takes here."""
     from typer.main import get_command
 
     from bench.cli.main import app
@@ -137,9 +136,8 @@ def test_commands_are_accepted_by_the_command_line(paper: Paper, spec: Spec) -> 
     for command in commands_of(missing):
         _, _, program, name, *options = shlex.split(command)
         assert program == "bench"
-        for verb in {name, "plan"} if name == "run" else {name}:
-            # Raises on an option that is not there, and on one without its value.
-            group.commands[verb].make_context(verb, list(options))
+        # Raises on an option that is not there, and on one without its value.
+        group.commands[name].make_context(name, list(options))
 
 
 @pytest.mark.parametrize(("paper", "spec"), SPECS)

@@ -1,0 +1,56 @@
+"""Units handed to a launcher: one entry for `inline`, `local` and `slurm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.core.progress import Progress
+from bench.experiments.data_source import DataSource
+from bench.experiments.device import prepare_device
+from bench.launchers import slurm
+from bench.launchers.dry_run import jobs_of
+from bench.launchers.local import Done, run_inline, run_local, visible_devices
+from bench.launchers.manifest import Launch, Options, begin
+from bench.launchers.schedule import Unit
+from bench.launchers.settings import Cluster
+from bench.launchers.slurm_cli import check
+from bench.launchers.worker import Outcome
+from bench.results.run_dir import RunDir
+from bench.training.processes import available_cores
+
+
+def execute(
+    units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster, *,
+    device: str, workers: int, threads: int, plugins: Sequence[str], detach: bool, done: Done,
+) -> Outcome:  # fmt: skip
+    """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
+
+    `workers` are processes for the teachers of a cell (0: as many as it has cores), `plugins` files of methods. With
+    `detach` it returns after submitting to Slurm.
+
+    Raises :class:`BenchError` for a device that is not there, and where Slurm refuses or workers cannot run.
+    """
+    on_slurm = settings.launcher == "slurm"
+    retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3
+
+    def launched(cores: int) -> Launch:
+        options = Options(
+            device=device, workers=workers or cores, threads=threads, retries=retries, gpus=max(1, settings.gpus)
+        )
+        return begin(run_dir, settings.launcher, units, options, plugins)
+
+    if on_slurm:
+        packs = jobs_of(units, run_dir, settings)
+        check(settings.of(name) for name in {pack.resources for pack in packs})
+        launch = launched(0)
+        slurm.start(launch, packs, settings, run_dir, progress)
+        if detach:
+            return Outcome(left=len(units))
+        return slurm.wait_for(launch, packs, settings, run_dir, progress, done)
+    if settings.launcher == "local":
+        devices = visible_devices(settings.gpus) if device in ("auto", "cuda") else []
+        jobs = settings.jobs or len(devices) or max(1, available_cores() // threads)
+        launch = launched(max(1, available_cores() // jobs))
+        return run_local(launch, units, run_dir, progress, jobs=jobs, devices=devices, done=done)
+    chosen = prepare_device(device, threads)
+    return run_inline(launched(available_cores()), units, run_dir, source, progress, device=chosen, done=done)
