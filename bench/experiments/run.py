@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,15 +49,9 @@ from bench.training.context import Context
 
 
 def run_cell(
-    cell: Cell,
-    run_dir: RunDir,
-    source: DataSource,
-    progress: Progress,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
+    cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
     devices: tuple[str, ...] = (),
-) -> Record:
+) -> Record:  # fmt: skip
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
 
     `workers` and `devices` are those of :class:`bench.training.context.Context`.
@@ -72,16 +68,16 @@ def run_cell(
         if cell.refused:
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
-        context = Context(
-            torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key,
-            precision=cell.precision.value, devices=devices,
-        )  # fmt: skip
+        context = _context(cell, cache, progress, device, workers, devices)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
-        if not cell.facts.public_benchmark:  # the record will not hold the message: see _failed
+        public = cell.facts.public_benchmark
+        if not public:  # the record will not hold the message: see failure_of
             progress.say(f"{type(error).__name__}: {error}")
-        record = _failed(cell, run_dir, error, ledger, cache, clock)
+        spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
+        failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
+        record = _record(cell, clock, cache, status=Status.FAILED, failure=failure)
     run_dir.write_record(record)
     if record.status is Status.DONE:
         with writing(_secret_path(run_dir, cell.key)):
@@ -98,6 +94,17 @@ def cache_base(cell: Cell) -> dict[str, object]:
         "split": [facts.private_records, facts.public_records, facts.test_records],
         "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
     }
+
+
+def _context(
+    cell: Cell, cache: Cache, progress: Progress, device: str, workers: int, devices: tuple[str, ...]
+) -> Context:
+    import torch
+
+    return Context(
+        torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key,
+        precision=cell.precision.value, devices=devices,
+    )  # fmt: skip
 
 
 def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
@@ -147,11 +154,11 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
 
 
 def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
-    """Return the source of the cell's noise; for data that is not public it is keyed by a secret of this run besides.
+    """Return the source of the cell's noise; for data that is not public it is also keyed by a secret of this run.
 
-    The record holds the seed, and from it alone nobody's noise may follow. The secret lives until the record is
-    written, so that a run that was killed goes on with the noise that it had. One that is repeated, with other
-    arithmetic perhaps, gets noise of its own: two releases with the same noise would tell their difference.
+    The record holds the seed, from which alone the noise must not follow. The secret lives until the record is written,
+    so that a killed run resumes with its noise. A repeated run, with other arithmetic perhaps, gets new noise: two
+    releases with the same noise would reveal their difference.
     """
     if cell.noise is NoiseKind.SECURE:
         return SecureNoise()
@@ -202,7 +209,7 @@ def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised
 
 
 def _plausibility(cell: Cell, epsilon: float, accuracy: float, material: Materialised) -> Plausibility | None:
-    """Return what the claim says of the accuracy, by the class shares of a public benchmark's test records."""
+    """Return how plausible the accuracy is under the claim, by the class shares of a public benchmark's test set."""
     if not (METHODS.get(cell.method).single_teacher and cell.facts.public_benchmark):
         return None
     counts = material.test_labels.bincount(minlength=cell.facts.classes)
@@ -211,19 +218,11 @@ def _plausibility(cell: Cell, epsilon: float, accuracy: float, material: Materia
 
 
 def _accountant(figure: Accounted) -> Accountant:
-    return Accountant(
-        name=figure.name,
-        epsilon=figure.epsilon,
-        sound=figure.sound,
-        data_dependent=figure.data_dependent,
-        releasable=figure.releasable,
-        order=figure.order,
-        note=figure.note,
-    )
+    return Accountant(**dataclasses.asdict(figure))
 
 
 def _queries(ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
-    """Return the count of answers; they are right or wrong by the public pool's held-back labels, which are public."""
+    """Return the count of answers and their accuracy by the held-back labels of the public pool, which are public."""
     if not ledger.asked:
         return None
     accuracy = None
@@ -235,42 +234,25 @@ def _queries(ledger: Ledger, released: Released, material: Materialised) -> Quer
 
 
 def record_failure(cell: Cell, run_dir: RunDir, error: BenchError) -> Record:
-    """Write a record for a cell that `error` kept from ending in its own process, and return it."""
-    clock = Clock()
+    """Write the record of a cell whose processes were lost, with `error` as the reason, and return it."""
     cache = Cache(run_dir.cache_path, cache_base(cell))
-    record = _record(cell, clock, cache, status=Status.FAILED, failure=Failure(kind="lost", reason=str(error)))
+    failure = Failure(kind="lost", reason=str(error))
+    record = _record(cell, Clock(), cache, status=Status.FAILED, failure=failure)
     run_dir.write_record(record)
     return record
 
 
 def make_shard(
-    cell: Cell,
-    shard: tuple[int, int],
-    run_dir: RunDir,
-    source: DataSource,
-    progress: Progress,
-    *,
-    device: str = "cpu",
-    workers: int = 1,
-    devices: tuple[str, ...] = (),
-) -> None:
+    cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress, *,
+    device: str = "cpu", workers: int = 1, devices: tuple[str, ...] = (),
+) -> None:  # fmt: skip
     """Make one shard (number, count) of what `cell` shares with others.
 
-    An error is printed and no more: the cell that needs the shard will meet it too, and has a record to say so.
+    An error is only printed: the cell that needs the shard meets it too, and records it.
     """
-    import torch
-
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
-        context = Context(
-            torch.device(device),
-            Streams(cell.seed),
-            cache,
-            progress,
-            workers,
-            precision=cell.precision.value,
-            devices=devices,
-        )
+        context = _context(cell, cache, progress, device, workers, devices)
         context.streams.seed_globals()
         material = source.material(cell.dataset)
         METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
@@ -278,39 +260,23 @@ def make_shard(
         progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 
 
-def _failed(cell: Cell, run_dir: RunDir, error: Exception, ledger: Ledger | None, cache: Cache, clock: Clock) -> Record:
-    spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
-    failure = failure_of(error, cell.facts.public_benchmark, run_dir, cell.key, spent, refused=bool(cell.refused))
-    return _record(cell, clock, cache, status=Status.FAILED, failure=failure)
-
-
 def failure_of(
-    error: Exception,
-    public_benchmark: bool,
-    run_dir: RunDir,
-    key: str,
-    spent: list[dict[str, Any]] | None = None,
-    *,
+    error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
-) -> Failure:
+) -> Failure:  # fmt: skip
     """Return `error` as a record's failure, its traceback written to a log.
 
-    Of a user's own data the message stays in a private log: it may quote what it was about.
+    For a user's own data the message stays in a private log: it may quote records.
     """
+    kind, private = type(error).__name__, not (public_benchmark or refused)
+    if isinstance(error, BenchError) and not private:
+        return Failure(kind="refused" if refused else "error", reason=str(error), spent=list(spent))
+    log = f"cache/{key}.log" if private else f"logs/{key}.log"
     text = "".join(traceback.format_exception(error)).encode()
-    if not (public_benchmark or refused):
-        log = f"cache/{key}.log"
-        with contextlib.suppress(BenchError):  # the record that follows matters more than its log
-            write_atomic(run_dir.path / log, text, mode=0o600)
-        reason = f"{type(error).__name__}; the message may tell of private records and stays in the log"
-        return Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent or [])
-    if isinstance(error, BenchError):
-        return Failure(kind="refused" if refused else "error", reason=str(error), spent=spent or [])
-    log = f"logs/{key}.log"
-    with contextlib.suppress(BenchError):
-        write_atomic(run_dir.path / log, text)
-    reason = f"{type(error).__name__}: {error}"
-    return Failure(kind=type(error).__name__, reason=reason, log=log, spent=spent or [])
+    with contextlib.suppress(BenchError):  # the record that follows matters more than its log
+        write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
+    reason = "; the message may tell of private records and stays in the log" if private else f": {error}"
+    return Failure(kind=kind, reason=kind + reason, log=log, spent=list(spent))
 
 
 def _public_data(method: type[Method], cell: Cell) -> str:

@@ -57,16 +57,11 @@ class EarlierRuns:
         self._runs = runs
 
     @classmethod
-    def from_records(cls, records: Iterable[Record], device: str = "") -> EarlierRuns:
-        """Return the running times of the done ones of `records`; of two records with one key the last counts.
-
-        With a `device` only those on devices of its kind (``cuda`` for ``cuda:1``).
-        """
+    def from_records(cls, records: Iterable[Record]) -> EarlierRuns:
+        """Return the running times of the done ones of `records`; of two records with one key the last counts."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
             if record.status is not Status.DONE:
-                continue
-            if device and record.provenance.device.partition(":")[0] != device.partition(":")[0]:
                 continue
             settings = (record.method_version, *record.reduced)
             seconds = record.provenance.wall_seconds

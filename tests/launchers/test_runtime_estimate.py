@@ -79,12 +79,6 @@ def test_fallbacks_from_near_to_far() -> None:
     assert EarlierRuns.from_records([far, strange, near]).estimate(cell(), True) == RunningTime(50, "1 earlier record")
 
 
-def test_devices_are_not_mixed_where_one_is_named() -> None:
-    runs = [ran(100, seed=0), ran(4, seed=1, device="cuda:3")]
-    assert EarlierRuns.from_records(runs, "cuda:0").estimate(cell(), True) == RunningTime(4, "1 earlier record")
-    assert EarlierRuns.from_records(runs, "cpu").estimate(cell(), True) == RunningTime(100, "1 earlier record")
-
-
 def test_refused_cell_takes_no_time() -> None:
     refused = cell(overrides=("teachers=70000",))
     assert refused.refused
