@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
-from bench.storage.files import explain_os_error
+from bench.storage.files import explain_os_error, writing
 from bench.storage.interrupts import unstopped
 
 BEAT_SECONDS = 10.0
@@ -242,8 +242,9 @@ def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
 
     # Without the fallback: a soft lock would outlive an owner on another machine.
     lock = FileLock(path, mode=0o600, poll_interval=0.1, fallback_to_soft=False)
-    try:
+    with writing(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
         try:
             lock.acquire(timeout=0.5)
         except Timeout:
