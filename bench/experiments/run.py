@@ -174,7 +174,7 @@ def _secret_path(run_dir: RunDir, key: str) -> Path:
 
 def _secret(run_dir: RunDir, key: str) -> str:
     path = _secret_path(run_dir, key)
-    with holding(run_dir.cache_path / "locks" / path.name):  # two processes must not make two
+    with holding(run_dir.cache_path / "locks" / key):  # two processes must not make two
         if not path.exists():
             write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
     return hashlib.sha256(path.read_bytes()).hexdigest()
