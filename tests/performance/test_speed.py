@@ -1,4 +1,4 @@
-"""Ratios of running times: `pytest -m performance -n 0 -s tests/performance`; on an accelerator `pytest -m gpu -n 0`."""
+"""Ratios of running times: `pytest -m performance -n 0 -s tests/performance`; with a GPU `pytest -m gpu -n 0`."""
 
 from __future__ import annotations
 
