@@ -8,9 +8,16 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"  # also of the processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, max_examples=50)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def checkpoints_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a checkpoint after each step, not every two minutes."""
+    monkeypatch.setattr("bench.training.checkpoint.SECONDS", 0.0)

@@ -15,7 +15,6 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import accountants, claims, conversions, losses, pate
 from bench.privacy.accountants import account, common_unit, merged, proven
-from bench.privacy.calibrate import largest_count, smallest_noise
 from bench.privacy.events import (
     DPSGD,
     Bypass,
@@ -383,46 +382,3 @@ def test_unknown_accountant_names_the_nearest() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- calibration
-
-
-@pytest.mark.parametrize("budget", [0.5, 3.0, 10.0])
-@pytest.mark.parametrize("name", ["proven", "rdp", "optimal-composition", "pate-2017-closed-form"])
-def test_largest_count_is_the_largest(name: str, budget: float) -> None:
-    accountant = accountants.accountant(name)
-    found = largest_count(lambda n: [LNMax(0.05, n)], budget, 1e-5, accountant)
-    cost = [accountant([LNMax(0.05, n)], 1e-5) for n in (found, found + 1)]
-    assert cost[0] is not None
-    assert cost[1] is not None
-    assert cost[0].epsilon <= budget < cost[1].epsilon
-    if name == "pate-2017-closed-form":
-        assert claims.trpate_largest_count(0.05, budget, 1e-5) == found
-
-
-def test_not_even_one_query() -> None:
-    with pytest.raises(BenchError, match=r"not reachable with even one query: one costs 3\.99"):
-        largest_count(lambda n: [LNMax(2.0, n)], 1.0, 1e-5)
-    with pytest.raises(BenchError, match="not reachable with even one query"):
-        claims.trpate_largest_count(2.0, 1.0, 1e-5)
-    assert largest_count(lambda n: [Gaussian(1e9, n)], 1.0, 1e-5, most=500) == 500
-
-
-@settings(max_examples=50, deadline=None)
-@given(eps0=st.floats(1e-3, 1.0), budget=st.floats(0.5, 100), delta=deltas)
-def test_inverse_of_the_closed_form(eps0: float, budget: float, delta: float) -> None:
-    one = claims.dgd(eps0, 1, delta).epsilon
-    if one > budget:
-        with pytest.raises(BenchError, match="even one"):
-            claims.dgd_largest_count(eps0, budget, delta)
-        return
-    found = claims.dgd_largest_count(eps0, budget, delta)
-    assert claims.dgd(eps0, found, delta).epsilon <= budget < claims.dgd(eps0, found + 1, delta).epsilon
-
-
-@pytest.mark.parametrize("budget", [0.1, 1.0, 10.0])
-def test_smallest_noise_is_the_smallest(budget: float) -> None:
-    for make in (lambda s: [Gaussian(s, 10)], lambda s: [GNMax(s, 100)], lambda s: [Laplace(s, 10)]):
-        found = smallest_noise(make, budget, 1e-5)
-        assert proven(make(found), 1e-5).epsilon <= budget
-        assert proven(make(found * (1 - 1e-4)), 1e-5).epsilon > budget
-    sigma = claims.dpsd_smallest_sigma(1e-3, 10, 256, 200, budget, 1e-5)
-    assert claims.dpsd(1e-3, 10, 256, 200, sigma, 1e-5).epsilon == pytest.approx(budget, rel=1e-6)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
 from attacks._decoder import Decoder, train_decoder
-from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Budget
@@ -39,8 +34,7 @@ from bench.models.generators import DataFreeGenerator, DenseGenerator
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
-from bench.training import checkpoint as module
-from bench.training.checkpoint import Checkpoint, Loop, state_of
+from bench.training.checkpoint import Checkpoint
 from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, train_generator
 from bench.training.gan import GanGenerator, GanSettings, train_gan
@@ -48,93 +42,10 @@ from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
 from bench.training.loop import FitSettings, fit
 from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
+from helpers.stages import CLASSES, FITS, Stage, Stopped, blobs, check_resumes, dropout_net, everything, net, seed
 from methods._tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 
-CLASSES = 3
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-class Stage:
-    """A progress stage that counts, and stops the training at one step."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.steps, self._stop = 0, stop
-
-    def advance(self, steps: int = 1) -> None:
-        self.steps += steps
-        if self.steps == self._stop:
-            raise Stopped
-
-
-Train = Callable[[Stage, Checkpoint | None], nn.Module]
-"""Runs a whole stage from its start, with its own generators, and returns what comes of it."""
-
-
-@pytest.fixture(autouse=True)
-def at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.0)
-
-
-def seed(number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(number)
-
-
-def blobs(count: int, start: int = 0) -> tuple[Tensor, Tensor]:
-    generator = seed(start)
-    labels = torch.arange(count) % CLASSES
-    return torch.randint(0, 256, (count, 1, 8, 8), generator=generator).to(torch.uint8), labels
-
-
-def net(name: str = "small_cnn", **options: Any) -> nn.Module:
-    with seeded(seed(0)):
-        return build(name, CLASSES, 1, 8, **options)
-
-
-def dropout_net() -> nn.Module:
-    with seeded(seed(0)):
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(),
-            nn.Dropout(0.5), nn.Linear(144, CLASSES),
-        )  # fmt: skip
-
-
-def everything(made: nn.Module) -> list[bytes]:
-    return [value.numpy().tobytes() for value in made.state_dict().values()]
-
-
-def check_resumes(train: Train, root: Path, stops: int = 3, number: int = 0) -> None:
-    """Stop `train` at random steps, one after the other, and compare with a run that was not stopped."""
-    whole = Stage()
-    expected = everything(train(whole, None))
-    moments = sorted(random.Random(number).sample(range(2, whole.steps), stops))
-    said: list[str] = []
-    for moment in moments:
-        before = torch.get_rng_state()
-        with pytest.raises(Stopped), Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
-            train(Stage(moment), saved)
-        torch.set_rng_state(before)
-    assert len(list(root.glob("checkpoint-stage-*.safetensors"))) == 1
-    stage = Stage()
-    with Checkpoint(Cache(root, {}, said.append), "stage", {}) as saved:
-        made = train(stage, saved)
-    assert everything(made) == expected
-    assert stage.steps == whole.steps
-    assert len(said) == stops  # it went on each time but the first
-    assert not list(root.iterdir())
-
-
-FITS = {
-    "momentum": FitSettings(steps=12, batch_size=8, lr=0.05),
-    "nesterov": FitSettings(steps=12, batch_size=8, nesterov=True, weight_decay=0.01, schedule="linear"),
-    "plain": FitSettings(steps=12, batch_size=8, momentum=0.0, schedule="staircase", decay_steps=3),
-    "adam": FitSettings(steps=12, batch_size=8, optimizer="adam", lr=0.003),
-    "ema": FitSettings(steps=12, batch_size=8, ema=0.99, dense_decay=0.01),
-    "shift": FitSettings(epochs=3, batch_size=7, shift=2, label_smoothing=0.1),
-    "sequential": FitSettings(steps=12, batch_size=8, order="sequential"),
-}
+pytestmark = pytest.mark.usefixtures("checkpoints_at_every_step")
 
 
 @pytest.mark.parametrize("make", [dropout_net, net])
@@ -392,144 +303,6 @@ def test_charging_again_draws_nothing_and_tells_nothing() -> None:
     assert len(ledger.events) == 2
     assert not ledger.data_independent
     assert ledger.gaussian(np.full(4, 100.0), sensitivity=1.0, noise_multiplier=1.0).min() > 50
-
-
-def short(root: Path | None, stop: int | None = None, start: int = 0, **options: Any) -> tuple[nn.Module, list[str]]:
-    """Fit a small net, stopped at a step; return it and what was said."""
-    said: list[str] = []
-    cache = options.pop("cache", None) or Cache(root, {}, said.append)
-    images, labels = blobs(30, start)
-    made = net()
-    with contextlib.suppress(Stopped), Checkpoint(cache, "stage", {}) as saved:
-        fit(made, images, labels, FITS["momentum"], options.pop("order", seed(1)), stage=Stage(stop), checkpoint=saved)
-    return made, said
-
-
-@pytest.mark.parametrize("change", [{"start": 5}, {"order": 2}])
-def test_checkpoint_of_other_inputs_is_left_alone_and_said(change: dict[str, Any], tmp_path: Path) -> None:
-    short(tmp_path, 6)
-    given = {**change, "order": seed(change.get("order", 1))}
-    again = {**change, "order": seed(change.get("order", 1))}
-    made, said = short(tmp_path, **given)
-    assert len(said) == 1
-    assert "other inputs" in said[0]
-    assert everything(made) == everything(short(None, **again)[0])
-
-
-def test_damaged_checkpoint_is_set_aside_and_said(tmp_path: Path) -> None:
-    expected = everything(short(None)[0])
-    for damage in (lambda data: data[:100], lambda data: data[:-3] + b"abc", lambda data: b""):
-        short(tmp_path, 6)
-        (path,) = tmp_path.glob("checkpoint-*.safetensors")
-        damaged = damage(path.read_bytes())
-        path.write_bytes(damaged)
-        made, said = short(tmp_path)
-        assert everything(made) == expected
-        assert len(said) == 1
-        assert "damaged" in said[0]
-        (aside,) = tmp_path.iterdir()
-        assert aside.suffix == ".damaged"
-        assert aside.read_bytes() == damaged
-
-
-def test_checkpoint_is_for_its_owner_only_and_no_artefact(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, {})
-    short(None, 6, cache=cache)
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_mode & 0o077 == 0
-    short(None, cache=cache)
-    assert cache.counts() == {}
-    assert not cache.made
-    assert not cache.found
-
-
-def test_full_disk_is_said_once_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = everything(short(None)[0])
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("bench.results.run_dir.os.fsync", full)
-    made, said = short(tmp_path)
-    assert everything(made) == expected
-    assert len(said) == 1
-    assert "the disk is full" in said[0]
-    assert not list(tmp_path.iterdir())
-
-
-def test_saved_every_so_often_and_never_for_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(module, "SECONDS", 120.0)
-    monkeypatch.setattr("bench.training.checkpoint.time.monotonic", lambda: now[0])
-    cache = Cache(None, {})
-    saved = Checkpoint(cache, "stage", {})
-    keep = cache.keep
-
-    def slow(*given: Any) -> None:
-        now[0] += 10
-        keep(*given)
-
-    assert not saved.due()
-    now[0] += 120
-    assert saved.due()
-    saved.save({"weights": torch.ones(2)})
-    assert not saved.due()
-    now[0] += 120
-    assert saved.due()
-    monkeypatch.setattr(cache, "keep", slow)
-    saved.save({"weights": torch.ones(2)})
-    now[0] += 199
-    assert not saved.due()
-    now[0] += 1
-    assert saved.due()
-
-
-def test_stages_in_memory_do_not_share(tmp_path: Path) -> None:
-    first, second = Cache(None, {}), Cache(None, {})
-    short(None, 6, cache=first)
-    assert Checkpoint(first, "stage", {}).load() is not None
-    assert Checkpoint(second, "stage", {}).load() is None
-    assert Checkpoint(first, "stage", {"seed": 1}).load() is None
-    assert Checkpoint(first.child(shadow_run=1), "stage", {}).load() is None
-
-
-def test_state_that_does_not_fit_is_deleted_with_a_clear_error(tmp_path: Path) -> None:
-    def part(width: int) -> dict[str, Any]:
-        return {"net": net(width=width)}
-
-    Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(4)).done(1, 5)
-    assert list(tmp_path.iterdir())
-    with pytest.raises(BenchError, match=r"(?s)does not fit the stage stage .*it is deleted"):
-        Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(8)).start()
-    assert not list(tmp_path.iterdir())
-    Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), part(4)).done(1, 5)
-    with pytest.raises(BenchError, match="it holds net"):
-        Loop(Checkpoint(Cache(tmp_path, {}), "stage", {}), {"other": torch.zeros(2)}).start()
-
-
-shapes = st.lists(st.integers(0, 3), max_size=3)
-kinds = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
-
-
-@given(st.lists(st.tuples(shapes, kinds), max_size=4), st.integers(0, 2**32), st.booleans())
-def test_saved_parts_are_restored(tensors: list[tuple[list[int], torch.dtype]], start: int, disk: bool) -> None:
-    def parts(number: int) -> dict[str, Any]:
-        random = seed(number)
-        values = [torch.randint(0, 2, shape, generator=random).to(dtype) for shape, dtype in tensors]
-        return {"values": values, "torch": random, "numpy": np.random.default_rng(number)}
-
-    given_parts, into = parts(start), parts(start + 1)
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Cache(Path(folder) if disk else None, {})
-        Checkpoint(cache, "stage", {}).save({name: state_of(part) for name, part in given_parts.items()})
-        saved = Checkpoint(cache, "stage", {})
-        state = saved.load()
-        assert state is not None
-        saved.restore(into, state)
-    for value, found in zip(given_parts["values"], into["values"], strict=True):
-        assert torch.equal(value, found)
-    assert torch.equal(*(torch.rand(3, generator=one["torch"]) for one in (given_parts, into)))
-    assert np.array_equal(*(one["numpy"].standard_normal(3) for one in (given_parts, into)))
 
 
 @pytest.mark.slow
