@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -121,8 +122,10 @@ def test_a_student_of_other_classes_or_sizes_is_refused(
 def test_an_attack_that_cannot_begin_leaves_its_record(tmp_path: Path, trained: Path) -> None:
     record = next(r for r in RunDir(trained).read_records().found if r.method == "nonprivate")
     run_dir = RunDir(tmp_path / "runs").create()
-    place = Workplace(run_dir, DataSource(Progress()), Progress(), AttackOptions(overrides=("images_per_class=many",)))
-    stale = attack_student(record.model_copy(update={"method_version": 99}), "mi-face", place)
+    plain = Workplace(run_dir, DataSource(Progress()), Progress(), AttackOptions())
+    cell = record.cell.model_copy(update={"method_version": 99})
+    stale = attack_student(record.model_copy(update={"cell": cell}), "mi-face", plain)
+    place = dataclasses.replace(plain, options=AttackOptions(overrides=("images_per_class=many",)))
     odd = attack_student(record, "gmi", place)
     for failed, reason in ((stale, "version 99"), (odd, "images_per_class")):
         assert failed.status is Status.FAILED

@@ -184,7 +184,7 @@ class BatchNormedHeads(TrPATE):
         return student, name, options
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
-        backbone = self._backbone(config, public, private.facts, context)
+        backbone = self.backbone(config, public, private.facts, context)
         self.mean = features_of(private.images, backbone, context, "private").mean(0)
         return super().votes(config, private, public, context)
 
@@ -197,7 +197,7 @@ class BatchNormedVotes(TrPATE):
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
         from bench.training.ensemble import count_votes
 
-        backbone = self._backbone(config, public, private.facts, context)
+        backbone = self.backbone(config, public, private.facts, context)
         features = features_of(private.images, backbone, context, "private")
         asked = features_of(public.images, backbone, context, "public")
         mean, deviation = features.mean(0), features.std(0) + 1e-3
