@@ -69,8 +69,8 @@ def audit(
 ) -> None:
     """Audit the pipelines behind the students of a run directory: a lower bound on each one's epsilon.
 
-    Each pipeline is run again with canaries in its private set, and the coins that chose them are guessed from what it
-    releases. Fails (status 1) where a bound is above what is proven.
+    Reruns each pipeline with random canaries in its private set and guesses from the releases which were included.
+    Exits with status 1 if a bound exceeds the proven epsilon.
     """
     from bench.evaluation.audit import AuditOptions, audit_key, audit_student
 
@@ -118,7 +118,7 @@ def _each_student(
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
 ) -> int | None:
-    """Call `do` for each chosen student and then `end`, the directory locked; return a signal that stopped it."""
+    """Call `do` for each chosen student, then `end`, in a locked directory; return the signal that stopped it."""
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -151,9 +151,9 @@ def _each_student(
 
 
 def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
-    """Return the finished records of `run_dir` whose keys begin with one of `keys` and whose method is asked for.
+    """Return the finished records of `run_dir` for these key prefixes and methods.
 
-    Raises :class:`BenchError` where there is none, :class:`UnknownNameError` for a key or method that fits none.
+    Raise :class:`BenchError` without any finished student, :class:`UnknownNameError` on an unmatched key or method.
     """
     from bench.interface.registry import METHODS
     from bench.results.record import Status
@@ -169,7 +169,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     for key in keys or ():
         if not any(record.key.startswith(key) for record in done):
             raise UnknownNameError("record", key, [record.key for record in done])
-    # A file is imported, so that its method is known by name.
+    # Importing a file registers its method's name.
     wanted = [METHODS.get(n).name if n.endswith(".py") else n for n in map(str.strip, methods.split(",")) if n]
     for name in wanted:
         if not any(record.method == name for record in done):
@@ -187,7 +187,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print audits as a table, and a line for each mechanism that is violated."""
+    """Print audits as a table, and a line for each violated mechanism."""
     from bench.results.attack_record import MechanismVerdict
     from bench.results.text import epsilon_text
 
@@ -266,8 +266,8 @@ def attack(
 ) -> None:
     """Attack the students of a run directory, beside their controls: inversion, membership, robustness.
 
-    Controls are the same net without privacy, one that was trained on other records, and one that was not trained. A
-    cell whose attack does not break the net without privacy says `no power`.
+    Controls: the same net without privacy, one trained on other records, and an untrained one. A cell is inconclusive
+    (`no power`) if its attack does not break the net without privacy.
     """
     from bench.core.config import check_overrides
     from bench.evaluation.attack import attack_names, attack_student, planned_key
@@ -317,7 +317,7 @@ def attack(
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
-    """Print attacks as one table for each goal, the pictures' places, and why a cell has no power."""
+    """Print attacks as one table per goal, picture paths, and the reasons for inconclusive cells."""
     from bench.results.run_dir import RunDir
     from reports.attacks import powerless, tables
 

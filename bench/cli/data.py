@@ -72,10 +72,10 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing data sets; one that fails does not stop the others."""
+    """Fetch missing data sets; a failure does not stop the others."""
     from bench.data.datasets import get_dataset, load
 
-    # A misspelt name is noticed before the first byte is fetched.
+    # Check all names before fetching.
     for name in names:
         get_dataset(name)
 
@@ -92,9 +92,9 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
 def fetch_each(
     names: list[str], fetch: Callable[[str, Progress], tuple[dict[str, Any], str]], kind: str, quiet: bool, json_: bool
 ) -> None:
-    """Print the line, or with `json_` the rows under `kind`, that `fetch` returns for each name.
+    """Print the line, or with `json_` the row under `kind`, that `fetch` returns for each name.
 
-    A failure is printed and does not stop the rest; the program then exits with 1.
+    A failure is printed and does not stop the others; the exit status is then 1.
     """
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
@@ -117,7 +117,7 @@ def fetch_each(
 
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
-    """Read every byte of a stored data set and compare it with its manifest; a damaged file is set aside."""
+    """Compare every byte of a stored data set with its manifest; damaged files are set aside."""
     from bench.data.array_store import DamagedError, locked, set_aside, verify_store
     from bench.data.datasets import data_root, get_dataset
 
@@ -138,7 +138,7 @@ def verify(name: Name, quiet: Quiet = False) -> None:
 
 @app.command()
 def path(name: Name) -> None:
-    """Print where a data set lies, or would lie."""
+    """Print the path of a data set, stored or not."""
     from bench.data.datasets import data_root, get_dataset
 
     spec = get_dataset(name)
@@ -156,7 +156,7 @@ def _size(count: int) -> str:
 
 @contextmanager
 def progress_display(quiet: bool) -> Iterator[Progress]:
-    """Give a progress hook: a bar with an estimate on a terminal, else a line for each step."""
+    """Open a progress hook: a bar with an estimate on a terminal, else a line for each step."""
     if quiet:
         yield lambda what, done, total: None
         return

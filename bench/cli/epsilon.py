@@ -1,7 +1,6 @@
-"""``bench epsilon``: the cost of a mechanism by every accountant, with no data and no training.
+"""``bench epsilon``: the cost of a mechanism by every accountant that applies, without data or training.
 
-``bench epsilon MECHANISM`` prints the accountants that apply; with ``--votes`` also those that look at votes, which are
-private. ``claimed`` and ``proven`` take a paper's setting instead: see :mod:`bench.cli.epsilon_papers`.
+``--votes`` adds data-dependent accountants. :mod:`bench.cli.epsilon_papers` has ``claimed`` and ``proven``.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _queries(
     target: float | None,
     delta: float,
 ) -> int:
-    """Return the number of queries, of which exactly one source is given."""
+    """Return the number of queries from its only given source."""
     options = {"--queries": queries, "--votes": votes, "--target-epsilon": target}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:

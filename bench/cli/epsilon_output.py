@@ -1,4 +1,4 @@
-"""Shared by the commands of ``bench epsilon``: options, reading votes, and accountants as a table or as JSON."""
+"""Options, vote files and output shared by the commands of ``bench epsilon``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,7 @@ Records = Annotated[int | None, typer.Option(help="Number of records, with --bat
 
 
 def sampling_rate_of(rate: float | None, batch: float | None, records: int | None) -> float:
-    """Return the given sampling rate, as itself or as batch size over records.
-
-    Raises:
-        BenchError: Where neither or both are given, or they are out of their range.
-
-    """
+    """Return `rate`, or `batch` over `records`; raise BenchError unless exactly one is given and in range."""
     if rate is not None and batch is None and records is None:
         return rate
     if rate is not None or batch is None or records is None:
@@ -49,12 +44,7 @@ def sampling_rate_of(rate: float | None, batch: float | None, records: int | Non
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:
-    """Return the array of an ``.npy`` file; nothing in it is unpickled.
-
-    Raises:
-        BenchError: Where the file is missing, unreadable or not a plain ``.npy`` array. `what` names it.
-
-    """
+    """Return the array of an ``.npy`` file without pickle; raise BenchError, which names `what`, on an invalid file."""
     import numpy as np
 
     if not path.is_file():
@@ -71,12 +61,9 @@ def load_array(path: Path, what: str) -> NDArray[Any]:
 
 
 def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
-    """Return the checked vote counts ``(queries, classes)`` of `path`: all, the `first` rows, or those at `indices`.
+    """Return the vote counts ``(queries, classes)`` of `path`: all, the `first` rows, or those at `indices`.
 
-    Raises:
-        BenchError: Where a file cannot be read, the votes are not those of one ensemble, both selections are given, or
-            a selection reaches beyond the file.
-
+    Raise BenchError on an unreadable file, invalid votes, two selections, or a selection out of range.
     """
     import numpy as np
 
@@ -99,7 +86,7 @@ def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[n
     if wrong.size:
         raise BenchError(f"index {wrong[0]} is not one of the queries 0 to {len(votes) - 1} of {path}.")
     if np.unique(chosen).size != chosen.size:
-        # The same query asked twice is two queries, each with its own noise: that is allowed, and costs twice.
+        # A repeated query has fresh noise and costs twice.
         typer.echo("note: some indices are repeated; each counts as a query of its own.", err=True)
     picked: NDArray[np.float64] = votes[chosen]
     return picked
@@ -112,9 +99,9 @@ def report(
     title: str,
     facts: Mapping[str, float | int | str] | None = None,
 ) -> None:
-    """Print `rows`, as one JSON object with `as_json`, else as a table with its notes below.
+    """Print `rows` as a table with notes or, with `as_json`, as one object that includes `facts`.
 
-    In JSON an infinite epsilon is the string ``"inf"``, as JSON has no such number; `facts` are under that key.
+    JSON has no infinity, so an infinite epsilon is the string ``"inf"``.
     """
     known = dict(facts or {})
     if as_json:

@@ -85,7 +85,7 @@ def claimed_pate_2018(
     if threshold is not None and sigma1 is not None:
         event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), len(counts))
     claim = claims.pate_2018(counts, sigma2, delta, threshold, sigma1)
-    # For Confident-GNMax the claim is an average over runs, which a single run may exceed.
+    # For Confident-GNMax the claim is an average over runs; a single run may exceed it.
     row = _row("pate-2018", claim, sound=threshold is None, data_dependent=True)
     shared.report_events([event], delta, json, [row], paper="PATE 2018")
 
@@ -121,7 +121,7 @@ def claimed_dgd(
 
     positive("eps0", eps0)
     event = LNMax(eps0 / 2, queries)
-    # As a figure for the method the claim does not hold, though it is a loose bound for the label queries.
+    # The claim bounds the label queries loosely, but not the whole method.
     claim = _row("dgd", claims.dgd(eps0, queries, delta, eps1), sound=False)
     note = "bounds the label queries alone, not the method"
     alone = [replace(row, note="; ".join(filter(None, [row.note, note]))) for row in account([event], delta)]

@@ -1,4 +1,4 @@
-"""``bench leaderboard``: the board of one or more run directories as Markdown, CSV and a static site."""
+"""``bench leaderboard``: the board of run directories as Markdown, CSV and a static site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from bench.core.errors import BenchError
 
 COMMITTED = Path("leaderboards")
-"""The folder of the committed records, below the repository."""
+"""Committed records, below the repository."""
 
 
 def leaderboard(

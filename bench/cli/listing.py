@@ -21,13 +21,13 @@ from bench.results.text import Table, epsilon_text, record_tables
 Rows = list[tuple[str, ...]]
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-"""The data set of the quick preset that ``bench show METHOD`` prints."""
+"""The data set for the quick preset in ``bench show METHOD``."""
 
 
 def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of one listing: methods, datasets, attacks, models or a run directory.
+    """Return title, columns, rows and notes of methods, datasets, attacks, models or a run directory.
 
-    Raises :class:`bench.core.errors.UnknownNameError` where `what` is none of them.
+    Raise :class:`bench.core.errors.UnknownNameError` on any other `what`.
     """
     if what == "methods":
         rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
@@ -103,10 +103,7 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
 
 
 def find_record(path: Path, key: str) -> Record:
-    """Return the one record in the run directory `path` whose key begins with `key`.
-
-    Raises :class:`BenchError` where there is none or more than one.
-    """
+    """Return the only record in `path` whose key starts with `key`; raise :class:`BenchError` on none or several."""
     records = with_audits(RunDir(path).read_records().found, RunDir(path).read_audits()[0]) if path.is_dir() else []
     found = [record for record in records if record.key.startswith(key)]
     if len(found) == 1:
@@ -120,7 +117,7 @@ def find_record(path: Path, key: str) -> Record:
 
 
 def record_page(record: Record) -> list[Table]:
-    """Return the tables that show a record, and the command that reproduces it."""
+    """Return the tables of a record and its command."""
     command, reason = command_of(record)
     again = [("reproduce with", command or "no command"), *([("note", reason)] if reason else [])]
     found = [table for tables in record_tables(record).values() for table in tables]

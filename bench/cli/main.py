@@ -1,4 +1,4 @@
-"""The command line: parsing only. Slow imports stay inside the commands, so that ``--help`` answers at once."""
+"""The command line: parsing only. Commands import slow modules themselves, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def show(
     out: Out = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Show a method (settings and the places that state them) or a record (three epsilons, ledger, provenance)."""
+    """Show a method (settings and their sources) or a record (three epsilons, ledger, provenance)."""
     from bench.cli.listing import find_record, method_page, record_page
     from bench.interface.registry import METHODS
     from bench.results.run_dir import RunDir
@@ -123,7 +123,7 @@ def check(
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user ends with one message and status 2, a bug with its traceback."""
+    """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     try:
         app()
     except BenchError as error:

@@ -1,4 +1,4 @@
-"""``bench reported``: what the papers print, with a verdict on each epsilon."""
+"""``bench reported``: the papers' numbers, with a verdict on each epsilon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reported(
 
     rows = read_reported(FOLDER if folder is None else folder)
     if json_:
-        # JSON has no infinity: the string, as everywhere in this program.
+        # JSON has no infinity.
         numbers = [dataclasses.asdict(row) for row in rows]
         print_json({"numbers": [{**n, "epsilon": "inf"} if n["epsilon"] == math.inf else n for n in numbers]})
         return

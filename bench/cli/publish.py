@@ -1,4 +1,4 @@
-"""``bench publish``: records of run directories into the published board. Parsing and printing only."""
+"""``bench publish``: adds records of run directories to the published board. Parsing and printing only."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def publish(
     replace: Replace = False,
     json_: Json = False,
 ) -> None:
-    """Add records, with their audits and attacks, to the board and make its pages again: all of them, or none.
+    """Add records, with their audits and attacks, to the board and rebuild its pages: all records or none.
 
-    Each is planned and accounted for again first; docs/submitting.md says what is refused, and why.
+    Plans and accounts for each record again first; docs/submitting.md lists the reasons for refusal.
     """
     from bench.core.progress import open_progress
     from bench.publishing.publish import examine, opened, rebuild, write
 
     with opened(into), open_progress(quiet=json_) as progress:
-        # Not what the run has calibrated: a directory from anybody could hold what planning does not give.
+        # Planned from scratch: calibrations of a foreign run directory are untrusted.
         found = examine(runs, into, replace=replace, progress=progress)
         pages: list[Path] = []
         if not found.refused and not dry_run:

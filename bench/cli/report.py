@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reports.papers.spec import Paper, Spec
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
-"""Records of the board, and those of settings that only the papers' figures ask for."""
+"""The board, and settings that only the papers' figures need."""
 
 
 def report(
@@ -37,7 +37,7 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Draw the papers' tables and figures from records, ours beside theirs, with the commands for what is missing."""
+    """Draw the papers' tables and figures from records, ours beside theirs, with the commands for missing records."""
     from bench.core.progress import open_progress
     from bench.storage.files import write_atomic
     from reports.papers.build import commands_of, index_text, make_artefact

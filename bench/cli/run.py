@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Launcher(StrEnum):
-    """Where cells are executed."""
+    """Where cells run."""
 
     INLINE = "inline"
     LOCAL = "local"
@@ -117,9 +117,9 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     json_: Json = False,
 ) -> None:
-    """Run a grid of methods, data sets, epsilons and seeds, or resume it; print the board.
+    """Run or resume a grid of methods, data sets, epsilons and seeds; print the board.
 
-    Several of these commands may work on one directory at once: each cell is run by one of them.
+    Several of these commands may share one directory; each cell runs once.
     """
     from bench.core.progress import open_progress
     from bench.experiments.calibration_cache import Calibrations
@@ -158,7 +158,7 @@ def run(
             run_dir.create()
             calibrations.keep()
             stack.enter_context(run_dir.joined())
-        # Before the states: what another run finishes from now on counts as done.
+        # Read before the states, so that cells finished by another run from now on count as done.
         before = {cell.key: run_dir.signature(cell.key) for cell in cells}
         earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
         for line in damaged:
@@ -201,7 +201,7 @@ def run(
 
 
 def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None:
-    """Raise :class:`BenchError` on a flag that the launcher would not use."""
+    """Raise :class:`BenchError` on a flag that the launcher does not use."""
     given = {name for name, value in flags.items() if value is not None and value != {}} | (
         {"detach"} if detach else set()
     )
@@ -216,7 +216,7 @@ def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None
 
 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
-    """Print how many cells are left, and exit with the signal's status where one stopped the run."""
+    """Print how many cells are left, and exit with the signal's status if one stopped the run."""
     if not outcome.left:
         return
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
@@ -266,7 +266,7 @@ def _whole(text: str) -> int:
 
 
 def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None) -> None:
-    """Print the board of `records`, with what `audits` found, as tables or as JSON; `board`: where it is built."""
+    """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON."""
     from bench.results.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
@@ -278,7 +278,7 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
     for (dataset, unit), rows in board.tables().items():
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
-        # Two columns are for the files: on a screen they would fold every other one.
+        # In files only: on a screen this column would fold every other one.
         shown = [i for i, name in enumerate(COLUMNS) if name not in ("public data",)]
         print_table(
             title,
@@ -295,7 +295,7 @@ Runs = Annotated[Path, typer.Argument(help="Run directory.")]
 
 
 def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
-    """Show the launches on a run directory, from any terminal: cells done, running and where, failed, left."""
+    """Show the launches of a run directory, from any terminal: cells done, running and where, failed, left."""
     from bench.launchers.status import overview
 
     seen = overview(runs)
@@ -309,7 +309,7 @@ def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
 
 
 def cancel(runs: Runs = Path("runs")) -> None:
-    """End what runs on a run directory: launchers and workers of this machine, and jobs of Slurm. Records stay."""
+    """Stop everything that runs on a run directory: local launchers and workers, and Slurm jobs. Records remain."""
     from bench.launchers.status import cancel_all
 
     for line in cancel_all(runs):

@@ -62,10 +62,10 @@ def _row(found: PublicWeights) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing weights; one that fails does not stop the others."""
+    """Fetch missing weights; a failure does not stop the others."""
     from bench.models.pretrained import check_backbone, find_weights
 
-    # A misspelt name is noticed before the first byte is fetched.
+    # Check all names before fetching.
     for name in names:
         check_backbone(name)
 
@@ -78,7 +78,7 @@ def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Js
 
 @app.command()
 def verify(name: Name, quiet: Quiet = False) -> None:
-    """Hash the stored weights of a model anew; a damaged file is set aside."""
+    """Rehash the stored weights of a model; damaged files are set aside."""
     from bench.models.pretrained import verify_weights
 
     with progress_display(quiet) as progress:

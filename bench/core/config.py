@@ -1,7 +1,7 @@
-"""What to run: method configs with the place that states each value, presets, overrides, and the grid.
+"""Method configs with sourced defaults, presets, overrides, and the grid.
 
-A method's config is a frozen dataclass whose fields are made with :func:`setting`; its defaults are the paper's. A
-preset and the user's ``--set`` options change fields; every change is listed in the record.
+A config is a frozen dataclass of :func:`setting` fields with the paper's defaults. Presets and ``--set`` options change
+fields; the record lists each change.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 class Configured(Protocol):
-    """What a method and an attack have in common: a name, a config dataclass and presets that change it."""
+    """Interface shared by methods and attacks: a name, a config dataclass and presets."""
 
     name: ClassVar[str]
     Config: ClassVar[type]
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return what ``quick`` and ``tiny`` change in the config for such data."""
+        """Return the config changes of ``quick`` and ``tiny`` for data with these `facts`."""
 
 
 class Preset(StrEnum):
-    """How much of the paper's setting is run."""
+    """Scale of a run: the paper's setting or a reduced one."""
 
     PAPER = "paper"
     QUICK = "quick"
@@ -42,14 +42,14 @@ class Preset(StrEnum):
 
 
 class NoiseKind(StrEnum):
-    """Where the noise of mechanisms comes from."""
+    """Source of mechanism noise."""
 
     SEEDED = "seeded"
     SECURE = "secure"
 
 
 class PrecisionKind(StrEnum):
-    """In which numbers teacher ensembles are trained and asked; see :mod:`bench.training.precision`."""
+    """Arithmetic of teacher training and inference; see :mod:`bench.training.precision`."""
 
     FLOAT32 = "float32"
     TF32 = "tf32"
@@ -57,7 +57,7 @@ class PrecisionKind(StrEnum):
 
 
 class Reuse(StrEnum):
-    """Which records of an earlier run count as done."""
+    """Existing records that count as done."""
 
     DONE = "done"
     ALL = "all"
@@ -65,21 +65,20 @@ class Reuse(StrEnum):
 
 
 def setting(default: T, source: str, *, later: bool = False) -> T:
-    """Return a config field with the value `default` and the place that states it, for instance a paper's section.
+    """Return a config field with a default and its `source`, for instance a paper's section.
 
-    `later` is for a field that a method got when records of it were there: where it has its default it is left out of
-    keys and records, so that these stay what they are.
+    Set `later` for a field added after records existed: at its default, keys and records omit it and stay unchanged.
     """
     return dataclasses.field(default=default, metadata={"source": source, "later": later})
 
 
 def source_of(config: type, field: str) -> str:
-    """Return the place that states the default of `field` of the config class; empty where none is given."""
+    """Return the source of the default of `field`, empty if unknown."""
     return str(config.__dataclass_fields__[field].metadata.get("source", ""))  # type: ignore[attr-defined]
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """Return the fields of a config as JSON values, those left out that are `later` and have their default."""
+    """Return the config as JSON values, without `later` fields at their default."""
     silent = {field.name for field in dataclasses.fields(config) if _silent(field, getattr(config, field.name))}
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -93,10 +92,7 @@ def _silent(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
-    """Return the config that :func:`as_dict` turned into `values`.
-
-    Raises :class:`BenchError` where they do not fit the config class any more.
-    """
+    """Invert :func:`as_dict`; raise :class:`BenchError` if `values` no longer fit the config class."""
     from pydantic import TypeAdapter, ValidationError
 
     known = {field.name for field in dataclasses.fields(kind.Config)}
@@ -112,7 +108,7 @@ def config_from(kind: type[Configured], values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What one ``run`` covers: the product of methods, datasets, epsilons and seeds, in one preset."""
+    """The cells of one ``run``: methods x datasets x epsilons x seeds, in one preset."""
 
     methods: tuple[str, ...]
     datasets: tuple[str, ...] = ("mnist",)
@@ -125,7 +121,7 @@ class Grid:
     noise: NoiseKind = NoiseKind.SEEDED
     precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
-    """``FIELD=VALUE`` for every method that has the field, ``METHOD.FIELD=VALUE`` for one."""
+    """``FIELD=VALUE`` applies to every method with that field, ``METHOD.FIELD=VALUE`` to one method."""
 
     def __post_init__(self) -> None:
         for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):
@@ -151,10 +147,9 @@ def default_delta(private_records: int) -> float:
 def build_config(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
 ) -> tuple[Any, list[Change]]:
-    """Return the config of `method` in `preset` with `overrides`, and what differs from the paper's.
+    """Return the config of `method` in `preset` with `overrides`, and its differences from the paper's setting.
 
-    Raises :class:`BenchError` on a field that the method has not, a value that does not fit it, or a preset that the
-    method does not have.
+    Raise :class:`BenchError` on an unknown field, an invalid value, or a preset that the method lacks.
     """
     from bench.core.rows import Change
 
@@ -173,10 +168,10 @@ def build_config(
 
 
 def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the fields that `overrides` set for `method`, with values of the fields' types.
+    """Return the fields that `overrides` set for `method`, converted to the fields' types.
 
-    An override without a method's name applies where the method has the field. Raises :class:`BenchError` on text that
-    is no ``FIELD=VALUE`` and on a value of another type, :class:`UnknownNameError` on a field that `method` has not.
+    An override without a method name applies if the method has the field. Raise :class:`BenchError` on malformed text
+    or a wrong type, :class:`UnknownNameError` on an unknown ``METHOD.FIELD``.
     """
     known = {field.name: field for field in dataclasses.fields(method.Config)}
     values: dict[str, Any] = {}
@@ -197,7 +192,7 @@ def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[
 
 
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
-    """Raise :class:`UnknownNameError` on an override that none of `methods` takes."""
+    """Raise :class:`UnknownNameError` on an override that fits none of `methods`."""
     fields = {method.name: {field.name for field in dataclasses.fields(method.Config)} for method in methods}
     for text in overrides:
         owner, dot, field = text.partition("=")[0].rpartition(".")
@@ -209,7 +204,7 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
 
 
 def _alias(field: str, known: Collection[str]) -> str:
-    """Return `field`, or ``backbone`` for ``teacher`` where the teachers are heads on one frozen backbone."""
+    """Return ``backbone`` for ``teacher`` if the teachers are heads on one frozen backbone, else `field`."""
     return "backbone" if field == "teacher" and field not in known and "backbone" in known else field
 
 
@@ -227,7 +222,7 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
 
 
 def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """Return name, paper value, quick value and source of every field of the method's config, for ``bench show``."""
+    """Return (name, paper value, quick value, source) of each config field, for ``bench show``."""
     paper = dataclasses.asdict(method.Config())
     quick = presets.get("quick", {})
     return [
@@ -239,7 +234,7 @@ def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any
 def needed_overrides(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str]
 ) -> dict[str, str]:
-    """Return those of the ``--set`` texts without which `method` would get another config, by field."""
+    """Return the minimal set of ``--set`` values, by field, that gives `method` the same config."""
     mine = []
     for text in overrides:
         name, _, value = text.partition("=")

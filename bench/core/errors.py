@@ -1,8 +1,4 @@
-"""The one exception base of the project, and the helper that words an unknown name.
-
-A mistake of the user is a :class:`BenchError`: the command line prints its message and no traceback. Anything else is
-a bug and keeps its traceback.
-"""
+"""User errors: the command line prints a :class:`BenchError` without a traceback; other exceptions are bugs."""
 
 from __future__ import annotations
 
@@ -11,14 +7,13 @@ from collections.abc import Iterable
 
 
 class BenchError(Exception):
-    """A mistake that the user can mend: the message says what is wrong, what is accepted and what to do."""
+    """A user error; the message states the problem, the accepted values and the fix."""
 
 
 class UnknownNameError(BenchError):
-    """A name that no registry, option or file knows."""
+    """An unknown name of a registry member, option or file."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        """Word the error for `name`, nearest of the `known` names first."""
         self.kind, self.name = kind, name
         names = sorted(known)
         near = nearest_names(name, names)
@@ -30,5 +25,5 @@ class UnknownNameError(BenchError):
 
 
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return at most `most` of the `known` names that are spelt like `name`, the nearest first."""
+    """Return up to `most` of the `known` names with similar spelling, closest first."""
     return difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)

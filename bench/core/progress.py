@@ -1,7 +1,4 @@
-"""What a person sees while a grid runs: a tree of cells and stages, each with an estimate.
-
-Where no terminal is there to draw on, plain lines take its place.
-"""
+"""Progress of a grid: a live tree of cells and stages on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; where the output is no terminal, one wide enough that no table is folded."""
+    """Return a console; without a terminal, wide enough that tables do not fold."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -26,7 +23,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table whose cells fold where they are too long."""
+    """Print a table that folds long cells."""
     from rich.table import Table
     from rich.text import Text
 
@@ -39,30 +36,30 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as JSON, for programs."""
+    """Print `value` as JSON."""
     print(json.dumps(value, indent=1, default=str))
 
 
 class Stage(Protocol):
-    """A stage of known length that is under way."""
+    """A running stage of known length."""
 
     def advance(self, steps: int = 1) -> None:
-        """Say that `steps` more of the stage are done."""
+        """Mark `steps` more as done."""
 
 
 class Progress:
-    """Shows nothing: the base, used by tests and checks."""
+    """Silent base class, used by tests and checks."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
-        """Open a stage of `total` steps below the stage that is open now."""
+        """Open a stage of `total` steps below the current stage."""
         yield _Silent()
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
-        """Show what other processes do now: words, steps done and steps in all of each."""
+        """Show the state of other processes as (text, steps done, total steps)."""
 
 
 class _Silent:
@@ -71,7 +68,7 @@ class _Silent:
 
 
 class LineProgress(Progress):
-    """Plain lines for logs: the start and the end of each stage, and its state every `every` seconds."""
+    """Log lines: start and end of each stage, and its state every `every` seconds."""
 
     def __init__(self, every: float = 15.0) -> None:
         self._every, self._depth = every, 0
@@ -107,7 +104,7 @@ class _Line:
 
 
 class TreeProgress(Progress):
-    """A live tree of bars, one per open stage, each with an estimate of what is left."""
+    """A live tree of bars with time estimates, one bar per open stage."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -172,7 +169,7 @@ class _Bar:
 
 @contextmanager
 def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Open the progress display that suits standard error: a tree on a terminal, lines in a log, or nothing."""
+    """Open a tree on a terminal, lines in a log, or no display if `quiet`."""
     if quiet:
         yield Progress()
     elif sys.stderr.isatty():

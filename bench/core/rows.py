@@ -1,4 +1,4 @@
-"""What all records are made of: strict frozen rows, a setting that differs from the paper's, and what may be wrong."""
+"""Building blocks of all records: strict frozen rows, setting changes, and parsing errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Scalar = bool | int | float | str | None
 
 
 class Row(BaseModel):
-    """Base of all parts of a record: frozen, and strict about fields that it does not know."""
+    """Base of all record parts: frozen, rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
     def to_json(self) -> str:
-        """Return the row as it is written to its file."""
+        """Return the row as JSON text, as stored on disk."""
         return self.model_dump_json(indent=1) + "\n"
 
 
@@ -24,7 +24,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 class Estimated(Row):
-    """A number with its confidence interval, from `n` independent units; an end is None where there is no interval."""
+    """An estimate with its confidence interval over `n` independent units; None without an interval."""
 
     value: float
     low: float | None = None
@@ -34,11 +34,11 @@ class Estimated(Row):
 
 
 class SchemaError(ValueError):
-    """A record is of a schema that this program does not read."""
+    """A record has an unsupported schema version."""
 
 
 class Change(Row):
-    """One setting that differs from the paper's; what is no scalar stands there as text."""
+    """One difference from the paper's setting; non-scalar values are stored as text."""
 
     field: str
     paper: Scalar
@@ -46,7 +46,7 @@ class Change(Row):
 
     @classmethod
     def of(cls, field: str, paper: Any, value: Any) -> Change:
-        """Return the change of `field` from the paper's value to this one."""
+        """Return the change of `field` from the `paper` value to `value`."""
         return cls(field=field, paper=_scalar(paper), value=_scalar(value))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def _scalar(value: Any) -> Scalar:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`; raises ValueError, in one line, where there is none."""
+    """Return the JSON object in `text`; raise ValueError (one line) if it is not one."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -69,7 +69,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def validated(kind: type[RowT], data: dict[str, Any]) -> RowT:
-    """Return the row of this `kind`; raises ValueError, in one line, naming the first wrong field."""
+    """Return `data` as a row of this `kind`; raise ValueError (one line) with the first invalid field."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -1,8 +1,7 @@
-"""Named random streams: each is derived from the run's seed and its own name, so adding one moves no other.
+"""Named random streams, each seeded by the SHA-256 of the run's seed and the stream's name.
 
-The seed of a stream is SHA-256 over the run's seed and the stream's name; nothing else goes in. The noise of privacy
-mechanisms has a stream of its own whose name holds the cell's key, so that no two cells ever add the same noise: two
-releases with common noise could be subtracted from each other.
+A new stream leaves all others unchanged. The name of the mechanism noise stream includes the cell's key, so two cells
+never share noise: an attacker could subtract two releases with common noise.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The random streams of one run. `seed` is the run's seed, `prefix` the path of names above this one."""
+    """Random streams of one run; `prefix` is the path of parent names."""
 
     seed: int
     prefix: str = ""
@@ -37,20 +36,17 @@ class Streams:
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
     def numpy(self, name: str) -> np.random.Generator:
-        """Return a fresh NumPy generator at the start of the stream `name`."""
+        """Return a new NumPy generator for the stream `name`."""
         return np.random.Generator(np.random.PCG64(self.integer(name)))
 
     def torch(self, name: str, device: str | torch.device = "cpu") -> torch.Generator:
-        """Return a fresh torch generator at the start of the stream `name`, living on `device`."""
+        """Return a new torch generator on `device` for the stream `name`."""
         import torch
 
         return torch.Generator(device=device).manual_seed(self.integer(name))
 
     def seed_globals(self, name: str = "global") -> None:
-        """Seed the global generators of torch, NumPy and Python from the stream `name`, and leave them so.
-
-        What a method draws from them, or a library that it calls, is then repeated with the run.
-        """
+        """Seed the global generators of torch, NumPy and Python, so that draws by methods and libraries repeat."""
         import torch
 
         seed = self.integer(name)
@@ -61,9 +57,9 @@ class Streams:
 
 @contextlib.contextmanager
 def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators from `generator` for the block and put them back after it.
+    """Seed torch's global generators from `generator` inside the block and restore them after it.
 
-    Layers such as dropout and the starts of weights draw from the global ones and take no other.
+    Dropout and weight initialisation accept no other generator.
     """
     import torch
 

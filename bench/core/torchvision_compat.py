@@ -1,13 +1,9 @@
-"""Lets torchvision be imported beside a torch that its compiled extension was not built for.
+"""Makes torchvision with a CUDA extension importable beside a CPU-only torch.
 
-The usual wheel of torchvision carries an extension linked against CUDA. Beside a CPU-only torch it cannot be loaded;
-torchvision then goes on without it, but dies when it describes operators (``torchvision::nms``) that only the
-extension would have declared. Declaring their schemas first is enough for all that is used here: models, transforms,
-data sets, timm. Operators that really need the extension (``ops.nms``, ``io.read_image``) still fail when called, and
-say so.
-
-:func:`allow_cpu_torchvision` only puts a finder on ``sys.meta_path``: neither torch nor torchvision is imported before
-somebody imports torchvision.
+The extension does not load there, and torchvision's import then fails on undeclared operators (``torchvision::nms``).
+Declaring their schemas first suffices for models, transforms, data sets and timm. Operators that need the extension
+(``ops.nms``, ``io.read_image``) still raise when called. :func:`allow_cpu_torchvision` only adds a finder to
+``sys.meta_path`` and imports neither torch nor torchvision.
 """
 
 from __future__ import annotations
@@ -26,18 +22,18 @@ SCHEMAS = (
 )
 
 _kept: list[Any] = []
-"""Libraries whose schemas vanish with them, so they must live as long as the process."""
+"""Libraries; a library's schemas disappear when it is garbage-collected."""
 
 
 class _Finder:
-    """Finds nothing: it only notices that torchvision is about to be imported."""
+    """Detects the first import of torchvision; never finds a module itself."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Declare the operators when torchvision is looked for, and leave the finding to the others."""
+        """Declare the operators before torchvision is imported; return None."""
         if name == "torchvision" and "torchvision" not in sys.modules:
-            # Off the path first: what follows looks torchvision up itself and must not come back here.
+            # Removed first: the calls below look up torchvision and would recurse.
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             declare_operators()
@@ -45,7 +41,7 @@ class _Finder:
 
 
 def allow_cpu_torchvision() -> None:
-    """Arrange that the first import of torchvision works beside a CPU-only torch; cheap, may be called often."""
+    """Make the first import of torchvision work beside a CPU-only torch; idempotent and cheap."""
     if "torchvision" in sys.modules or _kept or any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
@@ -55,10 +51,7 @@ install = allow_cpu_torchvision
 
 
 def declare_operators() -> bool:
-    """Declare torchvision's operators unless its extension loads; return whether they were declared here.
-
-    Does nothing where torch or torchvision is not installed: the import that follows then says so.
-    """
+    """Declare torchvision's operators unless torch is missing or the extension loads; return whether declared here."""
     import importlib.util
 
     if _kept or importlib.util.find_spec("torch") is None:
@@ -70,7 +63,7 @@ def declare_operators() -> bool:
     registry: Any = torch.library
     library = registry.Library("torchvision", "DEF")
     for schema in SCHEMAS:
-        # Another package may have had the same idea.
+        # Another package may have declared them already.
         if not hasattr(torch.ops.torchvision, schema.split("(", 1)[0]):
             library.define(schema)
     _kept.append(library)
@@ -78,7 +71,7 @@ def declare_operators() -> bool:
 
 
 def _extension_loads() -> bool:
-    """Return whether the compiled extension of the installed torchvision can be loaded; loads it if so."""
+    """Load the compiled extension of torchvision if possible; return whether it loaded."""
     import importlib.machinery
     import importlib.util
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Enums and frozen value types that every layer speaks in."""
+"""Enums and frozen value types shared by all layers."""
 
 from __future__ import annotations
 
@@ -16,57 +16,56 @@ if TYPE_CHECKING:
 
 
 class PrivacyUnit(StrEnum):
-    """Whose presence or value a guarantee hides."""
+    """The unit that a guarantee protects."""
 
     RECORD = "record"
-    """One image together with its label."""
+    """One image with its label."""
     LABEL = "label"
     """The label of one record; its image is public."""
     QUERY_LABEL = "query-label"
-    """The label that a teacher gives to one synthetic or public query; says nothing of a training record."""
+    """A teacher's label for one synthetic or public query; implies no guarantee for training records."""
     CLIENT = "client"
     """All records of one client of a federation."""
 
 
 class Adjacency(StrEnum):
-    """Which two data sets count as neighbours."""
+    """The neighbouring relation between data sets."""
 
     ADD_REMOVE = "add-remove"
-    """One unit is in one set and missing from the other."""
+    """One data set has one unit more."""
     REPLACE = "replace"
-    """One unit has another value; the number of units is the same and public."""
+    """One unit has another value; the number of units is public."""
 
 
 class Basis(StrEnum):
-    """What the target epsilon bounds."""
+    """The epsilon that the target bounds."""
 
     CLAIMED = "claimed"
-    """What the method's paper says the setting costs."""
+    """The cost by the method's paper."""
     PROVEN = "proven"
-    """What a sound accountant says the mechanisms cost, whatever the data."""
+    """The data-independent cost of the mechanisms by a sound accountant."""
 
 
 class PublicKind(StrEnum):
-    """A kind of public data that a method uses. The board filters by it; what exactly it is, words say."""
+    """A kind of public data, for the board's filter; a text field gives the details."""
 
     NONE = "none"
-    """No public data at all; stands alone."""
+    """No public data; excludes all other kinds."""
     TRANSFERRED = "transferred"
-    """Features of a frozen backbone, or public images from which such knowledge is taken."""
+    """Features of a frozen backbone, or public images used for transfer."""
     LABELLED = "labelled"
     """Labelled records of a related set."""
     UNLABELLED = "unlabelled"
-    """Unlabelled records of the private data's distribution."""
+    """Unlabelled records from the distribution of the private data."""
     PRIVATE_IMAGES = "private-images"
-    """The images of the private records, taken for public ones."""
+    """The images of the private records, assumed public."""
     OTHER = "other"
-    """What is none of these."""
     NOT_STATED = "not-stated"
-    """A paper does not say; stands alone."""
+    """Missing in the paper; excludes all other kinds."""
 
 
 class Access(StrEnum):
-    """What of a released student an attack may use."""
+    """The part of a released student that an attack may use."""
 
     LABELS = "labels"
     CONFIDENCES = "confidences"
@@ -85,7 +84,7 @@ class Family(StrEnum):
 
 
 class AuditKind(StrEnum):
-    """How a pipeline is audited."""
+    """Audit design."""
 
     ONE_RUN = "one-run"
     """Many canaries in one run (Steinke et al. 2023)."""
@@ -95,9 +94,9 @@ class AuditKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The privacy target: at most `epsilon` at `delta`, on the basis that is named.
+    """The privacy target: at most `epsilon` at `delta` on this basis.
 
-    Raises :class:`BenchError` where epsilon is not a positive finite number or delta not inside (0, 1).
+    Raise :class:`BenchError` unless epsilon is positive and finite and delta is inside (0, 1).
     """
 
     epsilon: float
@@ -113,7 +112,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is public about a data set before a record of it is read. `shape` is (channels, height, width)."""
+    """Public facts of a data set, known before any record is read; `shape` is (channels, height, width)."""
 
     dataset: str
     private_records: int
@@ -122,15 +121,12 @@ class Facts:
     classes: int
     shape: tuple[int, int, int]
     public_benchmark: bool = False
-    """True for a set that everybody may read. Otherwise figures that depend on private data stay out of the record."""
+    """True for a freely available set. Otherwise records omit figures that depend on private data."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateData:
-    """Private records: `images` is uint8 (n, channels, height, width), `labels` int64 (n,).
-
-    A method is handed those that it trains on; the others are kept for membership attacks.
-    """
+    """Private training records: `images` uint8 (n, channels, height, width), `labels` int64 (n,)."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -142,17 +138,17 @@ class PrivateData:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSource:
-    """Labelled public records of a related set, from which knowledge may be transferred; nobody asks teachers of them.
+    """Labelled public records of a related set, for transfer only; teachers never label them.
 
-    `images` is uint8 (n, channels, height, width), of another height or width than the private ones where the data set
-    says so; `labels` is int64 (n,), of the same classes.
+    `images` is uint8 (n, channels, height, width), with height and width possibly unlike the private ones; `labels` is
+    int64 (n,), of the same classes.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     name: str
     overlap: str
-    """What it may share with the private records, in words: a guarantee says nothing of a record that lies in here."""
+    """Possible overlap with the private records, in words; a guarantee does not cover records in here."""
 
     def __len__(self) -> int:
         return int(self.images.shape[0])
@@ -160,13 +156,12 @@ class LabelledSource:
 
 @dataclass(frozen=True, slots=True)
 class PublicData:
-    """The unlabelled public images that a method may see freely: uint8 (n, channels, height, width)."""
+    """Unlabelled public images: uint8 (n, channels, height, width)."""
 
     images: torch.Tensor
     source: str
-    """Where they come from, in words: the row prints it."""
+    """Origin of the images, in words, for the row."""
     labelled: LabelledSource | None = None
-    """A labelled public source besides, where the data set has one."""
 
     def __len__(self) -> int:
         return int(self.images.shape[0])
@@ -174,7 +169,7 @@ class PublicData:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper says a setting costs: `epsilon` at `delta`, and the place in the paper that says so."""
+    """The epsilon at `delta` that a paper claims, and the place in the paper."""
 
     epsilon: float
     delta: float
@@ -184,11 +179,11 @@ class Claim:
 
 @dataclass(slots=True)
 class Released:
-    """Everything that leaves a private training; what is not in here is deleted.
+    """The complete output of a private training; everything else is deleted.
 
-    `student` is rebuilt by ``timm.create_model(student_name, **student_options)`` and its weights. `extras` holds
-    whatever else the method gives out, as tensors by name. ``synthetic_images``, uint8 or float in [0, 1] (n, channels,
-    height, width), are shown on an image grid beside the record, by ``synthetic_labels`` (n,) where these are there.
+    ``timm.create_model(student_name, **student_options)`` and the weights rebuild `student`. `extras` holds other
+    released tensors. The record's image grid shows ``synthetic_images`` (n, channels, height, width), uint8 or float in
+    [0, 1], by ``synthetic_labels`` (n,) if present.
     """
 
     student: torch.nn.Module
@@ -199,7 +194,7 @@ class Released:
 
 
 class Knowledge(StrEnum):
-    """What an attacker has besides the released student."""
+    """An attacker's knowledge besides the released student."""
 
     NONE = "none"
     AUXILIARY = "auxiliary"
@@ -208,12 +203,10 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reconstructions:
-    """What an inversion attack made: `images` float32 (n, channels, height, width) in [0, 1].
+    """Output of an inversion attack: `images` float32 (n, channels, height, width) in [0, 1].
 
-    `labels`, int64 (n,), are the classes that they are meant to show; several images of one class are independent
-    tries. `reached` (n,) is False where the attack found nothing to show: such an image counts as a failure.
-    `observed`, of the same kind as `images`, holds the reconstruction of each answer that the attacker had observed,
-    in their order.
+    `labels` int64 (n,) are the target classes; images of one class are independent attempts. `reached` (n,) is False
+    for a failed attempt. `observed`, like `images`, holds the reconstructions of the observed answers, in their order.
     """
 
     images: torch.Tensor
@@ -224,22 +217,22 @@ class Reconstructions:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What a membership attack sees of n candidate records: logits, float64, of the target and of k references.
+    """Input of a membership attack on n candidates: float64 logits of the target and of k references.
 
-    References are students of the same pipeline, each trained with some of the candidates. A query is the record itself
-    (always the first) or a variation of it.
+    References are students of the same pipeline, each trained with some of the candidates. The first query is the
+    record itself, the others are variations of it.
     """
 
     labels: NDArray[np.int64]
-    """(n,) the candidates' labels."""
+    """(n,) of the candidates"""
     target: NDArray[np.float64]
     """(queries, n, classes)"""
     references: NDArray[np.float64]
     """(k, queries, n, classes)"""
     inside: NDArray[np.bool_]
-    """(k, n) whether the reference was trained with the candidate."""
+    """(k, n) whether the candidate is in the reference's training set"""
     population_labels: NDArray[np.int64]
-    """(p,) labels of records that neither the target nor a reference saw."""
+    """(p,) of records outside the training sets of the target and all references"""
     population_target: NDArray[np.float64]
     """(p, classes)"""
     population_references: NDArray[np.float64]

@@ -1,6 +1,6 @@
-"""All that a plug-in imports: ``from bench.interface import Method, register_method, setting, fit, ...``.
+"""Everything that a plug-in imports. Names that need torch or an accountant load lazily, for fast listing and planning.
 
-Names that need torch or an accountant are imported at first use, so that listing and planning stay fast.
+from bench.interface import Method, register_method, setting, fit, ...
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interfaces of attacks on a released student."""
+"""Interfaces of attacks on a released student."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 
 class Attack(abc.ABC):
-    """An attack on a released student. It returns reconstructions or scores, and computes no statistics.
+    """An attack on a released student. Returns reconstructions or scores, never statistics.
 
-    One file in ``attacks/``, one class, registered under one name: an :class:`InversionAttack` or a
-    :class:`MembershipAttack`. The frozen ``Config`` dataclass has the paper's values as its defaults, each with the
-    place that states it; ``presets`` names what other presets change, as for a method.
+    Each file in ``attacks/`` registers one :class:`InversionAttack` or :class:`MembershipAttack`. The frozen ``Config``
+    dataclass has the paper's values as defaults, each with its source.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised whenever the same config would give another result: part of every key."""
+    """Increment whenever the same config gives another result: part of every key."""
     Config: ClassVar[type]
     access: ClassVar[Access]
     knowledge: ClassVar[Knowledge] = Knowledge.NONE
@@ -35,12 +34,12 @@ class Attack(abc.ABC):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return what ``quick`` and ``tiny`` change in the config for such data, field name to value; here nothing."""
+        """Return the changes of ``quick`` and ``tiny`` from the paper's config, by field; default: none."""
         return {"quick": {}, "tiny": {}}
 
 
 class InversionAttack(Attack):
-    """An attack that makes images of what the student was trained on."""
+    """An attack that reconstructs training images."""
 
     @abc.abstractmethod
     def run(
@@ -51,23 +50,22 @@ class InversionAttack(Attack):
         observed: torch.Tensor | None,
         context: Context,
     ) -> Reconstructions:
-        """Attack `target` and return images of every class.
+        """Return reconstructions of every class.
 
-        `auxiliary` is what the attacker knows, None where `knowledge` is none. `observed` (m, classes) are confidences
-        that the target gave to images which the attacker did not see; an attack that inverts single answers returns
-        one image for each.
+        `auxiliary` is the attacker's public data, None for `knowledge` none. `observed` (m, classes) are the target's
+        confidences on unseen images; an attack that inverts single answers returns one image for each.
         """
 
 
 class MembershipAttack(Attack):
-    """An attack that separates training records of the pipeline from others."""
+    """An attack that separates the pipeline's training records from other records."""
 
     references: ClassVar[int] = 0
-    """The fewest references that it needs."""
+    """Minimum number of references."""
 
     @abc.abstractmethod
     def score(self, config: Any, signals: Signals) -> NDArray[np.float64]:
-        """Return a score (n,) for each candidate, larger for likelier members.
+        """Return a score (n,) for each candidate, higher for likelier members.
 
-        Raises :class:`BenchError` where there are too few references.
+        Raise :class:`BenchError` on too few references.
         """

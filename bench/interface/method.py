@@ -1,11 +1,8 @@
-"""The interfaces that everything else is written against: read this first.
+"""The core interface of methods: read this first.
 
-A *method* (:class:`Method`) turns a private data set into a :class:`Released` student. It sees private records only
-through :class:`PrivateData`, public ones through :class:`PublicData`, and lets anything of the private ones out only
-through the :class:`bench.privacy.ledger.Ledger` that it is handed. What it needs besides (device, seeded generators,
-cache, progress) is its :class:`Context`.
-
-This module imports neither torch nor anything else that is slow: the command line reads it for ``--help``.
+A :class:`Method` trains a :class:`Released` student on :class:`PrivateData` and :class:`PublicData`. Information about
+private records leaves only through its :class:`bench.privacy.ledger.Ledger`. A :class:`Context` has the device,
+seeded generators, cache and progress. Imports no slow module such as torch, because ``--help`` reads this one.
 """
 
 from __future__ import annotations
@@ -33,98 +30,97 @@ if TYPE_CHECKING:
 
 
 class Method(abc.ABC):
-    """A way to train a private student. One file in ``methods/``, one class, registered under one name.
+    """A way to train a private student: one class per file in ``methods/``, registered under one name.
 
-    A subclass gives the class attributes below and the three methods. The frozen ``Config`` dataclass has the paper's
-    values as its defaults, each with the place that states it; ``presets`` names what other presets change.
+    A subclass defines the class attributes and abstract methods below. The frozen ``Config`` dataclass has the paper's
+    values as defaults, each with its source.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised whenever the same config would give another student: part of every key."""
+    """Increment whenever the same config gives another student: part of every key."""
     Config: ClassVar[type]
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
     citation: ClassVar[str] = ""
     public_data: ClassVar[str] = "none"
-    """What public data it uses, in words."""
+    """The public data, in words."""
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.NONE,)
-    """The same as kinds, each once."""
+    """Its kinds, without duplicates."""
     bypass: ClassVar[str] = ""
-    """Why the proven epsilon is infinite, where private data is used outside any mechanism; empty where it is not."""
+    """Reason for an infinite proven epsilon if the method uses private data outside any mechanism, else empty."""
     repaired_by: ClassVar[str] = ""
-    """The name of the variant that earns a finite proven epsilon, where `bypass` is set."""
+    """Name of the variant with a finite proven epsilon, if `bypass` is set."""
     private: ClassVar[bool] = True
-    """False for a baseline without any privacy: it is run once for all epsilons."""
+    """False for a non-private baseline: one run serves all epsilons."""
     single_teacher: ClassVar[bool] = False
-    """True where the privacy proof uses only that each answer of one teacher is bounded, so that it holds between any
-    two teachers, and only the teacher tells the classes' names. See :mod:`bench.privacy.utility_bound`."""
+    """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
+    teacher states the class names. See :mod:`bench.privacy.utility_bound`."""
 
     @classmethod
     @abc.abstractmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return what ``quick`` and ``tiny`` change in the config for such data, as field name to value.
+        """Return the changes of ``quick`` and ``tiny`` from the paper's config, by field.
 
-        ``paper`` may be among them, for a paper with other settings for other data: all presets change those then.
+        Optional ``paper`` changes, for a paper with other settings for this data, apply to all presets.
         """
 
     @classmethod
     @abc.abstractmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the noise or the number of queries that `budget` pays for; no data is touched.
+        """Return `config` with the noise or number of queries for `budget`, without reading any data.
 
-        Raises :class:`BenchError` where the budget does not pay for a single query.
+        Raise :class:`BenchError` if the budget does not cover a single query.
         """
 
     @classmethod
     @abc.abstractmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return what the paper's own formula says that `config` costs."""
+        """Return the cost of `config` by the paper's own formula."""
 
     @classmethod
     def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:
-        """Return what the paper's formula says once the run is over: :meth:`claimed`, unless it looks at the data.
+        """Return the paper's cost after the run; differs from :meth:`claimed` only for data-dependent formulas.
 
-        Called for public benchmarks only: a figure that depends on the private data is private.
+        Called for public benchmarks only, because data-dependent figures are private.
         """
         return cls.claimed(config, facts, delta)
 
     @classmethod
     def charges(cls, config: Any, facts: Facts) -> Sequence[Event] | None:
-        """Return events that cost as much as a run with the calibrated `config`; None where only a run gives them.
+        """Return events with the cost of the calibrated `config`, None if only a run gives them.
 
-        A record whose ledger costs less is not published.
+        Records with a cheaper ledger are not published.
         """
         return None
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """Return what public data `config` uses, in words for the row."""
+        """Return a description of the public data of `config`, for the row."""
         return cls.public_data
 
     @classmethod
     def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
-        """Return what kinds of public data `config` uses: those of :meth:`public_words`, for the filter."""
+        """Return the kinds of public data of `config`, for the board's filter."""
         return cls.public_data_kinds
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Name the expensive artefacts that this cell needs and others may need too; no data is touched.
+        """Return names of the expensive artefacts that this cell may share with others, without reading any data.
 
-        Two cells that give the same name need the same artefact: the first makes it, the others run after that one. A
-        name that is left out, or too many, costs time and never a result.
+        The first cell with a name makes the artefact, the others run after it. A wrong list costs running time only.
         """
         return ()
 
     shardable: ClassVar[bool] = False
-    """Whether :meth:`make_shard` splits the making of the last of the shared artefacts over several jobs."""
+    """Whether :meth:`make_shard` can split the last of :meth:`shares` over several jobs."""
 
     def make_shard(
         self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
     ) -> None:
-        """Make part number `shard` (from 0) of `shards` of an artefact; it goes to the cache and nowhere else.
+        """Make part `shard` (from 0) of `shards` of an artefact, in the cache only; called if `shardable` is set.
 
-        What :meth:`train_student` finds missing it makes itself. Called where `shardable` is set only.
+        :meth:`train_student` makes missing parts itself.
         """
         raise NotImplementedError
 
@@ -132,4 +128,4 @@ class Method(abc.ABC):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train a student on what the ledger lets through and return everything that is released."""
+        """Train a student on the ledger's outputs and return all releases; `private` excludes held-out records."""

@@ -1,8 +1,6 @@
-"""One small strict registry for methods, attacks and datasets.
+"""A strict registry for methods and attacks: modules of a package, entry points, and manual registration.
 
-A registry finds its members in three places: modules of a package of this project, entry points of other installed
-packages, and whatever is registered by hand. A plug-in that fails to import is remembered with its error and stops
-nothing else.
+A plug-in that fails to import is recorded with its error and does not affect the rest.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from bench.interface.method import Method
 
 T = TypeVar("T")
 PLUGIN = "bench_plugin_"
-"""Prefix of the module names of users' own files."""
+"""Module name prefix of users' own files."""
 
 
 class Registry(Generic[T]):
-    """Names to members of one kind. `package` is scanned for modules, `group` for entry points, both when first asked.
+    """Members of one kind by name; scans modules of `package` and entry points of `group` at first use.
 
-    Raises :class:`BenchError` on a name that is taken, :class:`UnknownNameError` on one that is not registered.
+    Raise :class:`BenchError` on a name conflict, :class:`UnknownNameError` on an unregistered name.
     """
 
     def __init__(self, kind: str, package: str | None, group: str) -> None:
         self.kind = kind
         self.broken: dict[str, str] = {}
-        """Plug-ins that failed to import: where they come from, and their error in one line."""
+        """Origin to one-line error of the plug-ins that failed to import."""
         self._package, self._group = package, group
         self._members: dict[str, T] = {}
         self._scanned = False
 
     def register(self, name: str, member: T) -> T:
-        """Add `member` under `name`; the same member may be registered again, another under its name may not."""
+        """Add `member` under `name`; repeating a registration is allowed."""
         taken = self._members.get(name)
         if taken is not None and _origin(taken) != _origin(member):
             raise BenchError(
@@ -51,7 +49,7 @@ class Registry(Generic[T]):
         return member
 
     def get(self, name: str) -> T:
-        """Return the member called `name`. A path that ends in .py is imported, and the one name it adds returned."""
+        """Return the member called `name`; import a path that ends in .py and return its only member."""
         if name.endswith(".py"):
             return self._from_file(Path(name))
         self._scan()
@@ -138,7 +136,7 @@ A = TypeVar("A", bound=type[Attack])
 
 
 def register_method(name: str) -> Callable[[M], M]:
-    """Return the class decorator that registers a method under `name` and gives the class that name."""
+    """Return the class decorator that registers a method under `name` and sets the class's name."""
 
     def add(cls: M) -> M:
         cls.name = name
@@ -149,7 +147,7 @@ def register_method(name: str) -> Callable[[M], M]:
 
 
 def register_attack(name: str) -> Callable[[A], A]:
-    """Return the class decorator that registers an attack under `name` and gives the class that name."""
+    """Return the class decorator that registers an attack under `name` and sets the class's name."""
 
     def add(cls: A) -> A:
         cls.name = name
@@ -160,6 +158,6 @@ def register_attack(name: str) -> Callable[[A], A]:
 
 
 def plugin_file(member: type) -> str:
-    """Return the name of the file, without its folder, of a user's own class; empty for others."""
+    """Return the file name of a user's own class, empty for others."""
     module = member.__module__
     return f"{module.removeprefix(PLUGIN)}.py" if module.startswith(PLUGIN) else ""

@@ -1,4 +1,4 @@
-"""A released student as an attacker meets it: no more of it can be touched than the declared access allows."""
+"""A released student, restricted to an attacker's declared access."""
 
 from __future__ import annotations
 
@@ -14,44 +14,41 @@ _LEVEL = {Access.LABELS: 0, Access.CONFIDENCES: 1, Access.WEIGHTS: 2, Access.GEN
 
 
 class Target:
-    """The student of `released` behind `access`; images are float in [0, 1] or uint8, (n, channels, height, width).
+    """The student of `released` behind `access`; images (n, channels, height, width) are float in [0, 1] or uint8.
 
-    Labels need any access, confidences that or more, ``model`` the weights. `queries` counts the images that were
-    asked about; steps with the weights at hand are counted by the attack itself, through :meth:`count`.
-
-    Asking for more than the access allows is a bug of the attack and raises :class:`BenchError`.
+    Labels need any access, confidences that or more, ``model`` the weights; more raises :class:`BenchError`. `queries`
+    counts images; an attack on the weights counts its own steps by :meth:`count`.
     """
 
     def __init__(self, released: Released, facts: Facts, access: Access, device: torch.device | str = "cpu") -> None:
-        """Wrap `released`, whose student was trained on data of `facts`."""
         self.facts, self.access, self.device = facts, access, torch.device(device)
         self.queries = 0
         self._released = released
-        # Attacks differentiate with respect to images: gradients of weights would be computed for nothing.
+        # Attacks differentiate with respect to images, not weights.
         self._student = released.student.to(self.device).eval().requires_grad_(False)
 
     @property
     def classes(self) -> int:
-        """Return the number of classes."""
+        """The number of classes."""
         return self.facts.classes
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the images' shape (channels, height, width)."""
+        """The image shape (channels, height, width)."""
         return self.facts.shape
 
     def count(self, images: int) -> None:
-        """Say that `images` more images went through the student."""
+        """Add `images` to the count of queries."""
         self.queries += images
 
     @torch.no_grad()
     def labels(self, images: Tensor) -> Tensor:
-        """Return the class (n,) that the student gives to each image, int64 on the CPU."""
+        """Return the predicted classes (n,), int64 on the CPU."""
         return self._ask(images).argmax(1)
 
     @torch.no_grad()
     def confidences(self, images: Tensor, rounding: float = 0.0) -> Tensor:
-        """Return the confidences (n, classes), float32 on the CPU, rounded to multiples of `rounding` (0: as they are).
+        """Return the confidences (n, classes), float32 on the CPU, rounded to multiples of `rounding` (0: unrounded).
 
         Rounding is the countermeasure of Fredrikson et al. 2015, section 5.
         """
@@ -61,13 +58,13 @@ class Target:
 
     @property
     def model(self) -> nn.Module:
-        """Return the student itself, in evaluation mode, on the device; it takes float images in [0, 1]."""
+        """The student in evaluation mode, on the device, for float images in [0, 1]."""
         self._need(Access.WEIGHTS, "weights")
         return self._student
 
     @property
     def synthetic(self) -> tuple[Tensor, Tensor | None] | None:
-        """Return the released images, float in [0, 1], and their labels; None where none were released."""
+        """The released images, float in [0, 1], and their labels; None without released images."""
         if self.access not in (Access.SYNTHETIC, Access.GENERATOR):
             raise BenchError(f"an attack with access to {self.access} cannot read released images.")
         images = self._released.extras.get("synthetic_images")

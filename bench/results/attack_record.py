@@ -1,10 +1,9 @@
-"""Records of attacks and audits: each speaks of one student, by its record's key, and lies beside that record.
+"""Records of attacks (scores of one student and its controls) and audits (counts behind a lower bound on epsilon).
 
-An attack's record holds numbers for the student and for its controls; an audit's the counts from which its bound
-follows, so that a reader of several can correct for their number.
+An audit stores counts, so that a reader can correct for several audits.
 """
 
-# Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.
+# Pydantic copies mutable defaults; ruff does not recognise Row as a pydantic model.
 # ruff: noqa: RUF012
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from bench.results.record import Failure, Provenance, Status
 
 
 class Scores(Row):
-    """What an attack reached on one target."""
+    """Scores of an attack on one target."""
 
     metrics: dict[str, Estimated]
     accuracy: float | None = None
-    """Of the target on the test records."""
+    """On the test records."""
     queries: int | None = None
-    """Images that went through the target."""
+    """Images evaluated by the target."""
 
 
 class AttackRecord(Row):
@@ -34,7 +33,7 @@ class AttackRecord(Row):
     schema_version: Literal[1] = 1
     key: str
     student: str
-    """The key of the student's record."""
+    """Key of the student's record."""
     status: Status
     attack: str
     attack_version: int
@@ -48,14 +47,14 @@ class AttackRecord(Row):
     config: dict[str, Any]
     seed: int
     auxiliary: str = ""
-    """What the attacker knew, in words."""
+    """The attacker's knowledge, in words."""
     targets: dict[str, Scores] = {}
     no_power: str = ""
-    """Why the numbers say nothing of the student: the attack does not break the non-private one. Else empty."""
+    """Reason why the attack is inconclusive: it fails on the non-private control. Else empty."""
     evaluators: dict[str, float] = {}
-    """Name to accuracy on records that it was not trained on."""
+    """Name to accuracy on held-out records."""
     pictures: list[str] = []
-    """Files below the run directory."""
+    """Paths below the run directory."""
     details: dict[str, Any] = {}
     notes: list[str] = []
     failure: Failure | None = None
@@ -63,10 +62,10 @@ class AttackRecord(Row):
 
 
 class Channel(Row):
-    """What one part of the releases reveals of the coins of one family of canaries, summed over the runs.
+    """Guesses on the coins of one canary family from one part of the releases, summed over the runs.
 
-    `epsilon` is the bound and `cap` the largest bound that many guesses can give, both for one record and at the
-    audit's confidence, corrected for the number of its channels.
+    `epsilon` (the bound) and `cap` (its maximum for this number of guesses) are for one record, at the audit's
+    confidence corrected for the number of channels.
     """
 
     name: str
@@ -87,12 +86,12 @@ class MechanismVerdict(StrEnum):
     VIOLATED = "violated"
     HOLDS = "no violation found"
     NO_POWER = "no power"
-    """Nothing was found, nor is anything found with half the noise: the audit is inconclusive."""
+    """Inconclusive: even half the noise shows no violation."""
     NOT_AUDITED = "not audited here"
 
 
 class MechanismAudited(Row):
-    """One mechanism of the ledger, drawn from on adjacent inputs: `epsilon` is seen, `exact` is what one draw costs."""
+    """One ledger mechanism, sampled on adjacent inputs: the observed `epsilon` and the `exact` cost of one draw."""
 
     kind: str
     parameters: dict[str, Any]
@@ -100,7 +99,7 @@ class MechanismAudited(Row):
     epsilon: float
     exact: float
     half_noise: float | None = None
-    """What the same draws would have shown with half of the noise: the power of the audit."""
+    """Epsilon observed with half the noise: the power of the audit."""
     verdict: MechanismVerdict
     reason: str = ""
     """Why it was not audited."""
@@ -117,7 +116,7 @@ class AuditRecord(Row):
     dataset: str
     kind: AuditKind = AuditKind.ONE_RUN
     unit: PrivacyUnit
-    """What the canaries are: one record, or one label."""
+    """The canary: one record or one label."""
     adjacency: Adjacency
     delta: float
     confidence: float
@@ -125,32 +124,31 @@ class AuditRecord(Row):
     runs: int
     channels: list[Channel] = []
     epsilon: float | None = None
-    """The largest bound over the channels."""
+    """Maximum over the channels."""
     claimed: float | None = None
-    """What the student's record says is claimed."""
+    """From the student's record."""
     allowed: float | None = None
-    """What the ledger proves of the runs that were audited, for the same unit."""
+    """Proven by the ledger of the audited runs, for the same unit."""
     power: list[Channel] = []
-    """The same guesses on the pipeline without noise; empty where that was not run."""
+    """The same guesses on the pipeline without noise, if it was run."""
     mechanisms: list[MechanismAudited] = []
     accuracy: float | None = None
-    """Mean test accuracy of the audited students: what the canaries cost."""
+    """Mean test accuracy of the audited students."""
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
 
     @property
     def violated(self) -> bool:
-        """Whether the audit refutes what is proven, or a mechanism its own epsilon."""
+        """Whether the audit refutes the proven epsilon or a mechanism's own."""
         refuted = self.epsilon is not None and self.allowed is not None and self.epsilon > self.allowed
         return refuted or any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
 
     @property
     def powerless(self) -> bool:
-        """Whether the audit could not have refuted what is claimed or proven.
+        """Whether the audit could not have refuted the claimed or proven epsilon, so that its bound is inconclusive.
 
-        That is so where even all guesses right cannot, or where the guesses on the pipeline without noise do not.
-        Then the bound says nothing in favour of the pipeline.
+        Either all guesses right would not refute it, or the guesses on the pipeline without noise do not.
         """
         limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
         if math.isinf(limit):
@@ -181,9 +179,9 @@ R = TypeVar("R", AttackRecord, AuditRecord)
 
 
 def parse_row(text: str, kind: type[R]) -> R:
-    """Return the record of this `kind` that `text` holds.
+    """Return the record of this `kind` in `text`.
 
-    Raises ValueError, in one line, where `text` is none; :class:`SchemaError` where it is of a newer schema.
+    Raise ValueError (one line) on invalid text, :class:`SchemaError` on another schema version.
     """
     data = json_object(text)
     if data.get("schema_version") != 1:
@@ -194,7 +192,7 @@ def parse_row(text: str, kind: type[R]) -> R:
 
 
 class Role(StrEnum):
-    """The student and its controls; see the module."""
+    """The student and its controls."""
 
     STUDENT = "student"
     NON_PRIVATE = "non-private"

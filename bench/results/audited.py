@@ -1,4 +1,4 @@
-"""The audited column: one number from the audits of a row, corrected for how many there are. Reads records only."""
+"""The audited column: one corrected lower bound from the audits of a row. Reads records only."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bench.results.attack_record import AuditRecord, Channel
 from bench.results.record import Audited, Record, Status
 
 CHANNELS = 2
-"""An audit looks at the student and at released images, and pays for both before it is known whether there are any."""
+"""Channels per audit: the student and released images, both counted before it is known whether images exist."""
 
 
 def corrected(confidence: float, tests: int) -> float:
-    """Return the confidence of each of `tests` bounds with which all hold together (Bonferroni)."""
+    """Return the confidence of each of `tests` bounds so that all hold jointly (Bonferroni)."""
     return 1 - (1 - confidence) / max(tests, 1)
 
 
 def bounded(
     name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float
 ) -> Channel:
-    """Return the channel with its bound for one record at this confidence."""
+    """Return the channel with its one-run bound for one record."""
     from bench.privacy.one_run import one_run_cap, one_run_epsilon
 
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
@@ -32,13 +32,13 @@ def bounded(
 
 
 def no_power(audits: Iterable[AuditRecord]) -> bool:
-    """Return whether none of the audits could have refuted what is claimed or proven, as far as that is known."""
+    """Return whether every audit is inconclusive, as far as known."""
     audits = list(audits)
     return any(a.powerless for a in audits) and all(a.powerless or not a.power for a in audits)
 
 
 def many_bounded(name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float) -> Channel:
-    """Return the channel of one canary over many runs, with its Clopper-Pearson bound at this confidence."""
+    """Return the channel of one canary over many runs, with its Clopper-Pearson bound."""
     from bench.privacy.bounds import many_run_epsilon
 
     found = many_run_epsilon(*errors, delta, confidence)
@@ -50,14 +50,11 @@ def many_bounded(name: str, family: str, errors: tuple[int, int, int, int], delt
 
 
 def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
-    """Return the audited epsilon of one student, or of several that differ in their seeds alone; None without an audit.
+    """Return the audited epsilon of students that differ in their seeds alone, None without an audit.
 
-    Audits of several seeds that made the same guesses are one audit of all their runs, whose coins are independent:
-    their counts add up. An audit of many runs stands apart: each chose a threshold of its own.
-
-    What is left is corrected for its number (Bonferroni): :data:`CHANNELS` tests for each pool of audits with the same
-    options, and as many for each audit that stands apart, as its own record counts them. A channel that turned out to
-    be empty counts as well: adding audits corrects for every test that they could have made.
+    One-run audits with the same options have independent coins, so their counts are pooled. Many-run audits stay
+    separate: each chose its own threshold. The Bonferroni correction counts :data:`CHANNELS` tests for each pool and
+    each separate audit, empty channels included, because it must cover every possible test.
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
     apart: list[tuple[Channel, tuple[int, int, int, int]]] = []
@@ -91,7 +88,7 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
 
 
 def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:
-    """Return `records` with the audited column filled from the audits that speak of them."""
+    """Return `records` with the audited column filled from their audits."""
     by_student: dict[str, list[AuditRecord]] = {}
     for audit in audits:
         by_student.setdefault(audit.student, []).append(audit)

@@ -1,4 +1,4 @@
-"""The specification of a cell. Its settings, its key and its command follow from it."""
+"""The specification of a cell, which determines its settings, key and command."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from bench.core.types import Basis
 
 
 class CellSpec(Row):
-    """One method on one data set at one target epsilon with one seed. Holds no path of a machine."""
+    """One method, data set, target epsilon and seed. Contains no machine path."""
 
     method: str
     method_version: int
     method_file: str = ""
-    """File name of a user's own method, without its folder."""
+    """File name of a user's own method."""
     dataset: str
     dataset_revision: str
     image_shape: str = ""
-    """Channels x height x width, where it was stated with a folder of images."""
+    """Channels x height x width, if given with an image folder."""
     preset: Preset
     overrides: dict[str, str] | None = Field(default_factory=dict)
-    """The ``--set`` values by field without which the settings would be others; in no key. None in records of schema 1
-    that lack them."""
+    """Minimal ``--set`` values by field; in no key. None in records of schema 1 without them."""
     epsilon: float | None
     """None for a method without privacy."""
     delta: float
@@ -31,18 +30,14 @@ class CellSpec(Row):
     seed: int
     noise: NoiseKind
     precision: PrecisionKind = PrecisionKind.FLOAT32
-    """Of the arithmetic of teacher ensembles; see :mod:`bench.training.precision`."""
 
     @property
     def own_folder(self) -> bool:
-        """Whether the data is a folder of images of the user's own."""
+        """Whether the data is a user's image folder."""
         return self.dataset.startswith("folder:")
 
     def grid(self) -> Grid:
-        """Return the grid that has this cell alone.
-
-        Raises :class:`bench.core.errors.BenchError` where an epsilon, a delta or a seed makes no sense.
-        """
+        """Return the grid of this cell alone; raise :class:`bench.core.errors.BenchError` on an invalid value."""
         return Grid(
             (self.method,), (self.dataset,), (1.0 if self.epsilon is None else self.epsilon,), (self.seed,),
             self.preset, self.basis, self.delta, self.noise, self.precision,
@@ -51,7 +46,7 @@ class CellSpec(Row):
 
 
 class Specified:
-    """What holds a :class:`CellSpec`, and is read as if it were one."""
+    """Read access to the fields of a :class:`CellSpec`."""
 
     __slots__ = ()
 
@@ -67,7 +62,7 @@ class Specified:
 
     @property
     def preset(self) -> Preset:
-        """How much of the paper's setting is run."""
+        """The preset."""
         return self.asked.preset
 
     @property
@@ -82,20 +77,20 @@ class Specified:
 
     @property
     def basis(self) -> Basis:
-        """Which epsilon the target bounds."""
+        """The epsilon that the target bounds."""
         return self.asked.basis
 
     @property
     def seed(self) -> int:
-        """The seed of everything random but secure noise."""
+        """The seed of all randomness except secure noise."""
         return self.asked.seed
 
     @property
     def noise(self) -> NoiseKind:
-        """Where the noise of mechanisms comes from."""
+        """The source of mechanism noise."""
         return self.asked.noise
 
     @property
     def precision(self) -> PrecisionKind:
-        """Of the arithmetic of teacher ensembles."""
+        """The arithmetic of teacher ensembles."""
         return self.asked.precision

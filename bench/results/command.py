@@ -1,7 +1,4 @@
-"""The one command that makes a cell again, as text.
-
-A command holds no path of the machine that it was written on: where one was given, ``PATH`` stands in its place.
-"""
+"""The command that reproduces a cell, with ``PATH`` in place of machine paths."""
 
 from __future__ import annotations
 
@@ -18,18 +15,17 @@ if TYPE_CHECKING:
 
 START = "python -m bench run"
 PATH = "PATH"
-"""What stands for a path that only the machine of the run has."""
 _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student"}
-"""Fields with an option of their own; a frozen backbone is given as the teacher."""
+"""Fields with an option of their own; ``--teacher`` also gives a frozen backbone."""
 
 
 def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str]:
-    """Return `overrides` with every path of this machine replaced; `config` is what became of them."""
+    """Return `overrides` without machine paths; `config` is the resulting config."""
     shown: dict[str, str] = {}
     for name, value in overrides.items():
         kept, digest = str(getattr(config, "weights", "")), getattr(config, "weights_sha256", "")
         if name == "weights" and value.startswith("file:") and digest and kept.startswith("file:"):
-            # A plan names such a file by its digest, which finds it wherever it lies.
+            # The digest identifies the file wherever it is stored.
             shown |= {"weights": kept, "weights_sha256": digest}
         elif name == "weights_sha256" and name in shown:
             continue
@@ -42,9 +38,9 @@ def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str
 
 
 def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
-    """Return the shortest command that plans the cell `spec` alone, and what has to be put in for it, if anything.
+    """Return the shortest command for the cell `spec` alone, and a note on the placeholders in it, if any.
 
-    ``--delta`` is left out where it follows from the number of `private_records`.
+    ``--delta`` is omitted if it is the default for `private_records`.
     """
     missing: list[str] = []
     method, dataset = spec.method, spec.dataset
@@ -76,6 +72,6 @@ def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
 
 
 def number_word(value: float) -> str:
-    """Return the shortest text that reads as `value`."""
+    """Return the shortest text that parses to `value`."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)

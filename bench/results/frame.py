@@ -1,4 +1,4 @@
-"""Records as a data frame: one typed row per record, from which tables over many records are grouped."""
+"""Records as a data frame with one typed row per record."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
 
 
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
-    """Return one row for each record with an accuracy and an epsilon, in order of seed and key.
+    """Return one row per record with an accuracy and an epsilon, ordered by seed and key.
 
-    Columns: `key`, `row` (what the seeds of one row of the board share, see :func:`row_key`), the fields of the cell
-    (`dataset`, `method`, `target` epsilon, NaN without privacy, `basis`, `delta`, `preset`, `noise`, `precision`,
-    `seed`), `backbone` and `subset` (records of the private split that were used, "" for all), `config` (its digest),
-    `unit`, `adjacency`, `claimed`, `proven`, `proven_by`, `record_level` and `impossible` (a bound on the probability
-    of the accuracy under the claim), NaN where there is none, `bypasses`, `accuracy` in %, `cost` in seconds,
-    `public_data`, `public_kinds`, `reduced` (settings that differ from the paper's, as text) and `audits`, the audit
-    records of this student.
+    Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
+    `subset` (private records used, "" for all), `config` (digest), `impossible` (bound on the probability of the
+    accuracy under the claim, else NaN), `accuracy` in %, `cost` (running time in seconds), `reduced` (changes from the
+    paper's setting, as text) and `audits` (the student's audit records).
     """
     import pandas
 
@@ -74,7 +71,7 @@ def _values(record: Record) -> Mapping[str, Any]:
 
 
 def row_key(record: Record) -> str:
-    """Return what the records of one row of the board have in common: the whole target but the seed."""
+    """Return the common key of the records in one board row: the target without the seed."""
     return digest_of(
         [
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,

@@ -1,4 +1,4 @@
-"""Where and when a cell ran. What cannot be read is None, with the reason; nothing here fails a run."""
+"""Provenance of a cell; an unreadable value is None with a reason and never fails a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("private-student-bench", "torch", "torchvision", "timm", "opacus", "
 
 @dataclass(slots=True)
 class Clock:
-    """Started when a cell starts; :meth:`stop` makes the cell's provenance."""
+    """Measures a cell from its start; :meth:`stop` returns the provenance."""
 
     device: str = "cpu"
     threads: int | None = None
@@ -37,9 +37,9 @@ class Clock:
         waited: float = 0.0,
         private: bool = False,
     ) -> Provenance:
-        """Return the provenance of what ran since this clock was made, less the seconds `waited` for other processes.
+        """Return the provenance since the start, less the seconds `waited` for other processes.
 
-        For `private` data the time is given in minutes: how long a training takes may depend on its records.
+        For `private` data the running time is in minutes, because it may depend on the records.
         """
         unread: dict[str, str] = {}
         seconds = time.perf_counter() - self._begin - waited
@@ -73,7 +73,7 @@ class Clock:
 
 def _peak_memory_mib() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # ru_maxrss counts kibibytes on Linux and bytes on macOS.
+    # Kibibytes on Linux, bytes on macOS.
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
@@ -85,7 +85,7 @@ def _git(unread: dict[str, str]) -> tuple[str | None, bool | None]:
         return done.stdout.strip()
 
     try:
-        # A package installed inside somebody's repository must not name that repository's commit.
+        # A package installed inside another repository must not state that repository's commit.
         ask("ls-files", "--error-unmatch", Path(__file__).name)
         return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain", "--untracked-files=no"))
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Records: one typed row per cell, attack or audit, as it is written, read and published.
+"""Typed records of cells, as written, read and published.
 
-A record's key is the hash of its cell's specification (see :func:`bench.experiments.plan.keyed`). Everything outside
-``provenance`` is a function of that key and the program: two runs of one cell differ there alone.
+A record's key is the hash of its cell's specification (:func:`bench.experiments.plan.keyed`). Two runs of one cell
+differ in ``provenance`` alone.
 """
 
-# Pydantic copies mutable defaults; the linter does not see that Row is a pydantic model.
+# Pydantic copies mutable defaults; ruff does not recognise Row as a pydantic model.
 # ruff: noqa: RUF012
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
 SCHEMA_VERSION = 2
-"""Raised when a field changes its meaning or goes; older records are turned into this one."""
+"""Incremented when a field changes its meaning or is removed; older records are upgraded."""
 
 
 SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-"""What a key may be made of: it names files."""
+"""Keys name files."""
 
 
 class Status(StrEnum):
-    """How a cell ended."""
+    """Outcome of a cell."""
 
     DONE = "done"
     FAILED = "failed"
 
 
 class Accountant(Row):
-    """What one accountant says the mechanisms cost."""
+    """The cost of the mechanisms by one accountant."""
 
     name: str
     epsilon: float
@@ -50,7 +50,7 @@ class Accountant(Row):
 
 
 class Claimed(Row):
-    """What the method's paper says this setting costs."""
+    """The cost by the method's paper."""
 
     epsilon: float
     source: str
@@ -58,7 +58,7 @@ class Claimed(Row):
 
 
 class Audited(Row):
-    """A lower bound on epsilon that an experiment saw, at `confidence`."""
+    """A lower bound on epsilon from an audit, at `confidence`."""
 
     epsilon: float
     confidence: float
@@ -66,9 +66,9 @@ class Audited(Row):
 
 
 class Plausibility(Row):
-    """What the claimed epsilon says of the measured accuracy, where the claim holds between any two teachers.
+    """A bound on accuracy from the claimed epsilon, for claims that hold between any two teachers.
 
-    Above `threshold`, a share of the test records, the accuracy is with at most this `probability`; see
+    The accuracy exceeds `threshold` (share of the test records) with at most this `probability`; see
     :mod:`bench.privacy.utility_bound`.
     """
 
@@ -78,7 +78,7 @@ class Plausibility(Row):
 
 
 class Privacy(Row):
-    """The three epsilons of a row, and what they speak of."""
+    """The three epsilons of a row with their unit and adjacency."""
 
     unit: PrivacyUnit
     adjacency: Adjacency
@@ -87,19 +87,19 @@ class Privacy(Row):
     proven: Accountant
     audited: Audited | None = None
     plausibility: Plausibility | None = None
-    """None where the claim speaks of data sets that differ in one unit, which no accuracy contradicts."""
+    """None if the claim is about data sets that differ in one unit, which no accuracy contradicts."""
     bypasses: list[str] = []
     accountants: list[Accountant] = []
     withheld: str = ""
-    """Why data-dependent figures are not listed, where they are not."""
+    """Why data-dependent figures are omitted, if they are."""
     events: list[dict[str, Any]] = []
-    """What the ledger saw, in order: mechanism and parameters, no data."""
+    """Ledger events in order: mechanism and parameters, no data."""
     record_level: Accountant | None = None
-    """What follows for one training record, where the unit is the label of a query."""
+    """The guarantee for one training record, if the unit is a query's label."""
 
 
 class Queries(Row):
-    """The teacher's answers that were released: how many were asked and given, and how many are right."""
+    """Released teacher answers: numbers asked, given and correct."""
 
     asked: int
     answered: int
@@ -107,14 +107,14 @@ class Queries(Row):
 
 
 class Utility(Row):
-    """How good the released student is on the test split."""
+    """Utility of the released student on the test split."""
 
     accuracy: float
     test_records: int
 
 
 class Student(Row):
-    """The released student: rebuilt by timm from `name` and `options`, weights in `file` below the run directory."""
+    """The released student: timm rebuilds it from `name` and `options`; weights in `file` below the run directory."""
 
     name: str
     options: dict[str, Any]
@@ -124,24 +124,24 @@ class Student(Row):
 
 
 class ImageGrid(Row):
-    """A picture of the first released images: a PNG, `file` below the run directory."""
+    """PNG of the first released images, `file` below the run directory."""
 
     file: str
     sha256: str
 
 
 class Failure(Row):
-    """Why a cell failed. `log` is a path below the run directory."""
+    """Why a cell failed; `log` is a path below the run directory."""
 
     kind: str
     reason: str
     log: str | None = None
     spent: list[dict[str, Any]] = []
-    """What the ledger had charged when the cell failed: noise drawn afresh would cost as much again."""
+    """Ledger events before the failure; another run with fresh noise costs as much again."""
 
 
 class Provenance(Row):
-    """Where and when: the one part in which two runs of the same cell may differ. None comes with a reason."""
+    """Time and environment: the only part in which two runs of a cell may differ. None comes with a reason."""
 
     started: str
     wall_seconds: float
@@ -156,9 +156,9 @@ class Provenance(Row):
     artefacts_made: int = 0
     artefacts_found: int = 0
     artefacts: dict[str, tuple[int, int]] = {}
-    """Of each kind of artefact, how many were made and how many found: what this cell shared with others."""
+    """Cache misses and hits by kind of artefact."""
     unread: dict[str, str] = {}
-    """Field to reason, for what could not be read."""
+    """Unreadable field to reason."""
 
 
 class Record(Row, Specified):
@@ -171,12 +171,12 @@ class Record(Row, Specified):
     citation: str = ""
     public_benchmark: bool = True
     reduced: list[Change] = []
-    """What differs from the paper's setting."""
+    """Differences from the paper's setting."""
     config: dict[str, Any]
-    """The settings, calibrated."""
+    """The calibrated settings."""
     public_data: str
     public_kinds: list[PublicKind]
-    """What the method declares of its public data: what the site filters by."""
+    """Declared by the method; the site's filter."""
     private_records: int
     public_records: int
     privacy: Privacy | None = None
@@ -184,7 +184,7 @@ class Record(Row, Specified):
     queries: Queries | None = None
     student: Student | None = None
     image_grid: ImageGrid | None = None
-    """None where no images were released that a picture can show."""
+    """None without released images of a displayable shape."""
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
@@ -196,12 +196,12 @@ class Record(Row, Specified):
 
     @property
     def method_version(self) -> int:
-        """The version of the method that made the record."""
+        """The method version of this record."""
         return self.cell.method_version
 
     @property
     def dataset(self) -> str:
-        """The data set's name; for a user's folder without its path."""
+        """The data set's name, without the path of a user's folder."""
         return self.cell.dataset
 
     @property
@@ -214,9 +214,9 @@ _CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')
 
 
 def parse_record(text: str) -> Record:
-    """Return the record that `text` holds, upgraded where an older program wrote it.
+    """Return the record in `text`, upgraded from an older schema if needed.
 
-    Raises ValueError, in one line, where `text` is no record; :class:`SchemaError` where it is of a newer schema.
+    Raise ValueError (one line) on invalid text, :class:`SchemaError` on a newer schema.
     """
     if _CURRENT.match(text):
         try:
@@ -235,7 +235,7 @@ def parse_record(text: str) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a plan has to know of a record; `file` is that of its student, None where it has none."""
+    """The fields of a record that planning needs; `file` is its student's, None without one."""
 
     key: str
     status: Status
@@ -243,10 +243,7 @@ class Glance:
 
 
 def glance(data: bytes) -> Glance | None:
-    """Return the key, the status and the student's file of the record in `data`; None where it is none or damaged.
-
-    Thousands are looked at whenever a grid is planned: nothing else of them is validated.
-    """
+    """Return the glance at the record in `data`, None if invalid; skips full validation, as plans read thousands."""
     try:
         values = json.loads(data)
         if values["schema_version"] not in (SCHEMA_VERSION, *UPGRADES):

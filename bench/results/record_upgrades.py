@@ -1,7 +1,6 @@
-"""Records of earlier schemas turned into those of the next, one function for each step.
+"""Upgrades of older records to the next schema, one function per step.
 
-They work on what JSON gives. What does not fit is left as it is: :func:`bench.results.record.parse_record` says what is
-wrong.
+They work on parsed JSON and leave invalid values to :func:`bench.results.record.parse_record`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ _ASKED = (
 ON_A_BACKBONE = frozenset(
     {"dp-linear", "dp-linear-gd", "nonprivate-transfer", "trpate", "trpate-confident", "trpate-gnmax"}
 )
-"""Methods that always learn on the features of a frozen backbone, whatever their words say of its weights."""
+"""Methods that always use a frozen backbone, whatever their public-data text states."""
 
 
 def from_1(old: Values) -> Values:
-    """Schema 2: the cell's specification is one part, with the ``--set`` values instead of the command.
+    """Upgrade to schema 2: one specification part with the ``--set`` values, typed changes and public-data kinds.
 
-    What differs from the paper is typed; it was the text ``field: paper's value -> this value``. So are the kinds of
-    public data, which only prose stated.
+    Schema 1 had the command, changes as ``field: paper's value -> this value``, and public data as prose.
     """
     cell = {name: old[name] for name in _ASKED if name in old}
     values = {name: value for name, value in old.items() if name not in _ASKED} | {"schema_version": 2}
@@ -53,9 +51,9 @@ def from_1(old: Values) -> Values:
 
 
 def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = False) -> list[str]:
-    """Return the kinds of public data that `words`, the ``public_data`` of an old record of `method`, speak of.
+    """Return the kinds (never empty) in `words`, the ``public_data`` of an old record of `method`.
 
-    Give `transferred` where the record's config names a backbone. Never empty.
+    Set `transferred` if the record's config names a backbone.
     """
     kinds = []
     lower = words.lower()
@@ -75,7 +73,7 @@ def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = F
 
 
 def _told(command: Any) -> Values:
-    """Return what a record's command states of its cell besides the record's own fields."""
+    """Return the cell's values that only the record's command states."""
     try:
         words = shlex.split(command) if isinstance(command, str) else []
     except ValueError:
@@ -105,7 +103,7 @@ def _change(line: Any) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """Return the number, truth value or None that prints as `text`, or the text itself."""
+    """Return the number, bool or None that prints as `text`, else `text`."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -114,4 +112,4 @@ def _scalar(text: str) -> Any:
 
 
 UPGRADES: dict[int, Callable[[Values], Values]] = {1: from_1}
-"""Schema version to the function that turns a record of that version into one of the next."""
+"""Schema version to its upgrade to the next version."""

@@ -1,18 +1,16 @@
-"""The run directory: atomic files, its lock, its records. The only module that knows where things lie.
+"""The run directory: layout, lock and records.
 
-    RUN_DIR/run.json                 schema of the directory
-    RUN_DIR/records/KEY.json         one record per cell
-    RUN_DIR/records/damaged/         records that could not be read, set aside
-    RUN_DIR/released/KEY.safetensors what a method released
-    RUN_DIR/released/KEY.png         an image grid of its synthetic images, where it released some
+    RUN_DIR/run.json                 layout version
+    RUN_DIR/records/KEY.json         one record per cell; unreadable ones move to records/damaged/
+    RUN_DIR/released/KEY.safetensors released student, with KEY.png, an image grid of synthetic images
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
     RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.storage.locks
-    RUN_DIR/launches/ID/             what one `bench run` set out to do, for its workers and for `bench status`
+    RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
 
-Every file is written aside, synced and renamed, so that a reader sees the old one or the new one and nothing between.
+All writes are atomic: aside, sync, rename.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ from bench.storage.files import explain_os_error, write_atomic, writing
 from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 
 LAYOUT_VERSION = 1
-"""Version of the directory's layout, in run.json."""
 
 
 def _lock(descriptor: int, kind: int) -> None:
-    """Take the lock or raise OSError; tries for half a second, as a look from another terminal holds it briefly."""
+    """Take the lock or raise OSError; retries for half a second, as readers hold it briefly."""
     for last in (*[False] * 9, True):
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -48,7 +45,7 @@ def _lock(descriptor: int, kind: int) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the names in `folder`; none where it is not there."""
+    """Return the names in `folder`, empty if it is missing."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
@@ -57,14 +54,14 @@ def _names(folder: Path) -> set[str]:
 
 @dataclass(slots=True)
 class Records:
-    """The records of a directory: those that could be read, and a line for each that was damaged and set aside."""
+    """The readable records of a directory, and a line for each damaged one."""
 
     found: list[Record] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
 
 class RunDir:
-    """A run directory. Opening it creates nothing; :meth:`create` does."""
+    """A run directory. Opening it creates no file; :meth:`create` does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,7 +75,7 @@ class RunDir:
         self.cache_path = path / "cache"
 
     def check_writable(self) -> None:
-        """Raise :class:`BenchError` where the directory could not be made; nothing is left behind."""
+        """Raise :class:`BenchError` if the directory cannot be created; leaves no trace."""
         if self.path.is_dir():
             return
         made: list[Path] = []
@@ -93,9 +90,9 @@ class RunDir:
                 folder.rmdir()
 
     def create(self) -> RunDir:
-        """Make the directory where it is absent and check the version of its layout.
+        """Create the directory if needed and check its layout version.
 
-        Raises :class:`BenchError` where it cannot be written, is no directory, or has another layout version.
+        Raise :class:`BenchError` if it is unwritable, no directory, or of another layout version.
         """
         try:
             folders = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
@@ -115,7 +112,7 @@ class RunDir:
         return self
 
     def check_layout(self) -> None:
-        """Raise :class:`BenchError` where the directory's layout is of another version than this program's."""
+        """Raise :class:`BenchError` on another layout version."""
         marker = self.path / "run.json"
         try:
             layout = json.loads(marker.read_text()).get("layout")
@@ -133,9 +130,9 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory alone, for attacks and audits; the system drops the lock when its owner dies.
+        """Hold the directory exclusively, for attacks and audits; the system frees the lock of a dead owner.
 
-        Raises :class:`BenchError` while another process holds it or cells run in it.
+        Raise :class:`BenchError` while another process uses the directory.
         """
         with self._opened_lock() as descriptor:
             try:
@@ -150,9 +147,9 @@ class RunDir:
 
     @contextmanager
     def joined(self, patience: float = 0.0) -> Iterator[None]:
-        """Hold the directory together with others that run cells in it; each cell has a lock of its own.
+        """Share the directory with other runs of cells.
 
-        Raises :class:`BenchError` while an attack or audit holds it alone and `patience` seconds have passed.
+        Raise :class:`BenchError` if an attack or audit still holds it exclusively after `patience` seconds.
         """
         with self._opened_lock() as descriptor:
             with suppress(OSError):
@@ -165,7 +162,7 @@ class RunDir:
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     break
                 except OSError as error:
-                    # Without a name it is another run that cleans up, in a moment or, on a slow disk, in many.
+                    # An empty lock file: another run is cleaning up, briefly or, on a slow disk, for seconds.
                     wait = patience if os.pread(descriptor, 32, 0).strip() else max(patience, 60.0)
                     if error.errno in NO_LOCKS or time.monotonic() - begin >= wait:
                         raise self._in_use(descriptor, error) from error
@@ -197,18 +194,18 @@ class RunDir:
         )
 
     def _clean(self) -> None:
-        """Remove what killed processes were writing, and locks of artefacts: nobody else holds the directory."""
+        """Remove partial writes of killed processes and artefact locks; requires the exclusive lock."""
         places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "launches/*")
         for pattern in (*(f"{place}/.*.tmp" for place in places), "cache/locks/*"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 
     def claim(self, key: str, **about: object) -> Held | None:
-        """Return the claim on the cell `key`, None while another process has it; `about` describes the work."""
+        """Return the claim on the cell `key`, described by `about`, or None while another process holds it."""
         return take(self.claims_path / key, **about)
 
     def claims(self) -> dict[str, Owner]:
-        """Return who runs each cell now, by key; those that died with a cell are there too, not `held`."""
+        """Return the owner of each claimed cell by key, dead owners included (not `held`)."""
         found = {}
         with suppress(FileNotFoundError):
             for entry in os.scandir(self.claims_path):
@@ -218,18 +215,18 @@ class RunDir:
         return found
 
     def running(self) -> set[str]:
-        """Return the keys of the cells that run now."""
+        """Return the keys of the running cells."""
         return {key for key, owner in self.claims().items() if owner.held}
 
     def recorded(self) -> set[str]:
-        """Return the keys of all records, by one look at their folder."""
+        """Return the keys of all records, from one directory listing."""
         try:
             return {name[:-5] for name in os.listdir(self.records_path) if name.endswith(".json")}
         except FileNotFoundError:
             return set()
 
     def signature(self, key: str) -> tuple[int, int] | None:
-        """Return what differs between the record of the cell `key` and one written later; None where there is none."""
+        """Return an identifier that changes when the cell's record is rewritten, None without a record."""
         try:
             found = os.stat(self.record_path(key))
         except OSError:
@@ -237,35 +234,32 @@ class RunDir:
         return found.st_ino, found.st_mtime_ns
 
     def record_path(self, key: str) -> Path:
-        """Return where the record of the cell `key` lies."""
+        """Return the path of the cell's record."""
         return self.records_path / f"{key}.json"
 
     def write_record(self, record: Record) -> Path:
-        """Write `record` under its key and return its path."""
+        """Write `record` and return its path."""
         path = self.record_path(record.key)
         write_atomic(path, record.to_json().encode())
         return path
 
     def read_record(self, key: str) -> Record | None:
-        """Return the record of the cell `key`; None where there is none or it is damaged (then set aside)."""
+        """Return the cell's record, None if it is missing or damaged (then set aside)."""
         records = Records()
         self._read_into(records, self.record_path(key))
         return records.found[0] if records.found else None
 
     def read_records_of(self, keys: Iterable[str], *, set_aside: bool = True) -> tuple[list[Record], list[str]]:
-        """Return the records of the cells `keys` that there are, in their order, and a line for each damaged one.
-
-        A damaged one is moved to records/damaged (if `set_aside`): its cell is to do again.
-        """
+        """Return the existing records of `keys`, in their order, and a line for each damaged one (see read_records)."""
         records = Records()
         for key in keys:
             self._read_into(records, self.record_path(key), set_aside=set_aside)
         return records.found, records.damaged
 
     def read_records(self, *, set_aside: bool = True) -> Records:
-        """Read all records; a damaged one is named, moved to records/damaged (if `set_aside`), and the rest read.
+        """Return all records; damaged ones move to records/damaged if `set_aside`, and their cells run again.
 
-        Raises :class:`BenchError` where the directory does not exist or has another layout version.
+        Raise :class:`BenchError` on a missing directory or another layout version.
         """
         if not self.path.is_dir():
             raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
@@ -276,13 +270,12 @@ class RunDir:
         return records
 
     def statuses(self, keys: Collection[str]) -> dict[str, Status]:
-        """Return the status of each cell of `keys` whose record is whole and whose student's file is there.
+        """Return the status of each cell in `keys` with a valid record and an existing student file.
 
-        Looks into the records of these cells only, and moves no damaged one. Raises :class:`BenchError` where the
-        directory has another layout version.
+        Reads only these records and moves none. Raise :class:`BenchError` on another layout version.
         """
         self.check_layout()
-        # One listing in place of a system call for each absent record.
+        # One listing saves a system call per missing record.
         there = _names(self.records_path)
         released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
         found: dict[str, Status] = {}
@@ -302,11 +295,11 @@ class RunDir:
         return found
 
     def write_attack(self, record: AttackRecord) -> Path:
-        """Write the record of an attack under its key and return its path."""
+        """Write the record of an attack and return its path."""
         return self._write_row(self.attacks_path, record)
 
     def write_audit(self, record: AuditRecord) -> Path:
-        """Write the record of an audit under its key and return its path."""
+        """Write the record of an audit and return its path."""
         return self._write_row(self.audits_path, record)
 
     def _write_row(self, folder: Path, record: AttackRecord | AuditRecord) -> Path:
@@ -315,11 +308,11 @@ class RunDir:
         return path
 
     def read_attacks(self) -> tuple[list[AttackRecord], list[str]]:
-        """Return the records of attacks, ordered by key, and a line for each that is damaged (it stays in place)."""
+        """Return the attack records by key, and a line for each damaged one (left in place)."""
         return self._read_rows(self.attacks_path, AttackRecord)
 
     def read_audits(self) -> tuple[list[AuditRecord], list[str]]:
-        """Return the records of audits, ordered by key, and a line for each that is damaged (it stays in place)."""
+        """Return the audit records by key, and a line for each damaged one (left in place)."""
         return self._read_rows(self.audits_path, AuditRecord)
 
     def _read_rows(self, folder: Path, kind: type[R]) -> tuple[list[R], list[str]]:

@@ -1,4 +1,4 @@
-"""Epsilons, table cells and records as pages and listings print them."""
+"""Text of epsilons, table cells and records for pages and listings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.results.record import Plausibility, Privacy, Provenance, Record
 
 
 def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
-    """Return an epsilon as the board prints it: an upper bound is rounded up, a lower one down."""
+    """Return an epsilon with two decimals, e.g. rounded `up` for an upper bound and `down` for a lower one."""
     if epsilon is None:
         return "–"
     if math.isinf(epsilon):
@@ -24,7 +24,7 @@ def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"]
         exact = round(epsilon / scale, 6)
         digits = math.ceil(exact) if toward == "up" else math.floor(exact) if toward == "down" else round(exact)
         return f"{digits * scale:.1e}".replace("e+0", "e").replace("e+", "e")
-    # Six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
+    # Round to six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
     hundredths = round(epsilon * 100, 6)
     if toward != "nearest":
         hundredths = math.ceil(hundredths) if toward == "up" else math.floor(hundredths)
@@ -32,7 +32,7 @@ def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"]
 
 
 def md(text: str) -> str:
-    """Return `text` so that it stays text in a Markdown table cell."""
+    """Return `text` escaped for a Markdown table cell."""
     flat = " ".join(text.split())
     for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
         flat = flat.replace(raw, safe)
@@ -40,14 +40,14 @@ def md(text: str) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table; cells stay text, columns are taken as they are."""
+    """Return the lines of a Markdown table; escapes cells but not columns."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return lines + ["| " + " | ".join(map(md, row)) + " |" for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table about a record; the first cell of a row is its header, `note` stands over the table."""
+    """A table about a record; the first cell of a row is its header, `note` is above the table."""
 
     caption: str
     columns: tuple[str, ...]
@@ -56,10 +56,7 @@ class Table:
 
 
 def record_tables(record: Record) -> dict[str, list[Table]]:
-    """Return the tables of a record by the part of the page: the cell, its epsilons, ledger, settings and provenance.
-
-    ``bench show`` prints them and the record's page of the site shows them.
-    """
+    """Return the tables of a record by page section, for ``bench show`` and the site."""
     tables = {"Cell": [Table("Target and result", ("what", "value"), tuple(_about(record)))]}
     if record.privacy is not None:
         tables["Epsilons"] = _epsilon_tables(record.privacy)
@@ -111,7 +108,7 @@ def _plausibility(found: Plausibility) -> str:
 
 
 def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
-    """Return name, value and origin of the claimed, the proven and the audited epsilon, and of one record's."""
+    """Return (name, value, origin) of the claimed, proven, audited and record-level epsilons."""
     audited, level = privacy.audited, privacy.record_level
     rows = [
         ("claimed", epsilon_text(privacy.claimed.epsilon), _joined(privacy.claimed.source, privacy.claimed.note)),
@@ -153,7 +150,7 @@ def _epsilon_tables(privacy: Privacy) -> list[Table]:
 
 
 def ledger_table(privacy: Privacy) -> Table:
-    """Return the events of a ledger; equal events that follow each other are one row with their number."""
+    """Return the events of a ledger; consecutive equal events share one row with their count."""
     runs = [(event, len(list(same))) for event, same in groupby(privacy.events)]
     rows = tuple(
         (f"{count:,} ×", str(event.get("kind", "")), words({k: v for k, v in event.items() if k != "kind"}))

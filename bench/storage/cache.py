@@ -1,9 +1,7 @@
-"""Artefacts that several cells share: a chunk of teachers, its votes on a block of queries, a baseline classifier.
+"""The private cache of artefacts that cells share: teachers, votes on a block of queries, baseline classifiers.
 
-An artefact is a set of named arrays in one safetensors file, keyed by the hash of what it depends on. It is written
-aside and renamed, carries a digest of its content, and is verified when it is read: a damaged one is set aside and
-made anew. Nothing is ever unpickled. Artefacts are private: they stay in the run directory's ``cache`` folder, which
-only its owner may enter.
+An artefact is a set of named arrays in one safetensors file, keyed by the hash of its dependencies. Writes are atomic;
+reads verify a content digest, set damaged files aside and rebuild them. No pickle. The folder has mode 0700.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ Arrays = dict[str, "NDArray[Any]"]
 
 
 def canonical_json(value: Any) -> str:
-    """Return `value` as JSON with sorted keys and no spaces, the same for equal values on every machine."""
+    """Return `value` as JSON with sorted keys and no spaces, identical on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
 
 
@@ -40,31 +38,30 @@ def digest_of(value: Any) -> str:
 
 
 class Cache:
-    """Artefacts below `root`; with `root` None they live in memory, for tests and for checks.
+    """Artefacts below `root`, or in memory if `root` is None (tests, checks).
 
-    `base` goes into every key: the data set, its revision and its split, which no stage should have to repeat.
+    Every key includes `base`: the data set, its revision and its split.
     """
 
     def __init__(self, root: Path | None, base: Mapping[str, Any], say: Callable[[str], None] | None = None) -> None:
         self.root = root
         self.base = dict(base)
         self.made: list[str] = []
-        """Names of the artefacts that were made, not found, since this object exists."""
+        """Names of the cache misses."""
         self.found: list[str] = []
-        """Names of the artefacts that were found."""
+        """Names of the cache hits."""
         self.waited = 0.0
-        """Seconds that this process waited while others made artefacts."""
+        """Seconds spent waiting for other processes."""
         self.parent: Cache | None = None
-        """The cache of the data set that this one's is a variation of; see :meth:`child`."""
+        """The unvaried data set's cache; see :meth:`child`."""
         self._say = say
         self._memory: dict[str, Arrays] = {}
         self._said: set[str] = set()
 
     def get(self, kind: str, depends: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays of the artefact of this `kind` that `depends` names, making them where they are absent.
+        """Return the artefact of this `kind` for `depends`; call `make` on a cache miss.
 
-        `depends` must name everything that the arrays depend on besides the data set, as JSON values; nothing in it
-        may be computed from private records.
+        `depends` must hold all dependencies besides the data set as JSON values, none computed from private records.
         """
         found = self.find(kind, depends)
         if found is not None:
@@ -79,7 +76,7 @@ class Cache:
 
     @contextmanager
     def making(self, kind: str, depends: Mapping[str, Any]) -> Iterator[None]:
-        """Be the one process that makes an artefact; wait while another does, and look for it again then."""
+        """Lock an artefact, so that one process makes it; waiting processes must look it up again."""
         if self.root is None:
             yield
             return
@@ -93,13 +90,13 @@ class Cache:
             yield
 
     def put(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
-        """Store `arrays` under the name that :meth:`get` gives them, in place of what is there."""
+        """Store `arrays` as the artefact that :meth:`get` returns, replacing any earlier one."""
         name = self._name(kind, depends)
         self.made.append(name)
         self._write(name, arrays)
 
     def find(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
-        """Return the artefact that :meth:`get` would return, None where it has not been made."""
+        """Return the artefact, None on a cache miss."""
         name = self._name(kind, depends)
         arrays = self._read(name)
         if arrays is not None:
@@ -107,20 +104,20 @@ class Cache:
         return arrays
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Return, for each kind of artefact, how many were made and how many were found."""
+        """Return the cache misses and hits of each kind."""
         made, found = (Counter(name.rpartition("-")[0] for name in names) for names in (self.made, self.found))
         return {kind: (made[kind], found[kind]) for kind in sorted(made | found)}
 
     def recall(self, kind: str, depends: Mapping[str, Any]) -> Arrays | None:
-        """Return what :meth:`keep` stored, None where there is nothing; it is not counted as an artefact."""
+        """Return the state stored by :meth:`keep`, or None; not counted as a hit."""
         return self._read(self._name(kind, depends), "what it held is done again")
 
     def keep(self, kind: str, depends: Mapping[str, Any], arrays: Arrays) -> None:
-        """Store the state of a stage that is not done, as :meth:`put` does, without counting it as an artefact."""
+        """Store the state of an unfinished stage; not counted as a miss."""
         self._write(self._name(kind, depends), arrays)
 
     def forget(self, kind: str, depends: Mapping[str, Any]) -> None:
-        """Delete what :meth:`keep` stored; nothing happens where there is nothing."""
+        """Delete the state stored by :meth:`keep`, if any."""
         name = self._name(kind, depends)
         self._memory.pop(name, None)
         if self.root is not None:
@@ -128,7 +125,7 @@ class Cache:
                 self._path(name).unlink(missing_ok=True)
 
     def say(self, text: str, *, once: str = "") -> None:
-        """Print a line that stays; with `once` only the first time that this word is given."""
+        """Print a permanent line; lines with the same non-empty `once` print once."""
         if once in self._said:
             return
         if once:
@@ -137,13 +134,13 @@ class Cache:
             self._say(text)
 
     def child(self, **variation: Any) -> Cache:
-        """Return a cache for a variation of the data set: its artefacts are others, this one's can be looked up."""
+        """Return a cache for a variation of the data set, with artefacts of its own and this one as `parent`."""
         made = Cache(self.root, {**self.base, **variation}, self._say)
         made.parent = self
         return made
 
     def silent(self) -> Cache:
-        """Return a cache over the same artefacts that says nothing, and so can be handed to another process."""
+        """Return a picklable cache over the same artefacts, without output."""
         return Cache(self.root, self.base)
 
     def _name(self, kind: str, depends: Mapping[str, Any]) -> str:
@@ -184,14 +181,14 @@ class Cache:
             return
         from safetensors.numpy import save
 
-        # Not np.ascontiguousarray, which makes a row of a single number.
+        # np.ascontiguousarray would turn a scalar into a row.
         contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}
         data = save(contiguous, metadata={"digest": _content_digest(contiguous)})
         write_atomic(self._path(name), data, mode=0o600)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from one that takes its place; None where there is none."""
+    """Return an identifier that changes when the file is replaced, None if it is missing."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Files written atomically: one, or several together."""
+"""Atomic writes of one file or several files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from bench.core.errors import BenchError
 
 
 def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = (), *, mode: int = 0o644) -> None:
-    """Write `files` so that none has changed until the data of all of them is on the disk, and delete `gone`.
+    """Write `files` and delete `gone`; no file changes before all data is on disk.
 
-    A kill at any moment leaves the old or the new file of each name. Deletions come before the new names: a kill in
-    between leaves too little rather than files that refer to missing ones.
-
-    Raises :class:`BenchError` on a full disk or a folder that cannot be written; no file has changed then.
+    A kill leaves the old or the new file of each name. Deletions precede renames, so a kill leaves too few files rather
+    than dangling references. Raise :class:`BenchError`, with no file changed, on a full disk or an unwritable folder.
     """
     asides: dict[Path, Path] = {}
     path = Path()
     try:
         for path, data in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Not by process number: those of two machines may be the same.
+            # No process id in the name: two machines may share one.
             asides[path] = aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
@@ -49,12 +47,12 @@ def write_together(files: Mapping[Path, bytes], gone: Iterable[Path] = (), *, mo
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write one file; see :func:`write_together`."""
+    """Write one file atomically; see :func:`write_together`."""
     write_together({path: data}, mode=mode)
 
 
 def explain_os_error(error: OSError, path: Path) -> BenchError:
-    """Return `error`, met while writing `path`, as a message for the user."""
+    """Return a user error for `error`, raised while writing `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return BenchError(
             f"the disk is full: {path} could not be written. Free some space and give the same command again; "
@@ -67,7 +65,7 @@ def explain_os_error(error: OSError, path: Path) -> BenchError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of code that only writes to `path` into a :class:`BenchError` for the user."""
+    """Turn an OSError inside the block, which only writes to `path`, into a :class:`BenchError`."""
     try:
         yield
     except OSError as error:

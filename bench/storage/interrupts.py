@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an exception that closes what is open, and moments in which it must wait."""
+"""Ctrl-C and SIGTERM as an exception, and blocks that delay it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM: not an error of a cell, so not an Exception. `number` is the signal's."""
+    """Ctrl-C or SIGTERM; a BaseException, because it is no failure of a cell. `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -17,7 +17,7 @@ class Stopped(BaseException):
 
 
 class _Waiting:
-    """How many moments are open in which a signal must wait, and the signal that waits."""
+    """Number of open delaying blocks, and the pending signal."""
 
     depth = 0
     number: int | None = None
@@ -25,10 +25,10 @@ class _Waiting:
 
 @contextmanager
 def stopping_signals(once: bool = False) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` while open, so that locks and displays are closed.
+    """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
 
-    Closing may wait for work of other processes. A second signal does not: it ends this process as if nobody listened.
-    With `once` it is ignored: for senders that repeat themselves and have SIGKILL for the impatient.
+    Closing may wait for other processes, so a second signal ends the process by its default action. With `once` it is
+    ignored, for senders that repeat signals and escalate to SIGKILL.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -49,7 +49,7 @@ def stopping_signals(once: bool = False) -> Iterator[None]:
 
 @contextmanager
 def unstopped() -> Iterator[None]:
-    """Let :class:`Stopped` wait until the block is left: for what lies between doing a thing and its undoing."""
+    """Delay :class:`Stopped` until the block ends, for steps that must not be separated from their cleanup."""
     _Waiting.depth += 1
     try:
         yield

@@ -1,11 +1,10 @@
-"""Locks on files of a run directory in which several processes work, perhaps on several machines.
+"""File locks of a run directory that several processes or machines share.
 
-:func:`holding` is filelock's flock, for what would only be made twice without it (artefacts, a secret). :func:`take` is
-our own, for claims on cells, which filelock cannot give. A claim is freed by the system when its owner dies, as with
-filelock's UnixFileLock; but its file also states the owner, its progress and how many owners died with it (filelock
-leaves the file empty). Where flock is not seen from another machine (a network disk mounted with local locks), a claim
-is taken over once its ``beat`` has not moved for a while by the taker's own monotonic clock. filelock's SoftFileLease
-does that too, but then waits as long for a dead owner on the same machine. No two clocks are ever compared.
+:func:`holding` (filelock's flock) prevents duplicate work on artefacts and secrets. :func:`take` claims cells. The
+system frees a claim when its owner dies, as in filelock's UnixFileLock; the file also states the owner, its progress
+and the number of owners that died. On a network disk with local locks, another machine takes over a claim once its
+``beat`` has stalled on the taker's own monotonic clock, so clocks are never compared. filelock's SoftFileLease also
+does this, but then waits as long for a dead owner on the same machine.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from bench.storage.files import explain_os_error, writing
 from bench.storage.interrupts import unstopped
 
 BEAT_SECONDS = 10.0
-"""Time between two signs of life."""
+"""Interval of beats."""
 PATIENCE_SECONDS = 45.0
-"""How long an owner on another machine, whose lock is not seen from here, may be silent before it counts as dead."""
+"""Silence after which an owner on another machine, whose lock is invisible here, counts as dead."""
 _LENGTH = 2048
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @functools.cache
 def this_machine() -> str:
-    """Return a name of this machine since it was last started: no process of before can still live."""
+    """Return a name of this machine and boot; no process of an earlier boot is alive."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -47,20 +46,17 @@ def this_machine() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when the process `pid` of this machine started, in the system's own units; None where there is none.
-
-    Together with the number it names a process for good: numbers are used again.
-    """
+    """Return the start time of process `pid` in system units, None if it is dead; with the pid, a unique identifier."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    # Field 3 is the state: a process that has ended and waits for its parent to ask does nothing any more.
+    # Field 3 is the state; zombie and dead processes do no work.
     return None if fields[0] in "ZX" else fields[19]
 
 
 def alive(pid: int, start: str | None) -> bool:
-    """Return whether the process `pid` that started at `start` still lives on this machine."""
+    """Return whether process `pid`, started at `start`, is alive on this machine."""
     if os.path.isdir("/proc/self"):
         return start is not None and process_start(pid) == start
     try:  # without /proc the number is all there is
@@ -72,38 +68,38 @@ def alive(pid: int, start: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that holds a claim, or died with it (`held` is False). `about` describes its work."""
+    """The process that holds a claim, or died with it (`held` is False); `about` describes its work."""
 
     machine: str
     pid: int
     start: str | None
     beat: int
     attempts: Mapping[str, int]
-    """Launch to how many of its processes took the claim without releasing it, this one included."""
+    """Launch to the number of its processes that took the claim without releasing it, this one included."""
     seconds: float
-    """Since it took the claim, by its own clock, at its last beat."""
+    """From taking the claim to the last beat, by the owner's clock."""
     about: Mapping[str, Any]
     held: bool
 
     @property
     def attempt(self) -> int:
-        """Which try of its launch it is, from 1."""
+        """Attempt number within the launch, from 1."""
         return self.attempts.get(str(self.about.get("launch", "")), 1)
 
     @property
     def where(self) -> str:
-        """Return machine and process, for people."""
+        """Return machine and process as text."""
         return f"{self.machine.partition('/')[0]}, process {self.pid}"
 
     @property
     def here(self) -> bool:
-        """Whether the owner is a process of this machine."""
+        """Whether the owner is on this machine."""
         return self.machine == this_machine()
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A claim of this process. `attempts` counts the owners that died with it, by launch, this one included."""
+    """A claim of this process; `attempts` counts owners that died with it, plus this one, by launch."""
 
     path: Path
     descriptor: int
@@ -120,15 +116,15 @@ class Held:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of its launch this is, from 1."""
+        """Attempt number within the launch, from 1."""
         return self.attempts[str(self.about.get("launch", ""))]
 
     def tell(self, **about: Any) -> None:
-        """Change the description of the work; it is written with the next beat."""
+        """Update the description of the work, effective at the next beat."""
         self.about.update(about)
 
     def beat(self) -> None:
-        """Write a sign of life. A full disk is no reason to stop: the lock itself is the system's."""
+        """Write a sign of life; a full disk is ignored, because the system keeps the lock."""
         with self._guard:
             if self.descriptor < 0:
                 return
@@ -145,7 +141,7 @@ class Held:
             if len(text) > _LENGTH:  # never without the launch, by which attempts are counted
                 short = {name: value for name, value in self.about.items() if name in ("launch", "job")}
                 text = json.dumps({**state, "about": short}).encode()
-            # One write of one length: a reader sees the old or the new text, or takes it for unreadable.
+            # One write of fixed length: a reader sees the old text, the new text or unreadable text.
             with contextlib.suppress(OSError):
                 os.pwrite(self.descriptor, text.ljust(_LENGTH), 0)
                 os.fsync(self.descriptor)  # or a client of a network disk may hold it back for longer than PATIENCE
@@ -161,7 +157,7 @@ class Held:
             if self.descriptor < 0:
                 return
             with contextlib.suppress(OSError):
-                # While the lock is held: a process that opened the file before sees that the path has another now.
+                # Under the lock: a process with the old file open then notices the new one at this path.
                 self.path.unlink()
             os.close(self.descriptor)
             self.descriptor = -1
@@ -175,13 +171,13 @@ class Held:
 
 
 _seen: dict[Path, tuple[tuple[str, int, int], float]] = {}
-"""Path to the owner on another machine that was last seen there, with its beat, and since when it has not moved."""
+"""Path to the last sign of its owner on another machine, and the monotonic time at which it appeared."""
 
 
 def take(path: Path, **about: Any) -> Held | None:
-    """Return the claim at `path`, None while another process holds it; its folder must exist.
+    """Return the claim at `path`, in an existing folder, or None while another process holds it.
 
-    `about` describes the work, with its `launch`. Raises :class:`BenchError` where the file system has no locks.
+    `about` describes the work and names its `launch`. Raise :class:`BenchError` on a file system without locks.
     """
     for _ in range(100):
         try:
@@ -207,14 +203,14 @@ def take(path: Path, **about: Any) -> Held | None:
 
 
 def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
-    """Return the attempts with one more of this launch; another launch is a decision to try anew."""
+    """Return `before`'s attempts plus one for this launch; a new launch starts from 1."""
     launch = str(about.get("launch", ""))
     known = {} if before is None else dict(before.attempts)
     return {**known, launch: known.get(launch, 0) + 1}
 
 
 def look(path: Path) -> Owner | None:
-    """Return the owner of the claim at `path`, dead ones included (`held` is False then); None where there is none."""
+    """Return the owner of the claim at `path`, dead owners included (`held` is False), or None."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -232,15 +228,14 @@ def look(path: Path) -> Owner | None:
 
 @contextlib.contextmanager
 def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock at `path` inside; `waiting` is called once where another process holds it.
+    """Hold the lock at `path` inside the block; call `waiting` once if another process holds it.
 
-    The file stays until :class:`bench.results.run_dir.RunDir` has its directory alone.
-
-    Raises :class:`BenchError` where the file system has no locks.
+    Only an exclusive :class:`bench.results.run_dir.RunDir` lock removes the file. Raise :class:`BenchError` on a file
+    system without locks.
     """
     from filelock import FileLock, Timeout
 
-    # Without the fallback: a soft lock would outlive an owner on another machine.
+    # No soft fallback: a soft lock would outlive an owner on another machine.
     lock = FileLock(path, mode=0o600, poll_interval=0.1, fallback_to_soft=False)
     with writing(path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,7 +269,7 @@ def _flocked(descriptor: int, path: Path) -> bool:
 
 
 def without_locks(folder: Path, error: OSError) -> BenchError:
-    """Return `error`, met while locking a file in `folder`, as a message for the user."""
+    """Return a user error for `error`, raised while locking a file in `folder`."""
     return BenchError(
         f"{folder} is on a file system without locks ({error.strerror}), where two processes could train the same "
         "cell. Choose another directory with --out; Lustre has locks when it is mounted with -o flock."
@@ -306,12 +301,12 @@ def _parse(text: bytes, held: bool) -> Owner | None:
             float(state["seconds"]), dict(state["about"]), held,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Not written yet, or by no program of ours. Held it is all the same.
+        # Unwritten or foreign content; the lock still counts as held.
         return Owner("unknown", 0, None, 0, {}, 0.0, {}, held) if held else None
 
 
 def _silent(path: Path, owner: Owner) -> bool:
-    """Return whether `owner`, on another machine, has given no sign of life for long enough, as seen from here."""
+    """Return whether `owner`, on another machine, has been silent for PATIENCE_SECONDS."""
     sign, now = (owner.machine, owner.pid, owner.beat), time.monotonic()
     known = _seen.get(path)
     if known is None or known[0] != sign:
