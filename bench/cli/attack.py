@@ -81,7 +81,7 @@ def audit(
     results: list[AuditRecord] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
-        key = audit_key(record, options)  # invalid options are an error and leave no record
+        key = audit_key(record, options)  # raises on invalid options, before a record exists
         found = next((a for a in run_dir.read_audits()[0] if a.key == key), None)
         if found is not None and _kept(found.failure is not None, reuse):
             results.append(found)
@@ -303,7 +303,7 @@ def attack(
         broken = {found.student for found in results if found.failure is not None}
         compare([record for record in students if record.key not in broken], names, places[0])
 
-    stack = contextlib.ExitStack()  # closed with the directory still locked: its processes write there
+    stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
     stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end, stack)
     if json_:
         print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))

@@ -92,10 +92,7 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
 def fetch_each(
     names: list[str], fetch: Callable[[str, Progress], tuple[dict[str, Any], str]], kind: str, quiet: bool, json_: bool
 ) -> None:
-    """Print the line, or with `json_` the row under `kind`, that `fetch` returns for each name.
-
-    A failure is printed and does not stop the others; the exit status is then 1.
-    """
+    """Print `fetch`'s line, or its row under `kind` as JSON, for each name; after failures, exit with 1 at the end."""
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     for name in dict.fromkeys(names):

@@ -1,7 +1,4 @@
-"""``bench epsilon``: the cost of a mechanism by every accountant that applies, without data or training.
-
-``--votes`` adds data-dependent accountants. :mod:`bench.cli.epsilon_papers` has ``claimed`` and ``proven``.
-"""
+"""``bench epsilon``: the cost of a mechanism by all accountants that apply; those on ``--votes`` are data-dependent."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ def _queries(
     target: float | None,
     delta: float,
 ) -> int:
-    """Return the number of queries from its only given source."""
     options = {"--queries": queries, "--votes": votes, "--target-epsilon": target}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:

@@ -61,7 +61,7 @@ def load_array(path: Path, what: str) -> NDArray[Any]:
 
 
 def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
-    """Return the vote counts ``(queries, classes)`` of `path`: all, the `first` rows, or those at `indices`.
+    """Return all checked vote counts ``(queries, classes)`` of `path`, the `first` rows, or those at `indices`.
 
     Raise BenchError on an unreadable file, invalid votes, two selections, or a selection out of range.
     """
@@ -99,10 +99,7 @@ def report(
     title: str,
     facts: Mapping[str, float | int | str] | None = None,
 ) -> None:
-    """Print `rows` as a table with notes or, with `as_json`, as one object that includes `facts`.
-
-    JSON has no infinity, so an infinite epsilon is the string ``"inf"``.
-    """
+    """Print `rows` as a table with notes, or with `facts` as one JSON object, in which infinity is ``"inf"``."""
     known = dict(facts or {})
     if as_json:
         content = {

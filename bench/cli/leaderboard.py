@@ -10,8 +10,7 @@ import typer
 
 from bench.core.errors import BenchError
 
-COMMITTED = Path("leaderboards")
-"""Committed records, below the repository."""
+COMMITTED = Path("leaderboards")  # committed records, below the repository
 
 
 def leaderboard(

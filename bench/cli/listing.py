@@ -25,10 +25,7 @@ MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
 
 def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of methods, datasets, attacks, models or a run directory.
-
-    Raise :class:`bench.core.errors.UnknownNameError` on any other `what`.
-    """
+    """Return title, columns, rows and notes of a listing; raise UnknownNameError on an unknown `what`."""
     if what == "methods":
         rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")

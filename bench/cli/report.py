@@ -96,7 +96,6 @@ _SHOWN = 8
 
 
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
-    """Return the chosen specs with their papers."""
     from reports.papers.spec import PAPERS, choose, load_paper
 
     if not (figures or tables or all_):

@@ -216,7 +216,6 @@ def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None
 
 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
-    """Print how many cells are left, and exit with the signal's status if one stopped the run."""
     if not outcome.left:
         return
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):

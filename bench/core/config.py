@@ -1,8 +1,4 @@
-"""Method configs with sourced defaults, presets, overrides, and the grid.
-
-A config is a frozen dataclass of :func:`setting` fields with the paper's defaults. Presets and ``--set`` options change
-fields; the record lists each change.
-"""
+"""Configs (frozen dataclasses of :func:`setting` fields with the paper's defaults), presets, overrides and grids."""
 
 from __future__ import annotations
 
@@ -116,8 +112,7 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
     preset: Preset = Preset.QUICK
     basis: Basis = Basis.CLAIMED
-    delta: float | None = None
-    """None: :func:`default_delta` of each data set."""
+    delta: float | None = None  # None: default_delta() of each data set
     noise: NoiseKind = NoiseKind.SEEDED
     precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
@@ -147,10 +142,7 @@ def default_delta(private_records: int) -> float:
 def build_config(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
 ) -> tuple[Any, list[Change]]:
-    """Return the config of `method` in `preset` with `overrides`, and its differences from the paper's setting.
-
-    Raise :class:`BenchError` on an unknown field, an invalid value, or a preset that the method lacks.
-    """
+    """Return the config and its changes from the paper's; raise BenchError on an invalid override or unknown preset."""
     from bench.core.rows import Change
 
     presets = method.presets(facts)
@@ -168,10 +160,9 @@ def build_config(
 
 
 def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the fields that `overrides` set for `method`, converted to the fields' types.
+    """Return the typed fields that `overrides` set for `method`; without a method name they apply where they fit.
 
-    An override without a method name applies if the method has the field. Raise :class:`BenchError` on malformed text
-    or a wrong type, :class:`UnknownNameError` on an unknown ``METHOD.FIELD``.
+    Raise :class:`BenchError` on malformed text or a wrong type, :class:`UnknownNameError` on an unknown field.
     """
     known = {field.name: field for field in dataclasses.fields(method.Config)}
     values: dict[str, Any] = {}
@@ -245,7 +236,7 @@ def needed_overrides(
         without = [other for other in mine if other is not text]
         try:
             alike = build_config(method, preset, facts, without)[0] == config
-        except BenchError:  # it cannot be left out: the others need it
+        except BenchError:  # required by the others
             continue
         if alike:
             mine = without

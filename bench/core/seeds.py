@@ -1,7 +1,6 @@
-"""Named random streams, each seeded by the SHA-256 of the run's seed and the stream's name.
+"""Named random streams, each seeded by the SHA-256 of the run's seed and its name: a new stream changes no other.
 
-A new stream leaves all others unchanged. The name of the mechanism noise stream includes the cell's key, so two cells
-never share noise: an attacker could subtract two releases with common noise.
+The name of the mechanism noise stream includes the cell's key: two releases with common noise could be subtracted.
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ class Streams:
 
 @contextlib.contextmanager
 def seeded(generator: torch.Generator, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators from `generator` inside the block and restore them after it.
-
-    Dropout and weight initialisation accept no other generator.
-    """
+    """Seed torch's global generators inside the block; dropout and weight initialisation accept no other generator."""
     import torch
 
     device = torch.device(device)

@@ -1,9 +1,8 @@
 """Makes torchvision with a CUDA extension importable beside a CPU-only torch.
 
 The extension does not load there, and torchvision's import then fails on undeclared operators (``torchvision::nms``).
-Declaring their schemas first suffices for models, transforms, data sets and timm. Operators that need the extension
-(``ops.nms``, ``io.read_image``) still raise when called. :func:`allow_cpu_torchvision` only adds a finder to
-``sys.meta_path`` and imports neither torch nor torchvision.
+Declaring their schemas first suffices for models, transforms, data sets and timm; other operators that need the
+extension (``ops.nms``, ``io.read_image``) still raise when called. This module imports neither library itself.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ SCHEMAS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_kept: list[Any] = []
-"""Libraries; a library's schemas disappear when it is garbage-collected."""
+_kept: list[Any] = []  # libraries; a library's schemas disappear when it is garbage-collected
 
 
 class _Finder:

@@ -18,50 +18,37 @@ if TYPE_CHECKING:
 class PrivacyUnit(StrEnum):
     """The unit that a guarantee protects."""
 
-    RECORD = "record"
-    """One image with its label."""
-    LABEL = "label"
-    """The label of one record; its image is public."""
+    RECORD = "record"  # one image with its label
+    LABEL = "label"  # the label of one record; its image is public
     QUERY_LABEL = "query-label"
     """A teacher's label for one synthetic or public query; implies no guarantee for training records."""
-    CLIENT = "client"
-    """All records of one client of a federation."""
+    CLIENT = "client"  # all records of one client of a federation
 
 
 class Adjacency(StrEnum):
     """The neighbouring relation between data sets."""
 
-    ADD_REMOVE = "add-remove"
-    """One data set has one unit more."""
-    REPLACE = "replace"
-    """One unit has another value; the number of units is public."""
+    ADD_REMOVE = "add-remove"  # one data set has one unit more
+    REPLACE = "replace"  # one unit has another value; the number of units is public
 
 
 class Basis(StrEnum):
     """The epsilon that the target bounds."""
 
-    CLAIMED = "claimed"
-    """The cost by the method's paper."""
-    PROVEN = "proven"
-    """The data-independent cost of the mechanisms by a sound accountant."""
+    CLAIMED = "claimed"  # the cost by the method's paper
+    PROVEN = "proven"  # the data-independent cost of the mechanisms by a sound accountant
 
 
 class PublicKind(StrEnum):
     """A kind of public data, for the board's filter; a text field gives the details."""
 
-    NONE = "none"
-    """No public data; excludes all other kinds."""
-    TRANSFERRED = "transferred"
-    """Features of a frozen backbone, or public images used for transfer."""
-    LABELLED = "labelled"
-    """Labelled records of a related set."""
-    UNLABELLED = "unlabelled"
-    """Unlabelled records from the distribution of the private data."""
-    PRIVATE_IMAGES = "private-images"
-    """The images of the private records, assumed public."""
+    NONE = "none"  # no public data; excludes all other kinds
+    TRANSFERRED = "transferred"  # features of a frozen backbone, or public images used for transfer
+    LABELLED = "labelled"  # labelled records of a related set
+    UNLABELLED = "unlabelled"  # unlabelled records from the distribution of the private data
+    PRIVATE_IMAGES = "private-images"  # the images of the private records, assumed public
     OTHER = "other"
-    NOT_STATED = "not-stated"
-    """Missing in the paper; excludes all other kinds."""
+    NOT_STATED = "not-stated"  # missing in the paper; excludes all other kinds
 
 
 class Access(StrEnum):
@@ -86,18 +73,13 @@ class Family(StrEnum):
 class AuditKind(StrEnum):
     """Audit design."""
 
-    ONE_RUN = "one-run"
-    """Many canaries in one run (Steinke et al. 2023)."""
-    MANY_RUN = "many-run"
-    """One canary in many runs, errors bounded by Clopper-Pearson."""
+    ONE_RUN = "one-run"  # many canaries in one run (Steinke et al. 2023)
+    MANY_RUN = "many-run"  # one canary in many runs, errors bounded by Clopper-Pearson
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The privacy target: at most `epsilon` at `delta` on this basis.
-
-    Raise :class:`BenchError` unless epsilon is positive and finite and delta is inside (0, 1).
-    """
+    """The privacy target; raises :class:`BenchError` unless epsilon is positive and finite and delta in (0, 1)."""
 
     epsilon: float
     delta: float
@@ -140,15 +122,13 @@ class PrivateData:
 class LabelledSource:
     """Labelled public records of a related set, for transfer only; teachers never label them.
 
-    `images` is uint8 (n, channels, height, width), with height and width possibly unlike the private ones; `labels` is
-    int64 (n,), of the same classes.
+    `images` is uint8 (n, channels, height, width), of any size; `labels` is int64 (n,), of the private data's classes.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     name: str
-    overlap: str
-    """Possible overlap with the private records, in words; a guarantee does not cover records in here."""
+    overlap: str  # possible overlap with the private records, in words; a guarantee does not cover records in here
 
     def __len__(self) -> int:
         return int(self.images.shape[0])
@@ -159,8 +139,7 @@ class PublicData:
     """Unlabelled public images: uint8 (n, channels, height, width)."""
 
     images: torch.Tensor
-    source: str
-    """Origin of the images, in words, for the row."""
+    source: str  # origin of the images, in words, for the row
     labelled: LabelledSource | None = None
 
     def __len__(self) -> int:
@@ -197,8 +176,7 @@ class Knowledge(StrEnum):
     """An attacker's knowledge besides the released student."""
 
     NONE = "none"
-    AUXILIARY = "auxiliary"
-    """Unlabelled images, none of them private."""
+    AUXILIARY = "auxiliary"  # unlabelled images, none of them private
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +197,13 @@ class Reconstructions:
 class Signals:
     """Input of a membership attack on n candidates: float64 logits of the target and of k references.
 
-    References are students of the same pipeline, each trained with some of the candidates. The first query is the
-    record itself, the others are variations of it.
+    References are trained with some of the candidates. The first query is the record itself, the others vary it.
     """
 
-    labels: NDArray[np.int64]
-    """(n,) of the candidates"""
-    target: NDArray[np.float64]
-    """(queries, n, classes)"""
-    references: NDArray[np.float64]
-    """(k, queries, n, classes)"""
-    inside: NDArray[np.bool_]
-    """(k, n) whether the candidate is in the reference's training set"""
-    population_labels: NDArray[np.int64]
-    """(p,) of records outside the training sets of the target and all references"""
-    population_target: NDArray[np.float64]
-    """(p, classes)"""
-    population_references: NDArray[np.float64]
-    """(k, p, classes)"""
+    labels: NDArray[np.int64]  # (n,) of the candidates
+    target: NDArray[np.float64]  # (queries, n, classes)
+    references: NDArray[np.float64]  # (k, queries, n, classes)
+    inside: NDArray[np.bool_]  # (k, n) whether the candidate is in the reference's training set
+    population_labels: NDArray[np.int64]  # (p,) of records outside the training sets of the target and all references
+    population_target: NDArray[np.float64]  # (p, classes)
+    population_references: NDArray[np.float64]  # (k, p, classes)

@@ -1,7 +1,4 @@
-"""Everything that a plug-in imports. Names that need torch or an accountant load lazily, for fast listing and planning.
-
-from bench.interface import Method, register_method, setting, fit, ...
-"""
+"""Everything that a plug-in imports; names that need torch or an accountant load lazily, so that planning is fast."""
 
 from __future__ import annotations
 

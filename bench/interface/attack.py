@@ -65,7 +65,4 @@ class MembershipAttack(Attack):
 
     @abc.abstractmethod
     def score(self, config: Any, signals: Signals) -> NDArray[np.float64]:
-        """Return a score (n,) for each candidate, higher for likelier members.
-
-        Raise :class:`BenchError` on too few references.
-        """
+        """Return a score (n,), higher for likelier members; raise :class:`BenchError` on too few references."""

@@ -1,8 +1,7 @@
 """The core interface of methods: read this first.
 
 A :class:`Method` trains a :class:`Released` student on :class:`PrivateData` and :class:`PublicData`. Information about
-private records leaves only through its :class:`bench.privacy.ledger.Ledger`. A :class:`Context` has the device,
-seeded generators, cache and progress. Imports no slow module such as torch, because ``--help`` reads this one.
+private records leaves only through its :class:`bench.privacy.ledger.Ledger`. Slow imports stay out, for ``--help``.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ class Method(abc.ABC):
 
     @classmethod
     def charges(cls, config: Any, facts: Facts) -> Sequence[Event] | None:
-        """Return events with the cost of the calibrated `config`, None if only a run gives them.
-
-        Records with a cheaper ledger are not published.
-        """
+        """Return events with the cost of `config`, None if only a run gives them; cheaper records are not published."""
         return None
 
     @classmethod
@@ -118,10 +114,7 @@ class Method(abc.ABC):
     def make_shard(
         self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
     ) -> None:
-        """Make part `shard` (from 0) of `shards` of an artefact, in the cache only; called if `shardable` is set.
-
-        :meth:`train_student` makes missing parts itself.
-        """
+        """Make part `shard` (from 0) of `shards` in the cache only; :meth:`train_student` makes missing parts."""
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -1,7 +1,4 @@
-"""A strict registry for methods and attacks: modules of a package, entry points, and manual registration.
-
-A plug-in that fails to import is recorded with its error and does not affect the rest.
-"""
+"""A registry of methods or attacks, from package modules, entry points and manual calls; broken plug-ins are listed."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from bench.interface.attack import Attack
 from bench.interface.method import Method
 
 T = TypeVar("T")
-PLUGIN = "bench_plugin_"
-"""Module name prefix of users' own files."""
+PLUGIN = "bench_plugin_"  # module name prefix of users' own files
 
 
 class Registry(Generic[T]):
@@ -32,8 +28,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, package: str | None, group: str) -> None:
         self.kind = kind
-        self.broken: dict[str, str] = {}
-        """Origin to one-line error of the plug-ins that failed to import."""
+        self.broken: dict[str, str] = {}  # origin to one-line error of the plug-ins that failed to import
         self._package, self._group = package, group
         self._members: dict[str, T] = {}
         self._scanned = False
@@ -87,7 +82,7 @@ class Registry(Generic[T]):
         before = set(self._members)
         try:
             load(where)
-        except Exception as error:  # noqa: BLE001 (a plug-in may fail in any way, and must leave the rest usable)
+        except Exception as error:  # noqa: BLE001 (a broken plug-in must not affect the rest)
             self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
             for name in set(self._members) - before:
                 del self._members[name]
@@ -103,7 +98,7 @@ class Registry(Generic[T]):
             and getattr(module, "__file__", None)
             and Path(str(module.__file__)).resolve() == path.resolve()
         ]
-        if len(loaded) == 1:  # a file of this project, or one that was given before
+        if len(loaded) == 1:  # a project file, or a file loaded before
             return self._members[loaded[0]]
         before = set(self._members)
         module_name = f"{PLUGIN}{path.stem}"

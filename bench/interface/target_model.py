@@ -48,9 +48,9 @@ class Target:
 
     @torch.no_grad()
     def confidences(self, images: Tensor, rounding: float = 0.0) -> Tensor:
-        """Return the confidences (n, classes), float32 on the CPU, rounded to multiples of `rounding` (0: unrounded).
+        """Return the confidences (n, classes), float32 on the CPU.
 
-        Rounding is the countermeasure of Fredrikson et al. 2015, section 5.
+        They are rounded to multiples of `rounding` (0: unrounded), as in Fredrikson et al. 2015, section 5.
         """
         self._need(Access.CONFIDENCES, "confidences")
         confidences = self._ask(images).softmax(1)

@@ -1,7 +1,4 @@
-"""Records of attacks (scores of one student and its controls) and audits (counts behind a lower bound on epsilon).
-
-An audit stores counts, so that a reader can correct for several audits.
-"""
+"""Records of attacks (scores of one student and its controls) and audits (counts behind a lower bound on epsilon)."""
 
 # Pydantic copies mutable defaults; ruff does not recognise Row as a pydantic model.
 # ruff: noqa: RUF012
@@ -21,10 +18,8 @@ class Scores(Row):
     """Scores of an attack on one target."""
 
     metrics: dict[str, Estimated]
-    accuracy: float | None = None
-    """On the test records."""
-    queries: int | None = None
-    """Images evaluated by the target."""
+    accuracy: float | None = None  # on the test records
+    queries: int | None = None  # images evaluated by the target
 
 
 class AttackRecord(Row):
@@ -32,8 +27,7 @@ class AttackRecord(Row):
 
     schema_version: Literal[1] = 1
     key: str
-    student: str
-    """Key of the student's record."""
+    student: str  # key of the student's record
     status: Status
     attack: str
     attack_version: int
@@ -46,15 +40,11 @@ class AttackRecord(Row):
     reduced: list[str] = []
     config: dict[str, Any]
     seed: int
-    auxiliary: str = ""
-    """The attacker's knowledge, in words."""
+    auxiliary: str = ""  # the attacker's knowledge, in words
     targets: dict[str, Scores] = {}
-    no_power: str = ""
-    """Reason why the attack is inconclusive: it fails on the non-private control. Else empty."""
-    evaluators: dict[str, float] = {}
-    """Name to accuracy on held-out records."""
-    pictures: list[str] = []
-    """Paths below the run directory."""
+    no_power: str = ""  # reason if the attack is inconclusive, because it fails on the non-private control; else empty
+    evaluators: dict[str, float] = {}  # name to accuracy on held-out records
+    pictures: list[str] = []  # paths below the run directory
     details: dict[str, Any] = {}
     notes: list[str] = []
     failure: Failure | None = None
@@ -64,8 +54,7 @@ class AttackRecord(Row):
 class Channel(Row):
     """Guesses on the coins of one canary family from one part of the releases, summed over the runs.
 
-    `epsilon` (the bound) and `cap` (its maximum for this number of guesses) are for one record, at the audit's
-    confidence corrected for the number of channels.
+    `epsilon` is the bound for one record, `cap` its maximum; both at the confidence corrected for all channels.
     """
 
     name: str
@@ -85,8 +74,7 @@ class MechanismVerdict(StrEnum):
 
     VIOLATED = "violated"
     HOLDS = "no violation found"
-    NO_POWER = "no power"
-    """Inconclusive: even half the noise shows no violation."""
+    NO_POWER = "no power"  # inconclusive: even half the noise shows no violation
     NOT_AUDITED = "not audited here"
 
 
@@ -98,11 +86,9 @@ class MechanismAudited(Row):
     draws: int
     epsilon: float
     exact: float
-    half_noise: float | None = None
-    """Epsilon observed with half the noise: the power of the audit."""
+    half_noise: float | None = None  # epsilon observed with half the noise: the power of the audit
     verdict: MechanismVerdict
-    reason: str = ""
-    """Why it was not audited."""
+    reason: str = ""  # why it was not audited
 
 
 class AuditRecord(Row):
@@ -115,25 +101,19 @@ class AuditRecord(Row):
     method: str
     dataset: str
     kind: AuditKind = AuditKind.ONE_RUN
-    unit: PrivacyUnit
-    """The canary: one record or one label."""
+    unit: PrivacyUnit  # the canary: one record or one label
     adjacency: Adjacency
     delta: float
     confidence: float
     plan: dict[str, int]
     runs: int
     channels: list[Channel] = []
-    epsilon: float | None = None
-    """Maximum over the channels."""
-    claimed: float | None = None
-    """From the student's record."""
-    allowed: float | None = None
-    """Proven by the ledger of the audited runs, for the same unit."""
-    power: list[Channel] = []
-    """The same guesses on the pipeline without noise, if it was run."""
+    epsilon: float | None = None  # maximum over the channels
+    claimed: float | None = None  # from the student's record
+    allowed: float | None = None  # proven by the ledger of the audited runs, for the same unit
+    power: list[Channel] = []  # the same guesses on the pipeline without noise, if it was run
     mechanisms: list[MechanismAudited] = []
-    accuracy: float | None = None
-    """Mean test accuracy of the audited students."""
+    accuracy: float | None = None  # mean test accuracy of the audited students
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
@@ -152,7 +132,7 @@ class AuditRecord(Row):
         """
         limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
         if math.isinf(limit):
-            return False  # nothing is claimed or proven that could be refuted
+            return False  # no finite epsilon to refute
         if self.power and max(channel.epsilon for channel in self.power) <= limit:
             return True
         return bool(self.channels) and max(channel.cap for channel in self.channels) <= limit
@@ -179,15 +159,12 @@ R = TypeVar("R", AttackRecord, AuditRecord)
 
 
 def parse_row(text: str, kind: type[R]) -> R:
-    """Return the record of this `kind` in `text`.
-
-    Raise ValueError (one line) on invalid text, :class:`SchemaError` on another schema version.
-    """
+    """Return the record in `text`; raise ValueError (one line), or its subclass SchemaError on another schema."""
     data = json_object(text)
     if data.get("schema_version") != 1:
         raise SchemaError(f"schema version {data.get('schema_version')!r}, this program reads 1")
     if isinstance(data.get("provenance"), dict):
-        data["provenance"].pop("command", None)  # always null: it was meant for records of cells
+        data["provenance"].pop("command", None)  # unused field of older records, always null
     return validated(kind, data)
 
 

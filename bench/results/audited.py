@@ -32,7 +32,7 @@ def bounded(
 
 
 def no_power(audits: Iterable[AuditRecord]) -> bool:
-    """Return whether every audit is inconclusive, as far as known."""
+    """Return whether some audit is inconclusive and all others lack a power run."""
     audits = list(audits)
     return any(a.powerless for a in audits) and all(a.powerless or not a.power for a in audits)
 

@@ -14,17 +14,14 @@ class CellSpec(Row):
 
     method: str
     method_version: int
-    method_file: str = ""
-    """File name of a user's own method."""
+    method_file: str = ""  # file name of a user's own method
     dataset: str
     dataset_revision: str
-    image_shape: str = ""
-    """Channels x height x width, if given with an image folder."""
+    image_shape: str = ""  # channels x height x width, if given with an image folder
     preset: Preset
     overrides: dict[str, str] | None = Field(default_factory=dict)
     """Minimal ``--set`` values by field; in no key. None in records of schema 1 without them."""
-    epsilon: float | None
-    """None for a method without privacy."""
+    epsilon: float | None  # None for a method without privacy
     delta: float
     basis: Basis
     seed: int

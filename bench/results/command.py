@@ -38,10 +38,7 @@ def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str
 
 
 def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
-    """Return the shortest command for the cell `spec` alone, and a note on the placeholders in it, if any.
-
-    ``--delta`` is omitted if it is the default for `private_records`.
-    """
+    """Return the shortest command for the cell (no default ``--delta``), and a note on its placeholders, if any."""
     missing: list[str] = []
     method, dataset = spec.method, spec.dataset
     if spec.method_file:

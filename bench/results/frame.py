@@ -18,9 +18,8 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     """Return one row per record with an accuracy and an epsilon, ordered by seed and key.
 
     Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
-    `subset` (private records used, "" for all), `config` (digest), `impossible` (bound on the probability of the
-    accuracy under the claim, else NaN), `accuracy` in %, `cost` (running time in seconds), `reduced` (changes from the
-    paper's setting, as text) and `audits` (the student's audit records).
+    `subset` (whether the config limits the private records), `config` (digest), `impossible` (bound on the probability
+    of the accuracy under the claim), `accuracy` in %, `cost` (running time in seconds), `reduced` and `audits`.
     """
     import pandas
 

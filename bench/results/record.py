@@ -1,8 +1,4 @@
-"""Typed records of cells, as written, read and published.
-
-A record's key is the hash of its cell's specification (:func:`bench.experiments.plan.keyed`). Two runs of one cell
-differ in ``provenance`` alone.
-"""
+"""Typed records of cells, keyed by the hash of the specification; two runs differ in ``provenance`` alone."""
 
 # Pydantic copies mutable defaults; ruff does not recognise Row as a pydantic model.
 # ruff: noqa: RUF012
@@ -22,12 +18,10 @@ from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
 
-SCHEMA_VERSION = 2
-"""Incremented when a field changes its meaning or is removed; older records are upgraded."""
+SCHEMA_VERSION = 2  # incremented when a field changes its meaning or is removed; older records are upgraded
 
 
-SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-"""Keys name files."""
+SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # keys name files
 
 
 class Status(StrEnum):
@@ -90,12 +84,9 @@ class Privacy(Row):
     """None if the claim is about data sets that differ in one unit, which no accuracy contradicts."""
     bypasses: list[str] = []
     accountants: list[Accountant] = []
-    withheld: str = ""
-    """Why data-dependent figures are omitted, if they are."""
-    events: list[dict[str, Any]] = []
-    """Ledger events in order: mechanism and parameters, no data."""
-    record_level: Accountant | None = None
-    """The guarantee for one training record, if the unit is a query's label."""
+    withheld: str = ""  # why data-dependent figures are omitted, if they are
+    events: list[dict[str, Any]] = []  # ledger events in order: mechanism and parameters, no data
+    record_level: Accountant | None = None  # the guarantee for one training record, if the unit is a query's label
 
 
 class Queries(Row):
@@ -155,10 +146,8 @@ class Provenance(Row):
     threads: int | None
     artefacts_made: int = 0
     artefacts_found: int = 0
-    artefacts: dict[str, tuple[int, int]] = {}
-    """Cache misses and hits by kind of artefact."""
-    unread: dict[str, str] = {}
-    """Unreadable field to reason."""
+    artefacts: dict[str, tuple[int, int]] = {}  # cache misses and hits by kind of artefact
+    unread: dict[str, str] = {}  # unreadable field to reason
 
 
 class Record(Row, Specified):
@@ -170,21 +159,17 @@ class Record(Row, Specified):
     cell: CellSpec
     citation: str = ""
     public_benchmark: bool = True
-    reduced: list[Change] = []
-    """Differences from the paper's setting."""
-    config: dict[str, Any]
-    """The calibrated settings."""
+    reduced: list[Change] = []  # differences from the paper's setting
+    config: dict[str, Any]  # the calibrated settings
     public_data: str
-    public_kinds: list[PublicKind]
-    """Declared by the method; the site's filter."""
+    public_kinds: list[PublicKind]  # declared by the method; the site's filter
     private_records: int
     public_records: int
     privacy: Privacy | None = None
     utility: Utility | None = None
     queries: Queries | None = None
     student: Student | None = None
-    image_grid: ImageGrid | None = None
-    """None without released images of a displayable shape."""
+    image_grid: ImageGrid | None = None  # None without released images of a displayable shape
     notes: list[str] = []
     failure: Failure | None = None
     provenance: Provenance
@@ -220,9 +205,9 @@ def parse_record(text: str) -> Record:
     """
     if _CURRENT.match(text):
         try:
-            return Record.model_validate_json(text)  # nearly twice as fast as through a dict
+            return Record.model_validate_json(text)  # almost twice as fast as via a dict
         except ValidationError:
-            pass  # what is wrong with it is said below, in the same words for every schema
+            pass  # the code below raises the same message for every schema
     data = json_object(text)
     version = data.get("schema_version")
     while version in UPGRADES:

@@ -1,7 +1,4 @@
-"""Upgrades of older records to the next schema, one function per step.
-
-They work on parsed JSON and leave invalid values to :func:`bench.results.record.parse_record`.
-"""
+"""Upgrades of older records to the next schema; they leave invalid values to the parser's error messages."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ ON_A_BACKBONE = frozenset(
 
 
 def from_1(old: Values) -> Values:
-    """Upgrade to schema 2: one specification part with the ``--set`` values, typed changes and public-data kinds.
-
-    Schema 1 had the command, changes as ``field: paper's value -> this value``, and public data as prose.
-    """
+    """Upgrade to schema 2, which replaces command, textual changes and public-data prose by typed fields."""
     cell = {name: old[name] for name in _ASKED if name in old}
     values = {name: value for name, value in old.items() if name not in _ASKED} | {"schema_version": 2}
     command, provenance = None, values.get("provenance")
@@ -51,10 +45,7 @@ def from_1(old: Values) -> Values:
 
 
 def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = False) -> list[str]:
-    """Return the kinds (never empty) in `words`, the ``public_data`` of an old record of `method`.
-
-    Set `transferred` if the record's config names a backbone.
-    """
+    """Return the kinds (never empty) in an old record's ``public_data``; `transferred`: its config has a backbone."""
     kinds = []
     lower = words.lower()
     if transferred or method in ON_A_BACKBONE or "imagenet" in lower or " trained on " in f" {lower} ":
@@ -73,7 +64,6 @@ def public_kinds_of_words(words: str, method: str = "", *, transferred: bool = F
 
 
 def _told(command: Any) -> Values:
-    """Return the cell's values that only the record's command states."""
     try:
         words = shlex.split(command) if isinstance(command, str) else []
     except ValueError:
@@ -103,7 +93,6 @@ def _change(line: Any) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """Return the number, bool or None that prints as `text`, else `text`."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -111,5 +100,4 @@ def _scalar(text: str) -> Any:
     return value if isinstance(value, (bool, int, float, type(None))) and str(value) == text else text
 
 
-UPGRADES: dict[int, Callable[[Values], Values]] = {1: from_1}
-"""Schema version to its upgrade to the next version."""
+UPGRADES: dict[int, Callable[[Values], Values]] = {1: from_1}  # schema version to its upgrade to the next version

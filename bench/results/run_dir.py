@@ -45,7 +45,6 @@ def _lock(descriptor: int, kind: int) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the names in `folder`, empty if it is missing."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
@@ -90,10 +89,7 @@ class RunDir:
                 folder.rmdir()
 
     def create(self) -> RunDir:
-        """Create the directory if needed and check its layout version.
-
-        Raise :class:`BenchError` if it is unwritable, no directory, or of another layout version.
-        """
+        """Create the directory; raise BenchError if it is unwritable, no directory, or of another layout version."""
         try:
             folders = (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path)
             for folder in (self.path, *folders):
@@ -130,10 +126,7 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory exclusively, for attacks and audits; the system frees the lock of a dead owner.
-
-        Raise :class:`BenchError` while another process uses the directory.
-        """
+        """Hold the directory exclusively, for attacks and audits; raise BenchError while another process uses it."""
         with self._opened_lock() as descriptor:
             try:
                 _lock(descriptor, fcntl.LOCK_EX)
@@ -147,15 +140,12 @@ class RunDir:
 
     @contextmanager
     def joined(self, patience: float = 0.0) -> Iterator[None]:
-        """Share the directory with other runs of cells.
-
-        Raise :class:`BenchError` if an attack or audit still holds it exclusively after `patience` seconds.
-        """
+        """Share the directory with other runs; raise BenchError if it is held exclusively beyond `patience` seconds."""
         with self._opened_lock() as descriptor:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, 0)  # an attack that was killed has left its name
-                self._clean()  # no other process is here, so none is writing
+                os.ftruncate(descriptor, 0)  # remove the name of a killed attack
+                self._clean()  # safe: no other process uses the directory
             begin = time.monotonic()
             while True:
                 try:

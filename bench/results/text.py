@@ -14,7 +14,7 @@ from bench.results.record import Plausibility, Privacy, Provenance, Record
 
 
 def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
-    """Return an epsilon with two decimals, e.g. rounded `up` for an upper bound and `down` for a lower one."""
+    """Return an epsilon with two decimals, scientific from 1e5; round an upper bound `up`, a lower one `down`."""
     if epsilon is None:
         return "–"
     if math.isinf(epsilon):

@@ -38,22 +38,15 @@ def digest_of(value: Any) -> str:
 
 
 class Cache:
-    """Artefacts below `root`, or in memory if `root` is None (tests, checks).
-
-    Every key includes `base`: the data set, its revision and its split.
-    """
+    """Artefacts below `root`, or in memory (None); every key includes `base`: the data set, its revision and split."""
 
     def __init__(self, root: Path | None, base: Mapping[str, Any], say: Callable[[str], None] | None = None) -> None:
         self.root = root
         self.base = dict(base)
-        self.made: list[str] = []
-        """Names of the cache misses."""
-        self.found: list[str] = []
-        """Names of the cache hits."""
-        self.waited = 0.0
-        """Seconds spent waiting for other processes."""
-        self.parent: Cache | None = None
-        """The unvaried data set's cache; see :meth:`child`."""
+        self.made: list[str] = []  # names of the cache misses
+        self.found: list[str] = []  # names of the cache hits
+        self.waited = 0.0  # seconds spent waiting for other processes
+        self.parent: Cache | None = None  # the unvaried data set's cache; see child()
         self._say = say
         self._memory: dict[str, Arrays] = {}
         self._said: set[str] = set()
@@ -67,7 +60,7 @@ class Cache:
         if found is not None:
             return found
         with self.making(kind, depends):
-            found = self.find(kind, depends)  # another process may have made it while this one waited
+            found = self.find(kind, depends)  # made by another process in the meantime?
             if found is not None:
                 return found
             arrays = make()
@@ -167,7 +160,7 @@ class Cache:
         except (SafetensorError, OSError, ValueError) as error:
             damage = str(error)
         if damage:
-            if _identity(path) != before:  # another process has set it aside, and perhaps made it anew
+            if _identity(path) != before:  # replaced or set aside by another process
                 return self._read(name)
             with writing(path), suppress(FileNotFoundError):
                 os.replace(path, path.with_suffix(".damaged"))

@@ -27,8 +27,7 @@ class _Waiting:
 def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
 
-    Closing may wait for other processes, so a second signal ends the process by its default action. With `once` it is
-    ignored, for senders that repeat signals and escalate to SIGKILL.
+    Closing may take long, so a second signal ends the process at once; with `once` it is ignored.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:

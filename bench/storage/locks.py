@@ -1,10 +1,9 @@
 """File locks of a run directory that several processes or machines share.
 
-:func:`holding` (filelock's flock) prevents duplicate work on artefacts and secrets. :func:`take` claims cells. The
-system frees a claim when its owner dies, as in filelock's UnixFileLock; the file also states the owner, its progress
-and the number of owners that died. On a network disk with local locks, another machine takes over a claim once its
-``beat`` has stalled on the taker's own monotonic clock, so clocks are never compared. filelock's SoftFileLease also
-does this, but then waits as long for a dead owner on the same machine.
+:func:`holding` (filelock) prevents duplicate work on artefacts and secrets. :func:`take` claims cells: the system frees
+a claim when its owner dies, and its file counts the dead owners. On a network disk with local locks, another machine
+takes over a claim once its ``beat`` has stalled on the taker's own monotonic clock; clocks are never compared.
+filelock's SoftFileLease does the same, but waits as long for a dead owner on the same machine.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from bench.core.errors import BenchError
 from bench.storage.files import explain_os_error, writing
 from bench.storage.interrupts import unstopped
 
-BEAT_SECONDS = 10.0
-"""Interval of beats."""
+BEAT_SECONDS = 10.0  # interval of beats
 PATIENCE_SECONDS = 45.0
 """Silence after which an owner on another machine, whose lock is invisible here, counts as dead."""
 _LENGTH = 2048
@@ -59,7 +57,7 @@ def alive(pid: int, start: str | None) -> bool:
     """Return whether process `pid`, started at `start`, is alive on this machine."""
     if os.path.isdir("/proc/self"):
         return start is not None and process_start(pid) == start
-    try:  # without /proc the number is all there is
+    try:  # without /proc, only the pid is known
         os.kill(pid, 0)
     except OSError:
         return False
@@ -76,8 +74,7 @@ class Owner:
     beat: int
     attempts: Mapping[str, int]
     """Launch to the number of its processes that took the claim without releasing it, this one included."""
-    seconds: float
-    """From taking the claim to the last beat, by the owner's clock."""
+    seconds: float  # from taking the claim to the last beat, by the owner's clock
     about: Mapping[str, Any]
     held: bool
 
@@ -138,13 +135,13 @@ class Held:
                 "seconds": round(time.monotonic() - self._begin, 1),
             }
             text = json.dumps({**state, "about": self.about}, ensure_ascii=False).encode()
-            if len(text) > _LENGTH:  # never without the launch, by which attempts are counted
+            if len(text) > _LENGTH:  # keep the launch, which counts attempts
                 short = {name: value for name, value in self.about.items() if name in ("launch", "job")}
                 text = json.dumps({**state, "about": short}).encode()
             # One write of fixed length: a reader sees the old text, the new text or unreadable text.
             with contextlib.suppress(OSError):
                 os.pwrite(self.descriptor, text.ljust(_LENGTH), 0)
-                os.fsync(self.descriptor)  # or a client of a network disk may hold it back for longer than PATIENCE
+                os.fsync(self.descriptor)  # else a network disk may delay it beyond PATIENCE_SECONDS
 
     def _keep_beating(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
@@ -175,9 +172,9 @@ _seen: dict[Path, tuple[tuple[str, int, int], float]] = {}
 
 
 def take(path: Path, **about: Any) -> Held | None:
-    """Return the claim at `path`, in an existing folder, or None while another process holds it.
+    """Return the claim at `path` (existing folder), None while another process holds it; `about` names its `launch`.
 
-    `about` describes the work and names its `launch`. Raise :class:`BenchError` on a file system without locks.
+    Raise :class:`BenchError` on a file system without locks.
     """
     for _ in range(100):
         try:
@@ -187,7 +184,7 @@ def take(path: Path, **about: Any) -> Held | None:
         try:
             if not _flocked(descriptor, path):
                 break
-            if not _same_file(descriptor, path):  # its owner finished and removed it in between
+            if not _same_file(descriptor, path):  # removed by its owner in the meantime
                 continue
             before = _parse(_content(descriptor), held=False)
             if before is not None and not before.here and not _silent(path, before):
@@ -203,7 +200,7 @@ def take(path: Path, **about: Any) -> Held | None:
 
 
 def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
-    """Return `before`'s attempts plus one for this launch; a new launch starts from 1."""
+    """Return `before`'s attempts plus one for this launch; a new launch counts from 1."""
     launch = str(about.get("launch", ""))
     known = {} if before is None else dict(before.attempts)
     return {**known, launch: known.get(launch, 0) + 1}
@@ -228,10 +225,9 @@ def look(path: Path) -> Owner | None:
 
 @contextlib.contextmanager
 def holding(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock at `path` inside the block; call `waiting` once if another process holds it.
+    """Hold the lock at `path`; call `waiting` once if another process holds it. RunDir cleans up the file.
 
-    Only an exclusive :class:`bench.results.run_dir.RunDir` lock removes the file. Raise :class:`BenchError` on a file
-    system without locks.
+    Raise :class:`BenchError` on a file system without locks.
     """
     from filelock import FileLock, Timeout
 
@@ -264,7 +260,7 @@ def _flocked(descriptor: int, path: Path) -> bool:
             if error.errno in NO_LOCKS:
                 raise without_locks(path.parent, error) from error
             if not last:
-                time.sleep(0.01)  # who looks holds it for a moment
+                time.sleep(0.01)  # look() holds it briefly
     return False
 
 
