@@ -1,4 +1,4 @@
-"""``bench epsilon``: the cost of a mechanism by all accountants that apply; those on ``--votes`` are data-dependent."""
+"""``bench epsilon``: the cost of a mechanism by all accountants that apply; those on votes read private data."""
 
 from __future__ import annotations
 

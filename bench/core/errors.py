@@ -11,7 +11,7 @@ class BenchError(Exception):
 
 
 class UnknownNameError(BenchError):
-    """An unknown name of a registry member, option or file."""
+    """An unknown registry member, option or file."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name = kind, name

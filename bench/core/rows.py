@@ -24,7 +24,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 
 class Estimated(Row):
-    """An estimate with its confidence interval over `n` independent units; None without an interval."""
+    """An estimate over `n` independent units; `low` and `high` are None without a confidence interval."""
 
     value: float
     low: float | None = None

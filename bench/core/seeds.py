@@ -45,7 +45,7 @@ class Streams:
         return torch.Generator(device=device).manual_seed(self.integer(name))
 
     def seed_globals(self, name: str = "global") -> None:
-        """Seed the global generators of torch, NumPy and Python, so that draws by methods and libraries repeat."""
+        """Seed torch, NumPy and Python globally and for good, so that draws by methods and libraries repeat."""
         import torch
 
         seed = self.integer(name)

@@ -108,7 +108,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PrivateData:
-    """Private training records: `images` uint8 (n, channels, height, width), `labels` int64 (n,)."""
+    """Private records: `images` uint8 (n, channels, height, width), `labels` int64 (n,)."""
 
     images: torch.Tensor
     labels: torch.Tensor

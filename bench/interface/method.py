@@ -121,4 +121,4 @@ class Method(abc.ABC):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train a student on the ledger's outputs and return all releases; `private` excludes held-out records."""
+        """Train a student on the ledger's outputs and return all releases."""

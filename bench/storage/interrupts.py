@@ -27,7 +27,7 @@ class _Waiting:
 def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
 
-    Closing may take long, so a second signal ends the process at once; with `once` it is ignored.
+    Closing may take long, so a second signal ends the process. `once` ignores it instead, for senders that repeat.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
