@@ -1,7 +1,7 @@
-"""One attack on one student, with its controls: its result is judged, drawn and written as a record.
+"""One attack on one student with its controls: run, scored, drawn and written as a record.
 
-Attacks compute no statistics. Their results are judged by :mod:`attacks.evaluators` and :mod:`bench.metrics.roc`. The
-controls of :mod:`bench.evaluation.reference_models` give the same figures without privacy, and without any record.
+Attacks compute no statistics: :mod:`attacks.evaluators` and :mod:`bench.metrics.roc` score their results, and those on
+the controls of :mod:`bench.evaluation.reference_models`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
 JUDGED = {"inversion": 3, "membership": 2, "robustness": 1}
-"""By goal, a version of the scoring, part of every key.
-
-Inversion: 3 since its matched control is the training without privacy, stopped. Records of 2 stay valid."""
+"""Version of the scoring by goal, part of every key. Inversion records of version 2 stay valid."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
 
 
 def attack_names(asked: str) -> list[str]:
-    """Return the attacks that `asked` names: a comma-separated list, ``quick`` or ``all``.
+    """Return the attacks in `asked`: a comma-separated list, ``quick`` or ``all``.
 
-    Raises :class:`UnknownNameError` for a name that is no attack.
+    Raises :class:`UnknownNameError` for an unknown attack.
     """
     if asked == "quick":
         return list(QUICK_SUITE)
@@ -50,9 +48,9 @@ def attack_names(asked: str) -> list[str]:
 
 
 def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
-    """Return the key of one attack on one student: everything that its numbers depend on, hashed.
+    """Return the key of one attack on one student, with a hash of all that affects its results.
 
-    `config` is None where the attack could not be configured.
+    `config` is None if the attack could not be configured.
     """
     depends = [
         JUDGED[_goal(name)], name, configurable(name).version, None if config is None else as_dict(config),
@@ -71,9 +69,9 @@ def planned_key(record: Record, name: str, place: Workplace) -> str:
 
 
 def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
-    """Run the attack `name` on the student of `record`; return its record, written. A failure is a record too.
+    """Run the attack `name` on the student of `record`; write and return its record, also for a failure.
 
-    Raises :class:`BenchError` only where the record cannot be written.
+    Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 

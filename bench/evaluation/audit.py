@@ -1,8 +1,7 @@
-"""One student's pipeline audited: shadow runs with canaries, guesses at their coins, a lower bound on epsilon.
+"""Audit of one student's pipeline: shadow runs with canaries, guesses of their coins, a lower bound on epsilon.
 
-The scores come from :mod:`bench.evaluation.canary_runs`, the statistics from :mod:`attacks.audit`. What is guessed, and
-how often, is fixed by the options before any shadow run exists. Several runs are one audit of the mechanism that
-consists of them all: their canaries, coins and noise are independent, so their counts add up.
+:mod:`bench.evaluation.canary_runs` gives the scores, :mod:`attacks.audit` the statistics. The options fix what is
+guessed before any shadow run. Independent runs are one audit of their composition, so their counts add up.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
 
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
 AUDIT_VERSION = 2
-"""Raised whenever the same options would give another bound: part of every key."""
+"""Part of every key: raise it when the same options give another bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Options of an audit, fixed before any shadow run. Zeros stand for defaults by the data set's size.
+    """Options of an audit, fixed before any shadow run; 0 canaries or guesses: a default by the data set's size.
 
-    `canaries` and `guesses` are for each family and run; half of the guesses say True, half False, the rest abstain.
-    `refute` is the epsilon that the audit must be able to refute; None: any.
+    `canaries` and `guesses` are per family and run; half of the guesses are True, half False. The audit must be able to
+    refute the epsilon `refute`; None: any.
     """
 
     canaries: int = 0
@@ -59,12 +58,11 @@ class AuditOptions:
     seed: int = 0
     power: bool = True
     draws: int = 1_000_000
-    """On each side, for each mechanism of the ledger; 0 leaves the mechanisms out."""
+    """Per input and mechanism of the ledger; 0 skips the mechanisms."""
     refute: float | None = None
     kind: AuditKind = AuditKind.ONE_RUN
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         if not 0.5 <= self.confidence < 1:
             raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
         if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0:
@@ -76,10 +74,7 @@ class AuditOptions:
             )
 
     def fitted(self, private_records: int) -> AuditOptions:
-        """Return the options with numbers for so many private records.
-
-        Raises :class:`BenchError` where the guesses cannot reach what `refute` asks for.
-        """
+        """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
         if self.kind is AuditKind.MANY_RUN:
             return dataclasses.replace(self, canaries=1, guesses=1)
         canaries = self.canaries or max(2, min(1000, private_records // 10))
@@ -92,7 +87,7 @@ class AuditOptions:
         return dataclasses.replace(self, canaries=canaries, guesses=guesses)
 
     def plan(self, *, images: bool) -> CanaryPlan:
-        """Return the canaries: those of the family and, with `images`, natural ones for released images."""
+        """Return the canaries: the family's and, with `images`, natural ones for released images."""
         counts: dict[str, int] = {self.family.value: self.canaries}
         if images and self.family is not Family.NATURAL and self.kind is AuditKind.ONE_RUN:
             counts[Family.NATURAL.value] = max(2, self.canaries // 4)
@@ -110,18 +105,17 @@ def audit_student(
     device: str = "cpu",
     workers: int = 1,
 ) -> AuditRecord:
-    """Audit the pipeline of `record` and return the audit's record, written to `run_dir`; a failure is one too.
+    """Audit the pipeline of `record`; write and return the audit's record, also for a failure.
 
-    `dataset` is the name that the data set is loaded by, where it is not the record's (a user's folder).
-
-    Raises :class:`BenchError` only where the record cannot be written.
+    `dataset` is the name in `source` if it is not the record's (a user's folder). Raises :class:`BenchError` only if
+    the record cannot be written.
     """
     import torch
 
     clock = Clock(device=device, threads=torch.get_num_threads())
     notes: list[str] = []
     caches: list[Cache] = []
-    with contextlib.suppress(BenchError):  # it is raised again below; a failure's record needs a key all the same
+    with contextlib.suppress(BenchError):  # raised again below; a failure's record needs a key too
         options = options.fitted(record.private_records)
 
     def audit() -> dict[str, Any]:
@@ -133,7 +127,7 @@ def audit_student(
 
     key = _key(record, options)
     parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
-    protects = record.privacy or METHODS.get(record.method)  # the method need not be known here: that is a failure too
+    protects = record.privacy or METHODS.get(record.method)  # an unknown method is a failure too
     result = AuditRecord.model_validate(
         {
             "key": key,
@@ -156,10 +150,7 @@ def audit_student(
 
 
 def audit_key(record: Record, options: AuditOptions) -> str:
-    """Return the key of the audit of a student's record with these options.
-
-    Raises :class:`BenchError` where they do not fit it.
-    """
+    """Return the key of a record's audit with these options. Raise :class:`BenchError` if they do not fit it."""
     return _key(record, options.fitted(record.private_records))
 
 
@@ -218,7 +209,7 @@ def _many_runs(
     material: Materialised,
     context: Context,
 ) -> dict[str, Any]:
-    """Audit one canary over many runs: the first half of each arm chooses the threshold, the others are counted."""
+    """Audit one canary over many runs: the first half of each arm sets the threshold, the second is counted."""
     import numpy as np
 
     from attacks.audit import many_run_errors
@@ -248,10 +239,10 @@ def _many_runs(
 def count_guesses(
     shadow_runs: Sequence[ShadowRun], canaries: Canaries, options: AuditOptions, delta: float, context: Context
 ) -> list[Channel]:
-    """Return the right guesses of each channel at the coins of `shadow_runs`, with bounds corrected for their number.
+    """Return the right guesses of each channel and their bounds, corrected for the number of channels.
 
-    The channels are the student's confidences on the canaries of the options' family and, where every shadow run
-    released images, the distance of these to natural canaries.
+    Channels: the student's confidences on the family's canaries and, if every shadow run released images, their
+    distance to natural canaries.
     """
     from attacks.audit import right_guesses
 
@@ -281,7 +272,7 @@ def count_guesses(
 
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
-    """Draw from every distinct mechanism of the record's ledger on the worst adjacent inputs that are known."""
+    """Return audits of every distinct mechanism of the record's ledger on the worst known adjacent inputs."""
     from bench.evaluation.mechanism_audit import audit_events
     from bench.privacy.base_event import Event
 

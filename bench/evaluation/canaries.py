@@ -1,18 +1,13 @@
-"""Canaries: records put into a private set on the toss of a coin, so that an audit or an attack can be scored on it.
+"""Canaries: records put into a private set by a coin toss, so that an audit or an attack can be scored on them.
 
-A canary has two alternatives. Under *replace* adjacency the coin decides which of them takes a place in the set, and
-the two sets differ in the value of one record; under *add-remove* it decides whether the second is there at all. So the
-coins test the very neighbours that the claim speaks of. For the unit *label* both alternatives are one image under two
-labels.
+A canary has two alternatives. Under *replace* adjacency the coin chooses the one in the set; under *add-remove* it
+decides whether the second is in the set. So the coins test the neighbours of the privacy claim. For the unit *label*
+both alternatives are one image under two labels. Families, with their add-remove form in brackets:
 
-The families, of which an audit fixes one beforehand:
-
-===========  ==========================================================================================================
-natural      two private records (add-remove: one). What an ordinary record risks.
-mislabelled  one private image under two wrong labels (add-remove: one wrong label).
-duplicated   the same, in several places at once: a group, so that its bound on epsilon is divided by the group's size.
-outlier      a coarse random pattern, unlike any record, under two random labels (add-remove: one).
-===========  ==========================================================================================================
+- natural: two private records [one]; the risk of an ordinary record.
+- mislabelled: one private image under two wrong labels [one wrong label].
+- duplicated: the same at several places: a group, so its bound on epsilon is divided by the group's size.
+- outlier: a coarse random pattern, unlike any record, under two random labels [one].
 """
 
 from __future__ import annotations
@@ -35,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """How many canaries of each family, in how many places a duplicated one stands, and the seed of all choices.
+    """The number of canaries of each family, the `copies` of a duplicated one, and the seed of all choices.
 
-    Raises :class:`BenchError` for negative numbers and for no canary at all.
+    Raises :class:`BenchError` for negative numbers, no canaries or less than two copies.
     """
 
     outlier: int = 0
@@ -56,36 +51,35 @@ class CanaryPlan:
             raise BenchError(f"a duplicated canary stands in 2 or more places, not {self.copies}.")
 
     def counts(self) -> dict[Family, int]:
-        """Return the number of canaries of each family, in the order in which they are numbered."""
+        """Return the number of canaries of each family, in numbering order."""
         return {family: getattr(self, family.value) for family in Family}
 
     def places(self) -> int:
-        """Return how many places of the private set the canaries take."""
+        """Return the number of positions in the private set that the canaries take."""
         return sum(self.counts().values()) + (self.copies - 1) * self.duplicated
 
     def streams(self) -> Streams:
-        """Return the random streams of the plan, none of which a method shares."""
+        """Return the plan's random streams, which no method shares."""
         return Streams(self.seed, "canaries/")
 
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """Drawn canaries. `family` (m,) names each one's; alternative 1 is in the set where its coin fell on True."""
+    """Drawn canaries: `family` (m,), images uint8 (m, 2, channels, height, width), labels int64 (m, 2).
+
+    Canary `owner` (places,) takes position `place` (places,) of the private set. A coin of True puts alternative 1 in.
+    """
 
     plan: CanaryPlan
     unit: PrivacyUnit
     adjacency: Adjacency
     family: NDArray[np.str_]
     images: torch.Tensor
-    """uint8 (m, 2, channels, height, width)"""
     labels: torch.Tensor
-    """int64 (m, 2)"""
     place: NDArray[np.int64]
-    """(places,) positions of the private set that are the canaries'"""
     owner: NDArray[np.int64]
-    """(places,) which canary stands there"""
     withdrawn: NDArray[np.int64]
-    """Positions whose records are alternatives of natural canaries elsewhere, and leave their own place."""
+    """Positions of records that are alternatives of natural canaries elsewhere, and leave the set."""
 
     def __len__(self) -> int:
         return len(self.family)
@@ -95,13 +89,13 @@ class Canaries:
         return np.flatnonzero(self.family == family.value)
 
     def group(self, family: Family) -> int:
-        """Return how many records of the set one canary of `family` is."""
+        """Return the number of records in one canary of `family`."""
         return self.plan.copies if family is Family.DUPLICATED else 1
 
     def coins(self, seed: int, index: int) -> NDArray[np.bool_]:
-        """Return the fair and independent coins (m,) of the shadow run number `index` of a cell with this seed.
+        """Return independent fair coins (m,) of the shadow run number `index` of a cell with this seed.
 
-        One canary alone, for audits over many runs, gets opposite coins in every two runs: both arms are equally long.
+        A single canary gets opposite coins in runs 2k and 2k + 1, so that many-run audits have arms of equal size.
         """
         if len(self) == 1 and index % 2:
             return ~self.coins(seed, index - 1)
@@ -111,7 +105,7 @@ class Canaries:
 def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adjacency: Adjacency) -> Canaries:
     """Return the canaries of `plan` for `private`; they depend on it and the plan's seed alone.
 
-    Raises :class:`BenchError` where the private set is too small for them: at most half of every class is given up.
+    Raises :class:`BenchError` for a private set that is too small: canaries take at most half of every class.
     """
     import torch
 
@@ -129,7 +123,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
     true = private.labels[torch.from_numpy(first)].numpy()
     labels = np.stack(_two_others(true, private.facts.classes, streams.numpy("labels")), axis=1)
     if adjacency is Adjacency.ADD_REMOVE:
-        labels = labels[:, ::-1].copy()  # of two classes, the wrong label is the one that is put in
+        labels = labels[:, ::-1].copy()  # with two classes, add the wrong label
     natural = np.flatnonzero(family == Family.NATURAL.value)
     labels[natural, 1] = true[natural]
     if pairs:
@@ -142,7 +136,7 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
 
 
 def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) -> PrivateData:
-    """Return `private` with the alternatives that `coins` (m,) chose in the canaries' places."""
+    """Return `private` with the alternatives that `coins` (m,) choose at the canaries' positions."""
     import torch
 
     images, labels = private.images.clone(), private.labels.clone()
@@ -158,7 +152,7 @@ def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) ->
 
 
 def _choose(private: PrivateData, number: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return `number` positions in random order, of no class more than half."""
+    """Return `number` positions in random order, at most half of each class."""
     labels = private.labels.numpy()
     order = generator.permutation(len(labels)).astype(np.int64)
     # The rank of each position within its class, in that order.
@@ -180,9 +174,9 @@ def _choose(private: PrivateData, number: int, generator: np.random.Generator) -
 def _two_others(
     true: NDArray[np.int64], classes: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two labels for each of `true` (n,): different from each other and, from three classes on, from it.
+    """Return two labels for each of `true` (n,), different from each other and, from three classes on, from it.
 
-    Of two classes the first is the wrong label and the second the true one.
+    With two classes the first is wrong and the second true.
     """
     if classes == 2:
         return 1 - true, true.copy()
@@ -193,7 +187,7 @@ def _two_others(
 
 
 def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Generator) -> torch.Tensor:
-    """Return uint8 (count, *shape): black and white blocks, four pixels or more a side, fair coins each."""
+    """Return uint8 (count, *shape): random black and white blocks of four or more pixels a side."""
     import torch
 
     channels, height, width = shape
@@ -205,14 +199,13 @@ def _patterns(count: int, shape: tuple[int, int, int], generator: np.random.Gene
 
 
 def canary_unit(unit: PrivacyUnit) -> PrivacyUnit:
-    """Return what a canary is for methods that protect `unit`: a label, or else a record.
+    """Return the canary's unit for methods that protect `unit`: a label or a training record.
 
-    For methods that protect a query's label, or a client, it speaks of a training record and of nothing else: a query
-    has no canary, and whose record a client holds may depend on other records.
+    A query has no canary, and a client's records may depend on other records: for both it is a training record.
     """
     return PrivacyUnit.LABEL if unit is PrivacyUnit.LABEL else PrivacyUnit.RECORD
 
 
 def speaks_of(unit: PrivacyUnit) -> bool:
-    """Return whether an audit's canaries are the very unit that the method's claim protects."""
+    """Return whether an audit's canaries are the unit of the method's claim."""
     return canary_unit(unit) is unit

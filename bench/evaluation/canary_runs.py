@@ -1,12 +1,9 @@
-"""Shadow runs: the whole pipeline of a cell run again on its private set with canaries in it.
+"""Shadow runs: the pipeline of a cell trained again on its private set with canaries.
 
-The student that is scored and released has no canaries: they would lower its accuracy. Audits and membership attacks
-use shadow runs instead, which differ from it in the canaries and in every random draw: noise, starts, orders. A shadow
-run is an artefact, so attacks and audits of one cell share shadow runs, and cells that differ in epsilon share their
-ensembles. Private, like every artefact.
-
-A *noiseless* shadow run runs the same pipeline with the noise of every mechanism left out. It measures the power of the
-experiment: an audit that finds nothing there is inconclusive on the real shadow run too.
+The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
+in every random draw. It is a private artefact: attacks and audits of a cell share its shadow runs, and cells with other
+epsilons share their ensembles. A *noiseless* shadow run measures power: an audit that finds nothing there is
+inconclusive on the real pipeline.
 """
 
 from __future__ import annotations
@@ -47,18 +44,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShadowRun:
-    """One run of the pipeline: its release, the coins of its canaries, the cost of its mechanisms."""
+    """One shadow run: its release, the coins (m,) of its canaries, the proven epsilon and the test accuracy."""
 
     index: int
     coins: NDArray[np.bool_]
     released: Released
     proven: float
-    """For one unit of the method; for a method that protects a query's label, for one training record."""
+    """For one unit of the method; under the unit query label, for one training record."""
     accuracy: float
 
 
 class Silence(ZeroNoise):
-    """No noise: a mechanism answers with what it was given. Only for power runs; its uniform draws stay random."""
+    """No noise, for power runs only; uniform draws stay random."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         super().__init__(exact=False)
@@ -70,19 +67,19 @@ class Silence(ZeroNoise):
 
 
 class NoiselessLedger(Ledger):
-    """A ledger for power runs: it charges for mechanisms as they were configured, and runs them without noise."""
+    """A ledger for power runs: it charges for the configured mechanisms and runs them without noise."""
 
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
-        """Train `model` as DP-SGD does, clipping and batches included, without its noise."""
+        """Train `model` as DP-SGD does, with clipping and batches, without noise."""
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
 SHADOW_RUN_VERSION = 1
-"""Raised whenever the same plan would give other canaries, coins or shadow runs: part of keys."""
+"""Part of keys: raise it when the same plan gives other canaries, coins or shadow runs."""
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
-    """Return the shadow run number `index` of `cell` from the cache; None where it has not been trained yet."""
+    """Return the shadow run number `index` of `cell` from the cache, None on a cache miss."""
     _, depends = _depends(cell, canaries, index, context, noiseless=False)
     found = context.cache.find("sibling", depends)
     return None if found is None else _unpack(index, canaries.coins(cell.seed, index), found)
@@ -91,7 +88,7 @@ def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context
 def _depends(
     cell: Cell, canaries: Canaries, index: int, context: Context, *, noiseless: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a shadow run's private set depends on, and what the shadow run does."""
+    """Return the dependencies of a shadow run's private set, and those of the shadow run."""
     method = METHODS.get(cell.method)
     plan: dict[str, Any] = dataclasses.asdict(canaries.plan)
     if SHADOW_RUN_VERSION > 1:
@@ -125,16 +122,16 @@ def train_shadow_run(
     *,
     noiseless: bool = False,
 ) -> ShadowRun:
-    """Return the shadow run number `index` of `cell`, from the cache where it is there.
+    """Return the shadow run number `index` of `cell`, from the cache if present.
 
-    `context.cache` has the cell's base; `noise` makes the source of noise from the shadow run's streams.
+    `context.cache` has the cell's base; `noise` makes the noise source from the shadow run's streams.
     """
     coins = canaries.coins(cell.seed, index)
     which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
     def make() -> Arrays:
-        # The ensembles of the shadow run are its own; which cell asks for them does not matter.
-        cache = context.cache.child(sibling=which)  # the name that artefacts of older run directories have
+        # Its ensembles do not depend on the cell.
+        cache = context.cache.child(sibling=which)  # the artefact name in older run directories
         inner = dataclasses.replace(
             context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
             cell=f"{cell.key}, {'noiseless' if noiseless else 'sibling'}", precision=cell.precision.value,
@@ -175,7 +172,7 @@ def _train(
 
 
 def _pack(released: Released, cost: float, good: float) -> Arrays:
-    """Return a release as arrays. Whole, as an attacker would have it, but for a generator's weights."""
+    """Return a release as arrays: all that an attacker has, except a generator's weights."""
     about = json.dumps(
         {"student": released.student_name, "options": released.student_options, "proven": cost, "accuracy": good}
     )
@@ -202,7 +199,7 @@ def _unpack(index: int, coins: NDArray[np.bool_], arrays: Arrays) -> ShadowRun:
 
 
 def queries_of(images: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return the images and, with a `shift` of pixels, four moved copies of them: (queries, n, c, h, w)."""
+    """Return the images and, for a `shift` > 0 of pixels, four moved copies of them: (queries, n, c, h, w)."""
     import torch
 
     moves = [(0, 0)] + ([(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else [])
@@ -219,11 +216,10 @@ def logits_of(released: Released, queries: torch.Tensor, device: torch.device) -
 
 
 def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, device: torch.device) -> NDArray[np.float64]:
-    """Return a score (m,) for each canary of `family`, larger where its coin is likelier True, from the student alone.
+    """Return a score (m,) for each canary of `family` from the student alone, larger where its coin is likelier True.
 
-    Under replace adjacency: the student's log odds of the second alternative less those of the first. Under
-    add-remove: its log odds of the record less the mean of the other canaries of that label, which cancels what the
-    student says of any such image.
+    Replace: log odds of the second alternative minus those of the first. Add-remove: log odds of the record minus the
+    mean over the other canaries of its label, which cancels the student's bias for such images.
     """
     from attacks._signals import log_odds
 
@@ -245,9 +241,9 @@ def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, devic
 
 
 def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
-    """Return a score (m,) as :func:`coin_scores` does, from the released images alone; None where none were released.
+    """Return scores (m,) like :func:`coin_scores` from the released images alone; None without released images.
 
-    It is the distance of the nearest released image to the first alternative less that to the second.
+    The score is the distance of the nearest released image to the first alternative minus that to the second.
     """
     import torch
 
@@ -270,7 +266,7 @@ def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> N
 def train_shadow_runs(
     cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
 ) -> list[ShadowRun]:
-    """Return `count` shadow runs of `cell`, several at a time with workers; an interrupt loses none."""
+    """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
     from bench.training.processes import worker_pool
 
     found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}

@@ -1,10 +1,9 @@
-"""The roles of records in the evaluation of an attack: no record has two roles that would flatter a number.
+"""Roles of records in an attack's evaluation: no record has two roles that would flatter a result.
 
-Members are what the student was trained on. Where a data set has a public part, half of it is what the attacker knows,
-without labels, and half trains the evaluators; the attacker's half, with its labels, trains the counterfactual target.
-Non-members to compare with are test records. Where there is no public part, as for faces, what the attacker knows is
-another data set of the same shape (the other people), which the counterfactual target is trained on too; the evaluators
-are trained on the test records, and their accuracy is stated on the members, which they never saw.
+Members are the student's training records, non-members the test records. Half of a public part, without labels, is the
+attacker's auxiliary data, the other half trains the evaluators; the attacker's half with its labels trains the
+counterfactual control. Without a public part, as for faces, another data set of the same shape (other people) is the
+auxiliary data and trains the counterfactual control; evaluators train on test records and are tested on members.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     Labelled = tuple[torch.Tensor, torch.Tensor]
 
 OTHER_PEOPLE = {"att-faces-a": "att-faces-b", "att-faces-b": "att-faces-a"}
-"""What an attacker on a set of people knows unless --auxiliary says otherwise: other people."""
+"""Default auxiliary data set for data sets of people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,14 @@ class AttackData:
     material: Materialised
     auxiliary: PublicData | None
     disjoint: Labelled | None
-    """What the counterfactual target is trained on."""
+    """Training records of the counterfactual control."""
     evaluators: Labelled
     held_out: Labelled
-    """On which the evaluators' accuracy is stated."""
+    """Test records of the evaluators."""
 
     @property
     def members(self) -> Labelled:
-        """The records that the student was trained on."""
+        """The student's training records."""
         return self.material.private.images, self.material.private.labels
 
     @property
@@ -52,12 +51,9 @@ class AttackData:
 
 
 def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> AttackData:
-    """Return the records of an evaluation of attacks on students of the data set `name`.
+    """Return the evaluation's records for students of the data set `name`, with `auxiliary` as the attacker's data set.
 
-    `auxiliary` names the data set that the attacker knows instead of half of the public part.
-
-    Raises :class:`BenchError` where its images have another shape, where a part shares an image with the private
-    records, or where nothing is left to train evaluators on.
+    Raises :class:`BenchError` if its images have another shape, roles share an image, or evaluators have no records.
     """
     import torch
 
@@ -104,12 +100,12 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
 
 
 def _origin(source: str) -> str:
-    """Return where public images come from, without their number."""
+    """Return the origin of public images, without their number."""
     return source.split(" ", 1)[1] if source.split(" ", 1)[0].isdigit() else source
 
 
 def _overlap(images: torch.Tensor, others: frozenset[bytes]) -> torch.Tensor:
-    """Return bool (n,): whether each of `images` is among those whose digests are given."""
+    """Return bool (n,): whether `others` holds each image's digest."""
     import torch
 
     from attacks.evaluators import digest_each

@@ -1,7 +1,6 @@
 """Figures of attacks: image grids, ROC curves under their proven ceiling, and robustness sweeps.
 
-Equal inputs give equal bytes with the same matplotlib: no file holds a date or a place. matplotlib is imported when a
-figure is drawn, and needs no display.
+With the same matplotlib, equal inputs give equal bytes: files hold no date and no path. No display is needed.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
 _COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
 _STYLES = ("-", "--", "-.", (0, (1, 1)))
 _CELL = 0.95
-"""Inches that the longer side of an image takes."""
+"""Inches of an image's longer side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of an image grid: `images` (rows, channels, height, width), float in [0, 1] or uint8.
+    """A column of an image grid: `images` (rows, channels, height, width), float in [0, 1] or uint8.
 
-    `captions` stand below the images. `good` colours a caption: True green, False red, None grey. A column that is
-    `apart` has a gap before it. A row that is `absent` shows an empty frame.
+    `good` colours the captions: True green, False red, None grey. `apart` adds a gap before the column; an `absent` row
+    shows an empty frame.
     """
 
     title: str
@@ -55,11 +54,11 @@ def comparison_grid(
     path: Path, rows: Sequence[str], students: Sequence[Column], references: Sequence[Column], *, title: str,
     note: str = "",
 ) -> None:  # fmt: skip
-    """Write an image grid as a PNG: a row for each class, a column for each student or control under one attack.
+    """Write an image grid as a PNG: a row per class, a column per student or control.
 
-    `references`, such as a private photo, belong on it only where everybody may read the data set.
+    `references` show records: for public data sets only.
 
-    Raises :class:`BenchError` where there is no row, or a column has another number of images.
+    Raises :class:`BenchError` without rows or columns, or for a column of another length.
     """
     columns = [*students, *(replace(column, apart=not place) for place, column in enumerate(references))]
     if not rows or not columns:
@@ -132,9 +131,6 @@ def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
     return array[0] if array.shape[0] == 1 else array.transpose(1, 2, 0)
 
 
-# --- ROC curves -------------------------------------------------------------------------------------------------------
-
-
 def roc_figure(
     path: Path,
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
@@ -144,12 +140,11 @@ def roc_figure(
     title: str = "",
     least: float = 1e-4,
 ) -> None:
-    """Write a PNG with ROC curves on logarithmic axes from `least`, the proven epsilon's ceiling, and the diagonal.
+    """Write a PNG with ROC curves on logarithmic axes from `least`, the ceiling of a finite `epsilon`, and a diagonal.
 
-    `curves` holds by name the false-positive and the true-positive rates, both ascending in [0, 1]. An infinite
-    `epsilon`, where nothing is proven, has no ceiling.
+    `curves` gives for each name false- and true-positive rates, ascending in [0, 1].
 
-    Raises :class:`BenchError` where a curve's two parts differ in length or leave [0, 1], or there is no curve.
+    Raises :class:`BenchError` without curves, or for rates of different lengths or outside [0, 1].
     """
     if not curves:
         raise BenchError("a ROC figure needs a curve.")
@@ -170,7 +165,7 @@ def roc_figure(
         if x.shape != y.shape or x.ndim != 1 or len(x) == 0 or min(x.min(), y.min()) < 0 or max(x.max(), y.max()) > 1:
             raise BenchError(f"the curve {name!r} is no pair of equally long rates in [0, 1].")
         style = _STYLES[place // len(_COLOURS) % len(_STYLES)]
-        # A rate of 0 has no place on the axis: what it reaches is shown where the axis begins.
+        # A rate of 0 is drawn at the start of the logarithmic axis.
         x, y, colour = np.maximum(x, least / 10), np.maximum(y, least / 10), _COLOURS[place % len(_COLOURS)]
         axes.plot(x, y, color=colour, linestyle=style, linewidth=1.6, label=name, drawstyle="steps-post")
     axes.plot(grid, grid, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), label="guessing")
@@ -187,8 +182,6 @@ def roc_figure(
     _save(figure, path)
 
 
-# --- robustness -------------------------------------------------------------------------------------------------------
-
 _LINES = {  # label, colour (safe for colour-blind readers), marker
     "fgsm": ("FGSM", "#E69F00", "o"),
     "pgd": ("PGD", "#0072B2", "s"),
@@ -199,9 +192,9 @@ _PARTS = ("#CC79A7", "#56B4E9", "#D55E00", "#8C564B")
 
 
 def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = "") -> None:
-    """Write a PNG with accuracy against the size of the changes, one line for each attack.
+    """Write a PNG with accuracy against perturbation size, one line per attack; the worst case with bounds.
 
-    The worst case is black, with its bounds as a band. Parts of AutoAttack are thin and dashed.
+    Raises :class:`BenchError` without rows.
     """
     if not rows:
         raise BenchError("there are no points to draw: run the robustness sweep first.")
@@ -209,13 +202,13 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     from matplotlib.ticker import PercentFormatter
 
     sizes = sorted({row.perturbation for row in rows})
-    # Steps of half a grey value are given in grey values, as papers on colour images do.
+    # Multiples of half a grey value are labelled in grey values, as in papers on colour images.
     bytes_ = all(abs(size * 510 - round(size * 510)) < 1e-6 for size in sizes) and sizes[-1] * 255 <= 32
     scale = 255.0 if bytes_ else 1.0
     curves: dict[str, list[RobustnessRow]] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
         curves.setdefault(row.attack, []).append(row)
-    # Not the user's style: the figure depends on the rows alone.
+    # Ignores the user's style.
     with matplotlib.style.context("default"):
         figure = _figure(7.0, 4.5, dpi=150, layout="constrained")
         axes = figure.add_subplot()
@@ -226,7 +219,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
             if name in _LINES:
                 label, colour, marker = _LINES[name]
                 worst = name == "autoattack"
-                # Behind the others, wide: lines that coincide with it stay visible on top.
+                # Wide and behind the others, so that coinciding lines stay visible.
                 axes.plot(x, y, color=colour, marker=marker, label=label, linewidth=3.2 if worst else 1.8,
                           markersize=8 if worst else 5.5, zorder=2 if worst else 3)  # fmt: skip
                 if worst:
@@ -252,7 +245,7 @@ def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrai
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # No pyplot: it keeps global state, asks for a display and never forgets a figure.
+    # No pyplot: it keeps global state and every figure, and needs a display.
     figure = Figure(figsize=(wide, high), dpi=dpi, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
@@ -260,6 +253,6 @@ def _figure(wide: float, high: float, dpi: int = _DPI, layout: Literal["constrai
 
 def _save(figure: Figure, path: Path, dpi: int = _DPI) -> None:
     file = io.BytesIO()
-    # Left to itself matplotlib names its version, which changes the bytes.
+    # By default the file names matplotlib's version, which changes the bytes.
     figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
     write_atomic(path, file.getvalue())

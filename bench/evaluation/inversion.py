@@ -1,4 +1,4 @@
-"""An inversion attack on a student and its controls, judged by the evaluators and drawn beside the nearest records."""
+"""An inversion attack on a student and its controls, scored by the evaluators and drawn beside the nearest records."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 MOST = 8
 """Largest number of students on an image grid."""
 OBSERVED = 100
-"""Number of answers to members, and of those to non-members, that an attacker observed."""
+"""Largest number of members, and of non-members, with observed answers."""
 
 
 def check_images(attack: str, facts: Facts) -> None:
-    """Raise :class:`BenchError` where records are sentences: these attacks follow gradients to pixels."""
+    """Raise :class:`BenchError` for sentences: these attacks follow gradients to pixels."""
     from bench.data.text import is_text
 
     if is_text(facts.shape):
@@ -93,13 +93,13 @@ def inversion(
         if against in scored:
             metrics = targets[Role.STUDENT.value].metrics
             metrics[f"committee top-1 above {against}"] = margin(scored[Role.STUDENT], scored[against])
-            # Members and test records differ by chance: what counts is the gap beyond that of another target.
+            # Members and test records differ by chance: only the gap beyond another target's counts.
             beyond = margin(scored[Role.STUDENT], scored[against], "ssim gap")
             metrics[f"ssim member gap above {against}"] = beyond
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.public_benchmark:
-        # A picture may be passed on. What was made of nets without privacy is as good as the records themselves.
+        # Reconstructions from nets without privacy are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
     draw(
@@ -126,7 +126,7 @@ def inversion(
 
 
 def committee_of(data: AttackData, context: Context) -> Committee:
-    """Return the evaluators of a data set, after checking that they saw no private and no auxiliary image."""
+    """Return the evaluators of a data set; they saw no private and no auxiliary image."""
     from attacks.evaluators import digests, train_committee
 
     forbidden = {"the private records": digests(data.members[0])}
@@ -146,10 +146,7 @@ def _reconstruct_all(
     context: Context,
     pool: ProcessPoolExecutor | None,
 ) -> dict[Role, tuple[Reconstructions, int]]:
-    """Return what the attack makes of each target, and how many images went through it.
-
-    The first is attacked here, since it may train what all share (a generator); the others in the processes of `pool`.
-    """
+    # The first target runs here: it may train what all share (a generator). The others run in `pool`.
     auxiliary = data.auxiliary if attack.knowledge is Knowledge.AUXILIARY else None
     made: dict[Role, tuple[Reconstructions, int]] = {}
     with context.progress.stage(f"{attack.name}: targets", len(targets)) as stage:
@@ -183,7 +180,7 @@ def reconstruct(
     facts: Facts,
     context: Context,
 ) -> tuple[Reconstructions, int]:
-    """Return what the attack makes of `released` and how many images went through it; an artefact."""
+    """Return the reconstructions from `released` and the number of images queried, from the cache if present."""
     import numpy as np
     import torch
 
@@ -202,8 +199,8 @@ def reconstruct(
         answers = None
         if observed is not None and attack.access is Access.CONFIDENCES:
             answers = target.confidences(observed.images, getattr(config, "rounding", 0.0))
-            target.queries = 0  # the victims asked, not the attacker
-        # Every target is attacked with the same draws: differences are the targets'.
+            target.queries = 0  # the victims' queries, not the attacker's
+        # Every target gets the same draws, so differences are the targets'.
         inner = dataclasses.replace(context, streams=Streams(context.streams.seed, f"attack/{attack.name}/"))
         found = attack.run(config, target, known, answers, inner)
         arrays: Arrays = {
@@ -228,7 +225,7 @@ def reconstruct(
 
 
 def observed_of(data: AttackData, seed: int) -> Observed:
-    """Return the images whose answers the attacker saw: as many members as non-members, chosen by index."""
+    """Return images with observed answers: as many members as non-members, chosen by index."""
     import torch
 
     from attacks.inversion_scores import Observed
@@ -242,9 +239,9 @@ def observed_of(data: AttackData, seed: int) -> Observed:
 
 
 def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
-    """Write an image grid for each inversion attack of `names` and each data set with two students; return the files.
+    """Write an image grid for each inversion attack and each public data set with two students; return the files.
 
-    Only of public data sets: an image grid shows a record of each class. The reconstructions come from the cache.
+    A grid shows a record of each class, hence public data sets only. Reconstructions come from the cache.
     """
     files = []
     by_dataset: dict[str, list[Record]] = {}
@@ -261,7 +258,7 @@ def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -
 
 
 def _rank(record: Record) -> tuple[float, str, int]:
-    """Order students: without privacy first, then by falling epsilon."""
+    # Without privacy first, then by falling epsilon.
     return (-math.inf if record.epsilon is None else -record.epsilon, record.method, record.seed)
 
 

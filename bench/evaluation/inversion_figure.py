@@ -1,4 +1,4 @@
-"""The image grid beside an inversion attack's record: reconstructions of each target, and the nearest real images."""
+"""The image grid of an inversion attack: reconstructions of each target beside the nearest real images."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 ROWS = 10
 """Largest number of classes on a grid."""
 TRIES = 3
-"""Tries shown of the student; one of each control."""
+"""Tries shown of the student; each control shows one."""
 SEARCHED = 500
-"""Largest pool of a class for the nearest image, with as many members as non-members."""
+"""Images searched per class for the nearest one, equally many members and non-members."""
 
 
 def draw(
@@ -32,9 +32,9 @@ def draw(
     *,
     title: str,
 ) -> None:
-    """Write the image grid to `path`; it shows the first tries of the first classes, none chosen by its looks.
+    """Write the image grid of the first tries of the first classes: no choice by looks.
 
-    `records` are members and non-members, of which the nearest are shown; None shows none.
+    `records` are members and non-members for the nearest images; None shows none.
     """
     from bench.evaluation.figures import comparison_grid
 
@@ -60,7 +60,7 @@ def draw(
 def column_of(
     name: str, made: Reconstructions, good: Sequence[bool], classes: list[int], place: int, *, apart: bool
 ) -> Column:
-    """Return the column of try `place` at each of `classes`; `good` are the evaluators' judgements of all images."""
+    """Return the column of try `place` at each of `classes`; `good` are the evaluators' verdicts on all images."""
     import torch
 
     from bench.evaluation.figures import Column

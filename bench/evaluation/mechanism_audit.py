@@ -1,12 +1,11 @@
-"""Audits of mechanisms: the real function, on the worst adjacent inputs, as often as the draws allow.
+"""Audits of mechanisms: lower bounds on epsilon from many draws of the real function on the worst adjacent inputs.
 
-An audit finds a lower bound on the epsilon of a single run of a mechanism and compares it with what the project's own
-accountants state for that run at the same delta. A bound above it is a violation: noise of the wrong scale, a wrong
-sensitivity, a tie that leaks. It cannot see how often a mechanism ran, or private data used outside any mechanism.
+The bound for a single run is compared with the proven epsilon of the accountants at the same delta. A bound above it is
+a violation: noise of the wrong scale, a wrong sensitivity, a tie that leaks. An audit sees neither the number of runs
+nor private data used outside any mechanism.
 
-A pilot of a tenth of the draws chooses the inputs, the direction and the set of outputs with the largest bound; the
-bound comes from fresh draws (Clopper-Pearson, shared over directions and parts by Bonferroni). A sound mechanism whose
-figure is exact is therefore called violated with probability at most 1 - confidence.
+A pilot of a tenth of the draws chooses inputs, direction and output set; fresh draws give the bound (Clopper-Pearson,
+Bonferroni over directions and parts). The false-alarm probability is at most 1 - confidence.
 """
 
 from __future__ import annotations
@@ -33,36 +32,33 @@ if TYPE_CHECKING:
 
 DRAWS = 1_000_000
 CHUNK = 250_000
-"""Draws that are held at once."""
+"""Draws per chunk."""
 CUTS = 512
-"""Thresholds that the pilot tries on outputs that are numbers."""
+"""Thresholds that the pilot tries on numeric outputs."""
 LABELS = 1024
-"""Distinct outputs up to which each is looked at by itself."""
+"""Largest number of distinct outputs that the pilot treats as labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartAudit:
-    """The audit of one part of a mechanism, for a single run."""
+    """The audit of one part of a mechanism, for a single run. `bound` and `exact` are epsilons at `delta`."""
 
     part: str
     inputs: str
-    """The adjacent inputs that the pilot chose, of the direction that gave the bound."""
     delta: float
     bound: float
-    """Lower bound on epsilon, at least 0."""
     exact: float
-    """The least proven epsilon of one run at `delta`."""
     with_half_noise: float | None = None
-    """The bound that the same audit reaches where the mechanism draws half the noise; None where it was not run."""
+    """The bound of the same audit with half the noise; None without that run."""
 
     @property
     def tightness(self) -> float:
-        """The bound as a share of the exact figure."""
+        """Bound / exact epsilon."""
         return self.bound / self.exact if self.exact > 0 else math.inf if self.bound > 0 else 1.0
 
     @property
     def verdict(self) -> MechanismVerdict:
-        """Violated where the bound exceeds the figure."""
+        """VIOLATED above the exact epsilon; NO_POWER if half the noise is not detected."""
         if self.bound > self.exact:
             return MechanismVerdict.VIOLATED
         blind = self.with_half_noise is not None and self.with_half_noise <= self.exact
@@ -70,29 +66,29 @@ class PartAudit:
 
 
 class HalfNoise(Noise):
-    """Half the noise that is requested, from `noise`: an audit with power detects it. Never for a release."""
+    """Half the requested noise, which a powerful audit detects. Never for a release."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
         self.exact = noise.exact
 
     def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.laplace`; of half the scale."""
+        """See :meth:`Noise.laplace`; half the scale."""
         return self._noise.laplace(shape, scale / 2)
 
     def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        """See :meth:`Noise.gaussian`; of half the deviation."""
+        """See :meth:`Noise.gaussian`; half the deviation."""
         return self._noise.gaussian(shape, std / 2)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """See :meth:`Noise.keep_or_other`; of twice the epsilon, as half the Laplace noise has."""
+        """See :meth:`Noise.keep_or_other`; twice the epsilon, the counterpart of half the Laplace noise."""
         if count < 2 or keep >= 1:
             return self._noise.keep_or_other(positions, count, keep)
         odds = (keep / (1 - keep) * (count - 1)) ** 2
         return self._noise.keep_or_other(positions, count, odds / (odds + count - 1))
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """See :meth:`Noise.uniform`: as it is."""
+        """See :meth:`Noise.uniform`; unchanged."""
         return self._noise.uniform(shape, count)
 
 
@@ -105,20 +101,14 @@ def audit_parts(
     *,
     power: bool = True,
 ) -> list[PartAudit]:
-    """Audit each part of the mechanism of `event`, one run of it, with noise from `noise`.
+    """Audit each part of one run of the mechanism of `event`; its number of runs is ignored.
 
-    Args:
-        event: As a ledger recorded it; the number of its runs does not matter.
-        noise: The source that the mechanism draws from. An exact source must go with an exact event.
-        draws: On each input, in each direction; a pilot takes a tenth more.
-        delta: At which bound and figure are taken. None: 0 for a pure mechanism, and for Gaussian noise one that this
-            many draws can resolve, at most :data:`bench.evaluation.worst_case_pairs.GAUSSIAN_DELTA`.
-        confidence: Of the verdict; 1 minus it bounds the chance of a false alarm.
-        power: Whether to repeat it with half the noise, which a powerful audit detects.
+    `noise` must be exact for an exact event. `draws` are per input and direction; a pilot adds a tenth. `delta` None: 0
+    for a pure mechanism; for Gaussian noise what the draws can resolve, at most
+    :data:`bench.evaluation.worst_case_pairs.GAUSSIAN_DELTA`. 1 - `confidence` bounds the false-alarm probability.
+    `power` repeats the audit with half the noise.
 
-    Raises:
-        BenchError: On fewer than 1000 draws, or a delta or confidence out of range.
-
+    Raises :class:`BenchError` on fewer than 1000 draws, or a delta or confidence out of range.
     """
     check_confidence(confidence)
     if draws < 1000:
@@ -171,7 +161,7 @@ def audit_events(
 ) -> list[MechanismAudited]:
     """Audit every distinct mechanism of a ledger once, in order of appearance; see :func:`audit_parts`.
 
-    The confidence is shared, so that the chance of any false alarm is at most 1 - `confidence`.
+    The probability of any false alarm is at most 1 - `confidence`.
     """
     distinct = list(dict.fromkeys(once(event) for event in events))
     number = sum(1 for event in distinct if parts_of(event))
@@ -189,7 +179,7 @@ def _reason(event: Event) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What the pilot chose for one direction: inputs, and a set of outputs, by labels or by a range."""
+    """The pilot's choice for one direction: inputs, and an output set as labels or as a range."""
 
     pair: Pair
     score: float
@@ -209,7 +199,7 @@ class _Choice:
 
 
 def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
-    """Return the lower bound of a part, at least 0, and the inputs that gave it."""
+    """Return the lower bound on epsilon, at least 0, and the inputs that gave it."""
     pilot = draws // 10
     chosen: dict[int, _Choice] = {}
     for pair in part.pairs:
@@ -218,7 +208,7 @@ def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float
             choice = _choose(pair, outputs[direction], outputs[1 - direction], delta, confidence)
             if direction not in chosen or choice.score > chosen[direction].score:
                 chosen[direction] = choice
-    # Two directions share the error. A mechanism may be private in one of them and not in the other.
+    # The directions share the error: a mechanism may be private in one of them only.
     share = 1 - (1 - confidence) / 2
     bound, inputs = 0.0, part.pairs[0].inputs
     for direction, choice in chosen.items():
@@ -235,10 +225,7 @@ def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> NDArray[Any]:
 
 
 def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:
-    """Return the set of outputs whose draws in the pilot refute most, first over other.
-
-    The pilot's own size is what the score is taken at: at that of the draws to come, the luck of rare sets would win.
-    """
+    """Return the output set with the largest bound, `first` over `other`, at the pilot's size: more favours luck."""
 
     def best(hits: NDArray[Any], other_hits: NDArray[Any]) -> tuple[int, float]:
         refuted = refuted_epsilons(hits, len(first), other_hits, len(other), delta, confidence)
@@ -246,7 +233,7 @@ def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, 
         return place, float(refuted[place])
 
     values = np.unique(np.concatenate([first, other]))
-    # Numbers of a fine grid may be all different in a small pilot: looked at one by one, they would be all luck.
+    # Values on a fine grid may all be distinct in a small pilot: as labels they would be pure luck.
     if len(values) <= (LABELS if np.issubdtype(values.dtype, np.integer) else min(LABELS, len(first) // 50)):
         here, there = (np.searchsorted(values, part) for part in (first, other))
         counts = [np.bincount(part, minlength=len(values)).astype(np.float64) for part in (here, there)]

@@ -1,8 +1,7 @@
 """A membership attack on a pipeline: shadow runs as targets and references, canaries as candidates, ROC by family.
 
-Every shadow run is the target once, with the others as its references, so a few of them give many scores; intervals are
-drawn over canaries, and do not cover other trainings. The same attack on a pipeline without privacy, with the same
-canaries and coins, is the baseline of the student's figures.
+Every shadow run is the target once, with the others as references. Intervals are over canaries and do not cover other
+trainings. The baseline is the same attack on a pipeline without privacy, with equal canaries and coins.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ if TYPE_CHECKING:
     from bench.training.context import Context
 
 POPULATION = 1_000
-"""Largest number of records outside every training set that an attack may compare with."""
+"""Largest number of test records that an attack may compare with."""
 RATES = (0.001, 0.01)
-"""False-positive rates at which the true-positive rate is stated."""
+"""False-positive rates of the stated true-positive rates."""
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
-"""Family to scores, truth and number of the canary, over all targets."""
+"""Family to scores, truth and canary number, over all targets."""
 
 
 def membership(
     record: Record, cell: Cell, attack: MembershipAttack, config: Any, key: str, place: Workplace, context: Context
 ) -> dict[str, Any]:
-    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and picture."""
+    """Return the parts of the record of `attack` on the pipeline of `record`: metrics, power and figure."""
     from bench.evaluation.figures import roc_figure
     from bench.metrics.roc import membership_metrics, roc
 
@@ -70,7 +69,7 @@ def membership(
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)
         accuracy = float(np.mean([s.accuracy for s in shadow_runs]))
-        # Intervals are over canaries: of a canary's two alternatives one is in, and targets share them.
+        # Intervals over canaries: targets share them, and one of two alternatives is in.
         metrics = {
             f"{family} {name}": value
             for family, rows in scored[role].items()
@@ -129,36 +128,30 @@ def _score(
 
 
 def _headline(baseline: Scores) -> str:
-    """Return the family with the largest AUC on the pipeline without privacy: independent of the student.
-
-    Duplicated canaries are left out: epsilon allows more for them than for a single record.
-    """
+    """Return the family with the largest AUC on the non-private baseline: a choice independent of the student."""
     areas = {name.removesuffix(" auc"): e.value for name, e in baseline.metrics.items() if name.endswith(" auc")}
-    areas.pop(Family.DUPLICATED.value, None)
+    areas.pop(Family.DUPLICATED.value, None)  # epsilon allows more for a group than for a record
     return max(areas, key=lambda family: areas[family])
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The records that an attack is asked about: one or both alternatives of every canary."""
+    """One or both alternatives of every canary: images uint8 (n, channels, height, width), the rest (n,)."""
 
     images: torch.Tensor
-    """uint8 (n, channels, height, width)"""
     labels: NDArray[np.int64]
     canary: NDArray[np.int64]
-    """(n,) which canary each belongs to"""
     side: NDArray[np.bool_]
-    """(n,) which alternative it is"""
     family: NDArray[np.str_]
 
     def inside(self, shadow_run: ShadowRun) -> NDArray[np.bool_]:
-        """Return (n,) whether the shadow run was trained with each candidate."""
+        """Return (n,) whether each candidate is in the training set of `shadow_run`."""
         inside: NDArray[np.bool_] = shadow_run.coins[self.canary] == self.side
         return inside
 
 
 def candidates_of(canaries: Canaries) -> Candidates:
-    """Return the candidates: both alternatives under replace adjacency, the second alone under add-remove."""
+    """Return the candidates: both alternatives under replace adjacency, the second under add-remove."""
     import torch
 
     sides = (0, 1) if canaries.adjacency is Adjacency.REPLACE else (1,)
@@ -173,7 +166,7 @@ def candidates_of(canaries: Canaries) -> Candidates:
 
 
 def membership_plan(private_records: int, seed: int) -> CanaryPlan:
-    """Return the canaries of membership attacks on so many records: a quarter of small sets, less of others."""
+    """Return the canaries of membership attacks: a quarter of small private sets, less of others."""
     unit = max(1, min(200, private_records // 60))
     return CanaryPlan(
         outlier=unit,
@@ -185,10 +178,7 @@ def membership_plan(private_records: int, seed: int) -> CanaryPlan:
 
 
 def baseline_cell(cell: Cell, student: str) -> Cell:
-    """Return the cell of the baseline without privacy that trains a net of this name on the same data and seed.
-
-    For a head on a frozen backbone it is a head on the same one.
-    """
+    """Return the cell of the non-private baseline for this net, data and seed, with the same frozen backbone if any."""
     name, overrides = "nonprivate", [f"nonprivate.student={student}"]
     if student == "frozen_transfer":
         from methods._transfer import TransferConfig
@@ -213,7 +203,7 @@ def baseline_cell(cell: Cell, student: str) -> Cell:
 def signals_of(
     shadow_runs: Sequence[ShadowRun], candidates: Candidates, material: Materialised, shift: int, device: torch.device
 ) -> list[Signals]:
-    """Return what an attack sees when each of `shadow_runs` is the target and the others are its references."""
+    """Return an attack's view of each of `shadow_runs` as the target, with the others as references."""
     queries = queries_of(candidates.images, shift)
     logits = np.stack([logits_of(s.released, queries, device) for s in shadow_runs])
     inside = np.stack([candidates.inside(s) for s in shadow_runs])
@@ -237,7 +227,7 @@ def signals_of(
 
 
 def draw_membership(cell: Cell, material: Materialised, seed: int) -> tuple[Canaries, Candidates]:
-    """Return the canaries of membership attacks on `cell` and the candidates that they give."""
+    """Return the canaries and candidates of membership attacks on `cell`."""
     method = METHODS.get(cell.method)
     plan = membership_plan(cell.facts.private_records, seed)
     canaries = draw_canaries(material.private, plan, canary_unit(method.unit), method.adjacency)

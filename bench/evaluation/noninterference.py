@@ -1,9 +1,8 @@
-"""The non-interference test: does anything released depend on private data other than through the ledger?
+"""The non-interference test: everything released depends on private data through the ledger only.
 
-A method is run twice with a ledger in data-independent mode, the same seeds and the same public data, on two private
-sets that share only their number of records, image shape and number of classes. The two releases must then be equal to
-the byte. Where they are not, private data was used outside any mechanism: the method has declared that bypass, or it is
-rejected. One that passes is tested for the sensitivities that it states: see :mod:`bench.evaluation.sensitivity`.
+A method runs twice with a ledger in data-independent mode, with equal seeds and public data, on two private sets that
+share only size, image shape and number of classes. If the releases differ in any byte, it uses private data outside any
+mechanism: a declared bypass, or it is rejected. Methods that pass take :mod:`bench.evaluation.sensitivity`'s test.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 CHECK_FACTS = Facts(
     dataset="check", private_records=240, public_records=80, test_records=40, classes=10, shape=(1, 28, 28)
 )
-"""What the two private sets of the test share."""
 
 
 class CheckVerdict(StrEnum):
@@ -44,7 +42,7 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Outcome of a check, with the reason: the first difference, or the declared bypass."""
+    """Outcome of a check and its reason: the first difference, or the declared bypass."""
 
     method: str
     verdict: CheckVerdict
@@ -52,15 +50,14 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether the method may be registered as it is."""
+        """Whether the method may be registered."""
         return self.verdict is not CheckVerdict.REJECTED
 
 
 def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData, PrivateData]:
-    """Return two private sets of `facts` that differ in all else: images, their range and scale, labels and counts.
+    """Return two private sets of `facts` that differ in images, value range, labels and class counts.
 
-    The first holds noisy class patterns with equal class counts, the second dark random textures with most records in
-    two classes. Both hold every class, since a data set that misses one is refused before any method sees it.
+    Both hold every class: a data set without one is refused before a method sees it.
     """
     import torch
 
@@ -78,7 +75,7 @@ def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData
 
 
 def public_set(facts: Facts = CHECK_FACTS, seed: int = 1, *, labelled: bool = False) -> PublicData:
-    """Return the public images that both runs of a check see, with a labelled source where `labelled` asks for one."""
+    """Return the public images of both runs, with a labelled source if `labelled`."""
     import torch
 
     generator = np.random.default_rng(seed)
@@ -104,12 +101,10 @@ def check_method(
     facts: Facts = CHECK_FACTS,
     labelled: bool = False,
 ) -> Check:
-    """Return the outcome of the non-interference and the sensitivity test of `method` with its tiny preset.
+    """Return the outcome of the non-interference and sensitivity tests of `method` with its tiny preset.
 
-    `overrides` are ``FIELD=VALUE``, to check another path through the method than the preset's; `facts` are of other
-    made-up data, `labelled` gives it a labelled public source.
-
-    An exception of the method is not caught: a method that cannot run is not a method that leaks.
+    `overrides` are ``FIELD=VALUE`` and reach other paths through the method; `labelled` adds a labelled public source.
+    Exceptions of the method propagate: failing to run is no leak.
     """
     config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
     config = method.calibrate(config, Budget(epsilon, delta), facts)
@@ -173,8 +168,8 @@ def _data_independent_run(
         note=notes.append,
     )
     ledger = ProbeLedger(method.unit, method.adjacency, SeededNoise(streams.numpy("noise")), data_independent=True)
-    streams.seed_globals()  # what a method draws from the global generators is made equal too
-    # Made anew for each run: what a method writes into it must not reach the next.
+    streams.seed_globals()  # equal draws from the global generators too
+    # A new set for each run: a method's writes must not reach the next.
     public = public_set(private.facts, labelled=labelled)
     released = method().train_student(config, private, public, ledger, context)
     return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes, ledger.given
@@ -212,5 +207,5 @@ def _compare_tensors(whose: str, first: dict[str, torch.Tensor], second: dict[st
 def _bytes(tensor: torch.Tensor) -> bytes:
     import torch
 
-    # Bytes are compared, so that NaN equals itself.
+    # Bytes, so that NaN equals itself.
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

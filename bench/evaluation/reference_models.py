@@ -1,15 +1,10 @@
-"""Controls of an attack on a student: the same net, trained otherwise or not at all.
+"""Controls of an attack: the student's net with other training. Students with the same net and data share them.
 
-==============  =======================================================================================================
-non-private     trained on all private records without noise. An attack that does not break it is inconclusive.
-matched         the same training, from the same start and in the same order, stopped as soon as a test finds it as
-                accurate as the student: what low accuracy alone hides.
-counterfactual  trained on disjoint records of the same classes (or, where a class is a person, on other people): what
-                an attacker learns although nobody's record was in the training set.
-prior           not trained at all: what the attack makes up by itself.
-==============  =======================================================================================================
-
-All are artefacts, shared by every student of the same net on the same data.
+- non-private: trained on all private records without noise. An attack that fails on it is inconclusive.
+- matched: the same training, stopped at the student's test accuracy: the effect of low accuracy alone.
+- counterfactual: trained on disjoint records of the same classes, or on other people: what an attack learns without
+  members.
+- prior: not trained: what an attack produces by itself.
 """
 
 from __future__ import annotations
@@ -31,14 +26,12 @@ if TYPE_CHECKING:
     from bench.training.loop import FitSettings
 
     Until = Callable[[torch.nn.Module], Callable[[int], bool]]
-    """Given the net in training, returns what :func:`bench.training.loop.fit` asks whether to stop."""
+    """Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
 CONTROL_VERSION = 2
-"""Raised whenever a control would come out otherwise: part of the key of its artefact. Before 2 a matched control was
-trained in pieces at a fifth of the rate, which was not in the key: such a net must not be a cache hit."""
+"""Part of the artefact's key: raise it when a control changes for equal inputs."""
 CHECKS = 200
-"""A matched control is tested before each of so many first steps, where accuracy climbs fastest, and then so many times
-at regular steps, if it goes through the whole training."""
+"""Tests of a matched control in its first steps, where accuracy climbs fastest, and again over the whole training."""
 
 
 def make_control(
@@ -51,16 +44,16 @@ def make_control(
     seed: int,
     context: Context,
 ) -> Released | None:
-    """Return the control `role` of a `student` that has this test `accuracy`; None where it cannot be had.
+    """Return the control `role` of a `student` with this test `accuracy`.
 
-    `disjoint` are the images and labels of the counterfactual target, None where there are none.
+    `disjoint` are images and labels of the counterfactual control, which is None without them.
     """
     facts = material.private.facts
     depends: dict[str, Any] = {
         "version": CONTROL_VERSION, "role": role.value, "net": student.student_name, "options": student.student_options,
         "preset": preset, "seed": seed, "device": context.device.type, "recipe": repr(recipe(facts, preset)),
     }  # fmt: skip
-    # A matched control draws what the non-private one draws: it is a state that the other one goes through.
+    # A matched control is a state on the non-private control's training path: the same draws.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
     settings = recipe(facts, preset)
     if role in (Role.NON_PRIVATE, Role.MATCHED):
@@ -83,7 +76,7 @@ def make_control(
 
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
-    """Return how a control is trained: as the baseline without privacy is, in this preset, on so many records."""
+    """Return the training settings of a control: the non-private baseline's at this preset, for `records`."""
     import dataclasses
 
     from bench.training.loop import FitSettings
@@ -106,7 +99,7 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
     with seeded(streams.torch("start")):
         net = build(student.student_name, **student.student_options)
     if isinstance(net, FrozenTransfer) and isinstance(student.student, FrozenTransfer) and net.backbone.spec.carried:
-        # A backbone that the release carries is as public as one that it names: the control has the same.
+        # The carried backbone is public, like a named one.
         net.backbone.load_state_dict(student.student.backbone.state_dict())
     return net
 
@@ -147,7 +140,6 @@ def _trained(
 
 
 def _as_accurate(material: Materialised, accuracy: float, settings: FitSettings, context: Context) -> Until:
-    """Return what stops a training of `settings` where the test accuracy is at least `accuracy`."""
     every = max(1, settings.total_steps(len(material.private)) // CHECKS)
 
     def until(net: torch.nn.Module) -> Callable[[int], bool]:
@@ -180,7 +172,7 @@ def _released(student: Released, state: Arrays) -> Released:
 
 
 def content_digest(*tensors: torch.Tensor) -> str:
-    """Return a digest of public images, or of what was released, for keys of what was made from them."""
+    """Return a digest of public images or released tensors, for cache keys."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -190,7 +182,7 @@ def content_digest(*tensors: torch.Tensor) -> str:
 
 
 def weights_digest(released: Released) -> str:
-    """Return a digest of a student's net and weights, for keys of what was made from it."""
+    """Return a digest of a student's architecture and weights, for cache keys."""
     import hashlib
 
     digest = hashlib.sha256(f"{released.student_name}{released.student_options}".encode())

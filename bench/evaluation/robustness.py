@@ -1,4 +1,4 @@
-"""Adversarial robustness of a student: a sweep over perturbation sizes. No measure of privacy, and not ranked."""
+"""Adversarial robustness of a student: a sweep over perturbation sizes. No privacy measure, and not ranked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def robustness(record: Record, cell: Cell, config: Any, key: str, place: Workplace, context: Context) -> dict[str, Any]:
-    """Return the parts of the record of the sweep on the student of `record`: accuracies, remarks and a figure."""
+    """Return the parts of the sweep's record on the student of `record`: accuracies, remarks and a figure."""
     from attacks.robustness import attacks_run, median_perturbations, remarks, sweep
     from bench.evaluation.figures import robustness_figure
     from bench.experiments.release import load_student

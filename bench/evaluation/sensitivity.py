@@ -1,13 +1,11 @@
-"""The sensitivity test: does one record move a mechanism's input by no more than the mechanism is charged for?
+"""The sensitivity test: one record moves a mechanism's input by at most the charged sensitivity.
 
-A mechanism's noise is sized for a sensitivity that the method states: a vector of at most this norm, one vote of one
-teacher. The ledger cannot see whether that is so. Here a method runs with a ledger in data-independent mode on a
-private set and on neighbours of it, which differ in one record, with the same seeds; the inputs of each mechanism are
-compared. Since a data-independent ledger answers from public randomness alone, everything that differs comes from that
-record.
+The ledger cannot verify the sensitivity that a method states, such as a norm bound or one vote per teacher. Here the
+method runs with a ledger in data-independent mode, with equal seeds, on a private set and on neighbours with one other
+record. The ledger answers from public randomness alone, so any difference in mechanism inputs comes from that record.
 
-A difference above the bound is a proof that the bound is wrong. None is no proof that it is right: other neighbours may
-differ more. The neighbours are chosen to differ much: a record becomes a bright pattern with another label.
+A difference above the bound proves it wrong; none proves nothing, since other neighbours may differ more. The changed
+record becomes a bright pattern with another label, to differ much.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ if TYPE_CHECKING:
 
 Norm = Literal["votes", "l1", "l2", "labels"]
 TOLERANCE = 1.0001
-"""What rounding in float32 nets may add."""
+"""Factor for rounding in float32 nets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one call handed to a mechanism: `values`, and the largest change that one unit may make to them."""
+    """The input `values` of one mechanism call, and the largest change of one unit to them."""
 
     mechanism: str
     values: NDArray[Any]
@@ -41,7 +39,7 @@ class Given:
     bound: float
 
     def moved(self, other: Given) -> float:
-        """Return how far `other` is, in the norm: the largest of any query for votes, a count for labels."""
+        """Return the distance to `other` in the norm: per-query maximum for votes, a count for labels."""
         difference = np.abs(np.asarray(self.values, dtype=np.float64) - np.asarray(other.values, dtype=np.float64))
         if self.norm == "votes":
             return float(difference.sum(axis=1).max(initial=0.0) / 2)
@@ -51,7 +49,7 @@ class Given:
 
 
 class ProbeLedger(Ledger):
-    """A ledger that keeps what it is given; for checks on made-up data only."""
+    """A ledger that keeps its inputs; for checks on synthetic data only."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -59,7 +57,7 @@ class ProbeLedger(Ledger):
 
 
 def _keeping(name: str, norm: Norm) -> Callable[..., Any]:
-    """Return the ledger's method `name` such that it first keeps what it is given."""
+    """Return the ledger's method `name`, keeping its input first."""
     mechanism = getattr(Ledger, name)
 
     @functools.wraps(mechanism)
@@ -102,7 +100,7 @@ def neighbours(data: PrivateData, unit: PrivacyUnit, count: int = 2, seed: int =
 
 
 def violation(base: list[Given], other: list[Given], adjacency: Adjacency) -> str:
-    """Return the first call whose values differ by more than it is charged for, in words; empty where none does."""
+    """Return a description of the first call whose values differ by more than its charge; empty if none does."""
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
     for number, (first, second) in enumerate(zip(base, other, strict=True)):

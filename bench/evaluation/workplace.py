@@ -1,4 +1,4 @@
-"""The options and shared data of one command's attacks, and how attacks and audits record failures."""
+"""Options and shared state of one command's attacks; failure records of attacks and audits."""
 
 from __future__ import annotations
 
@@ -26,29 +26,28 @@ if TYPE_CHECKING:
 
 
 ROBUSTNESS = "robustness"
-"""The name of the adversarial robustness sweep, which is no attack on privacy."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttackOptions:
-    """Options of `bench attack`. `shadow_runs` 0: by the preset."""
+    """Options of `bench attack`. `shadow_runs` 0: the preset's number."""
 
     preset: Preset = Preset.QUICK
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
     auxiliary_revision: str = ""
-    """Of that data set, whose name may mean other images tomorrow."""
+    """Revision of the data set `auxiliary`, whose content may change under the same name."""
     shadow_runs: int = 0
 
     def shadow_run_count(self) -> int:
-        """Return how many shadow runs membership attacks train."""
+        """Return the number of shadow runs for membership attacks."""
         return self.shadow_runs or {Preset.PAPER: 64, Preset.QUICK: 2, Preset.TINY: 2}[self.preset]
 
 
 @dataclass(slots=True)
 class Workplace:
-    """What the attacks of one command share."""
+    """State shared by the attacks of one command; `stack` closes at its end."""
 
     run_dir: RunDir
     source: DataSource
@@ -57,15 +56,13 @@ class Workplace:
     device: str = "cpu"
     workers: int = 1
     folder: str | None = None
-    """The name that a user's folder is loaded by: a record does not hold the path."""
+    """Name of a user's folder in `source`: a record does not hold the path."""
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
-    """Records of an evaluation by data set, each checked once."""
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
-    """What is closed when the command ends."""
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
 
     def pool(self) -> ProcessPoolExecutor | None:
-        """Return the processes that share the work, started when first asked for; None where one does it all."""
+        """Return the worker pool, started on first use; None for a single worker."""
         from bench.training.processes import worker_pool
 
         if not self._pool:
@@ -74,7 +71,7 @@ class Workplace:
         return self._pool[0]
 
     def data_of(self, name: str) -> AttackData:
-        """Return the records of an evaluation on the data set `name`."""
+        """Return the evaluation's records of the data set `name`, checked once."""
         from bench.evaluation.data_roles import attack_data
 
         if name not in self.data:
@@ -92,9 +89,9 @@ def attempted(
     caches: Sequence[Cache],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the parts of a record that `work` gives, its status, notes and provenance; an error is a failure's record.
+    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failed record.
 
-    One failure must not stop the others. `caches` holds the cache that `work` opened; `notes` are what it noted.
+    `caches` holds the caches that `work` opens, `notes` its notes.
     """
     try:
         parts = {**work(), "status": Status.DONE}

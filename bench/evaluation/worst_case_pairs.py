@@ -1,8 +1,6 @@
-"""The worst adjacent inputs of each mechanism, and draws of the real mechanism on both: see `mechanism_audit`.
+"""Worst adjacent inputs of each mechanism, and draws of the real mechanism on both; see `mechanism_audit`.
 
-A :class:`Pair` runs a function of :mod:`bench.privacy.mechanisms` on one of two inputs that a single unit tells apart,
-as often as asked, and returns one number for each draw: a label, or what an attacker would compute of a vector. An
-event that counts several runs is audited as one.
+Each draw is one number: a label, or an attacker's statistic of a vector. An event with several runs is audited as one.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
 """The difference reveals noise that entries share."""
 GAUSSIAN_DELTA = 0.01
-"""Delta of an audit of Gaussian noise, at most: smaller ones need more draws than there are."""
+"""Largest delta of an audit of Gaussian noise: smaller ones need more draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +48,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a mechanism that is audited by itself: its pairs of inputs, and the event of this part alone, once."""
+    """A separately audited part of a mechanism: its input pairs, the event of one run, and the default `delta`."""
 
     name: str
     event: Event
     pairs: tuple[Pair, ...]
     delta: float
-    """At which it is audited, unless another is asked for."""
 
 
 def once(event: Event) -> Event:
@@ -69,14 +66,14 @@ def once(event: Event) -> Event:
 
 
 def parts_of(event: Event) -> tuple[Part, ...]:
-    """Return the parts of `event`, for one run of it; none where no function here draws from it."""
+    """Return the parts of one run of `event`; empty for an event without a function here."""
     single = once(event)
     builder = _BUILDERS.get(type(single))
     return () if builder is None else builder(single)
 
 
 def _lnmax(event: LNMax) -> tuple[Part, ...]:
-    # Pure: the loser's chance shrinks with the gap by up to e^(2 gamma) for one moved vote; far away it is rare.
+    # One moved vote changes the loser's probability by up to e^(2 gamma), most at large gaps, where it is rare.
     gaps = sorted({round(scale / event.gamma) for scale in (0, 0.5, 1, 2, 3, 4)})
     draw = partial(_votes, lambda votes, noise: mechanisms.lnmax(votes, event.gamma, noise))
     return (Part("votes", event, _vote_pairs(gaps, draw), 0.0),)
@@ -90,11 +87,11 @@ def _gnmax(event: GNMax) -> tuple[Part, ...]:
 
 def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
     mu = 1 / event.sigma1
-    # So far above the threshold every query is answered.
+    # Far enough above the threshold for every query to be answered.
     high = math.ceil(max(event.threshold, 0.0) + 40 * event.sigma1)
 
     def answers(votes: NDArray[np.float64], noise: Noise) -> NDArray[np.int64]:
-        # Each row stands for a run of its own, so that no row's answer uses up another's.
+        # Each row is a run of its own: no row uses up another's answer.
         return mechanisms.confident_gnmax(votes, event.threshold, event.sigma1, event.sigma2, len(votes), noise)
 
     def asked(top: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
@@ -102,7 +99,7 @@ def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
         votes[:, 0] = top - second
         return np.where(answers(votes, noise) == mechanisms.UNANSWERED, 0, 1)
 
-    # Counts are at least 0: what a threshold below them can leak is only what it leaks at 1 vote.
+    # Counts are at least 0: a threshold below 0 leaks what it leaks at 1 vote.
     near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
     tops = sorted({max(top, 1) for top in near})
     pairs = [Pair(f"a top count of {t} or {t - 1}", partial(asked, float(t))) for t in tops]
@@ -117,7 +114,7 @@ def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
 
 
 def _vector(event: Gaussian) -> tuple[Part, ...]:
-    # Four entries of 1/2 have L2 norm 1 and lie on the secure grid; their sum over 2 is all that the shift moves.
+    # Four entries of 1/2 have L2 norm 1 and fit the secure grid; the shift moves only their sum over 2.
     def release(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
         values = np.full((draws, 4), 0.5 * second)
         released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
@@ -182,20 +179,17 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
 
 
 def gaussian_audit_delta(mu: float) -> float:
-    """Return the delta at which noise that amounts to `mu` is audited: small, and below what leaves epsilon at 0."""
+    """Return the audit's delta for noise that amounts to `mu`: small, with epsilon above 0."""
     return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
 
 
 def _cuts(mu: float) -> tuple[float, ...]:
-    """Return thresholds on N(0, 1) against N(mu, 1): where the ratio is e^epsilon, and the second's mean.
-
-    The first is best against the right noise, the second shows too little noise most.
-    """
+    """Return thresholds on N(0, 1) against N(mu, 1): best for the right noise, for too little noise, and 0."""
     return (exact_gaussian_epsilon(mu, gaussian_audit_delta(mu)) / mu + mu / 2, mu, 0.0)
 
 
 def _gaps(mu: float, sigma: float) -> list[int]:
-    # The gap of two noisy counts is normal of deviation sqrt(2) sigma.
+    # The gap of two noisy counts is normal with deviation sqrt(2) sigma.
     return sorted({round(cut * math.sqrt(2) * sigma) for cut in _cuts(mu)})
 
 

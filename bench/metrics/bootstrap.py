@@ -1,11 +1,8 @@
-"""Means with 95% intervals for attacks' results, whose trials come in clusters.
+"""Means with 95% intervals for results whose trials come in clusters. Imports no torch.
 
-A hundred reconstructions of one class are not a hundred trials: they share the class, the student and its faults. So
-intervals resample clusters (classes, or whatever else is shared).
-
-A bootstrap interval never leaves the range of the sample, which few clusters seldom span: two cluster means have the
-truth between them half of the time. Below :data:`FEWEST` clusters the interval is Student's over the cluster means;
-where all clusters agree, so that there is nothing to resample, it is the exact one. This module imports no torch.
+Reconstructions of one class share the class and the student, so intervals resample clusters. A bootstrap interval never
+leaves the range of the sample, which few clusters seldom span: below :data:`FEWEST` clusters the interval is Student's
+over the cluster means. If all clusters agree, it is the exact one.
 """
 
 from __future__ import annotations
@@ -24,28 +21,20 @@ Bounds = tuple[float, float] | None
 
 CONFIDENCE = 0.95
 FEWEST = math.ceil(1 - math.log2(1 - CONFIDENCE))
-"""Clusters from which on the range of their means holds the median at the level: all of k means lie on one side of
-their common median with probability 2 ** (1 - k), and a bootstrap interval lies inside their range."""
+"""Least number k of clusters for a bootstrap interval: their range misses the median with probability 2 ** (1 - k)."""
 RESAMPLES = 9_999
 _SEED = 20_240_917
-"""Of the resampling: equal values give equal intervals."""
 _CHUNK = 2_000_000
-"""Numbers that one step of the resampling holds at once."""
+"""Numbers per step of the resampling."""
 
 
 def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) -> Estimated:
-    """Return the mean over clusters of the mean within each, with a BCa bootstrap interval over the clusters.
+    """Return the mean of the cluster means with a BCa bootstrap interval over the clusters (Efron 1987).
 
-    Args:
-        values: (n,) numbers or truth values; every cluster counts alike, however many values it has.
-        clusters: (n,) the cluster of each value: integers or names.
-        bounds: Between which numbers values can lie; left out, 0 and 1 where all do. Intervals are cut off there.
+    `values` (n,) are numbers or booleans, `clusters` (n,) integers or names of equal weight. Intervals are cut at
+    `bounds`, the range of possible values; None: [0, 1] if it holds all.
 
-    Raises:
-        BenchError: Where there are no values, one is not finite, or the lengths differ.
-
-    Source: bias-corrected and accelerated intervals, Efron 1987.
-
+    Raises :class:`BenchError` on no values, a non-finite one, or different lengths.
     """
     means, bounds = _means(values, clusters, bounds)
     return _over_clusters(np.array([*means.values()]), bounds)
@@ -54,18 +43,12 @@ def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) 
 def difference(
     a: ArrayLike, b: ArrayLike, clusters: ArrayLike, *, clusters_b: ArrayLike | None = None, bounds: Bounds = None
 ) -> Estimated:
-    """Return the mean of `a` minus that of `b`, paired by cluster, as :func:`clustered` does.
+    """Return the mean of `a` (n,) minus that of `b` (m,), paired by cluster, as :func:`clustered` does.
 
-    Args:
-        a: (n,) numbers or truth values.
-        b: (m,) likewise; the same number as `a` unless `clusters_b` is given.
-        clusters: (n,) the cluster of each value of `a`, and of `b` where `clusters_b` is left out.
-        clusters_b: (m,) the clusters of `b`, the same ones as those of `a`.
-        bounds: Between which numbers a single value of `a` or `b` can lie; left out, 0 and 1 where all do.
+    `clusters_b` (m,) are the clusters of `b`, the same set as `clusters` (n,); None: equal to `clusters`. `bounds`
+    limit a single value of `a` or `b`.
 
-    Raises:
-        BenchError: As :func:`clustered`, and where `a` and `b` have not the same clusters.
-
+    Raises :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
     """
     first, bounds_a = _means(a, clusters, bounds)
     second, bounds_b = _means(b, clusters if clusters_b is None else clusters_b, bounds)
@@ -90,7 +73,6 @@ def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict
 
 
 def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
-    """Return the mean of independent cluster `means` (k,) with its interval."""
     from scipy import stats
 
     count, value = len(means), float(means.mean())
@@ -113,10 +95,9 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
-    """Return the interval where `count` clusters all have the mean `value`.
+    """Return the interval where `count` clusters all have the mean `value`; infinite without bounds.
 
-    At most the share u of clusters has another mean, where u is the Clopper-Pearson limit of 0 in `count`, and these
-    could lie at either bound. For 0 and 1 this is the Clopper-Pearson interval itself. Without bounds it is infinite.
+    The Clopper-Pearson limit of 0 in `count` bounds the share of other clusters, which could lie at either bound.
     """
     from scipy.stats import beta
 

@@ -1,7 +1,7 @@
-"""How much images look alike: SSIM, PSNR, and statistics of whole sets (KID, inception score).
+"""Similarity of images (SSIM, PSNR) and statistics of image sets (KID, inception score).
 
-Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1 throughout. Nothing here knows of
-attacks. Searches for the nearest image grow more lucky with the pool: compare pools of equal size only.
+Images are float in [0, 1] or uint8, (n, channels, height, width); the data range is 1. Nearest-image scores grow with
+the pool: compare equally large pools only.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ PSNR_CAP = 60.0
 _C1, _C2 = 0.01**2, 0.03**2
 _SIGMA = 1.5
 _CHUNK = 2**23
-"""Pixels of products that one step holds: 32 MiB of float32."""
+"""Pixels of products per step: 32 MiB of float32."""
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
-    """Return the structural similarity (n,), float32 in [-1, 1], of each image of `a` to that of `b` at its place.
+    """Return the structural similarity (n,), float32 in [-1, 1], of each image pair, as the mean over channels.
 
-    Gaussian window of deviation 1.5, 11 pixels wide, or 7 for images smaller than 32 pixels a side (the largest odd
-    number that fits, below 7), where it lies inside the image; variances divided by the weights' sum; the mean over
-    channels. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
+    Gaussian window of deviation 1.5 inside the image, 11 pixels wide; below 32 pixels a side 7, or the largest odd
+    number that fits. Source: Wang, Bovik, Sheikh, Simoncelli 2004, equation 13, K1 = 0.01, K2 = 0.03.
     """
     _alike(a, b, paired=True)
     first, second = as_float(a), as_float(b)
@@ -39,10 +38,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio (n,), float32 decibels, of each image of `a` to that of `b` at its place.
-
-    At most `PSNR_CAP`, which a mean squared error of 1e-6 or less gets.
-    """
+    """Return the peak signal-to-noise ratio (n,), float32 decibels, of each image pair, at most `PSNR_CAP`."""
     _alike(a, b, paired=True)
     return _decibels((as_float(a).double() - as_float(b).double()).square().flatten(1).mean(1))
 
@@ -53,19 +49,10 @@ PAIRED: dict[Measure, Callable[[Tensor, Tensor], Tensor]] = {"ssim": ssim, "psnr
 def nearest(
     images: Tensor, labels: Tensor, pool_images: Tensor, pool_labels: Tensor, measure: Measure
 ) -> tuple[Tensor, Tensor]:
-    """Find for each image the most similar one of its class in a pool.
+    """Return the best score (n,), float32, of each image against its class in a pool, and its position (n,), int64.
 
-    Args:
-        images: (n, channels, height, width).
-        labels: int64 (n,).
-        pool_images: (m, channels, height, width).
-        pool_labels: int64 (m,).
-        measure: ``ssim`` or ``psnr``.
-
-    Returns:
-        The best score (n,), float32, and its position in the pool (n,), int64; NaN and -1 where the pool has no image
-        of the class. Both are on the device of `images`; of equal scores the first counts.
-
+    Images are (n or m, channels, height, width), labels int64. Without pool images of the class: NaN and -1. The first
+    of equal scores counts. Both results are on the device of `images`.
     """
     _alike(images, pool_images)
     best = torch.full((len(images),), math.nan, device=images.device)
@@ -82,7 +69,7 @@ def nearest(
 
 
 def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:
-    """Return the similarity (n, m), float32, of each of `images` to each of `pool`, chunk by chunk."""
+    """Return the similarity (n, m), float32, of each of `images` to each of `pool`."""
     _alike(images, pool)
     a, b = as_float(images), as_float(pool).to(images.device)
     if measure == "psnr":
@@ -104,7 +91,7 @@ def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:
 def _ssim(
     a: Tensor, b: Tensor, of_a: tuple[Tensor, Tensor], of_b: tuple[Tensor, Tensor], bands: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return the mean of the SSIM map of images with the local means and variances `of_a` and `of_b`."""
+    """Return the mean of the SSIM map, given the images' local means and variances."""
     (mean_a, variance_a), (mean_b, variance_b) = of_a, of_b
     product = mean_a * mean_b
     covariance = _blur(a * b, bands) - product
@@ -120,7 +107,7 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _blur(images: Tensor, bands: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the local Gaussian means. Two products with banded matrices are faster on a CPU than a convolution."""
+    # Two products with banded matrices are faster on a CPU than a convolution.
     down, across = bands
     return down @ (images @ across.T)
 
@@ -152,20 +139,13 @@ def _alike(a: Tensor, b: Tensor, *, paired: bool = False) -> None:
         raise BenchError(f"images of the shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared.")
 
 
-# --- statistics of sets -----------------------------------------------------------------------------------------------
-
-
 def kid(a: Tensor, b: Tensor) -> float:
     """Return the kernel distance of two sets of features (n, d) and (m, d): squared MMD, unbiased, so it may be < 0.
 
-    Kernel (x.y / d + 1) ** 3. Unlike FID it means something below 2,048 images. Features are those of the evaluator
-    that is at hand, not of an Inception net, so figures compare within one table only.
+    Kernel (x.y / d + 1) ** 3; valid below 2,048 images, unlike FID. Features are the evaluator's, not Inception's, so
+    compare results within one table only. Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3.
 
-    Raises:
-        BenchError: for fewer than two rows, or different widths.
-
-    Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3.
-
+    Raises :class:`BenchError` for fewer than two rows, or different widths.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise BenchError(f"KID takes two or more rows of equal width, not {tuple(a.shape)} and {tuple(b.shape)}.")
@@ -182,9 +162,9 @@ def kid(a: Tensor, b: Tensor) -> float:
 
 
 def inception_score(probabilities: Tensor) -> float:
-    """Return exp of the mean divergence of each row of `probabilities` (n, classes) from their mean: 1 to classes.
+    """Return exp of the mean divergence of the rows of `probabilities` (n, classes) from their mean: 1 to classes.
 
-    Source: Salimans et al. 2016, section 4.
+    Source: Salimans et al. 2016, section 4. Raises :class:`BenchError` for another shape or no row.
     """
     p = probabilities.double()
     if p.ndim != 2 or len(p) == 0:
@@ -197,8 +177,7 @@ def inception_score(probabilities: Tensor) -> float:
 def dpsd_inception_score(probabilities: Tensor) -> float:
     """Return DPSD's [IS], (IS - 1) * 10**6, of an evaluator's `probabilities` (n, classes).
 
-    It is shown because papers print it, and nothing is ranked by it: it never looks at private data. White noise and
-    one blurred mean image repeated both get about 0, the best value, as does a hundred times the same private photo,
-    while good and varied images of the right classes get the worst. It also depends on n and on the evaluator.
+    Shown because papers state it, but not ranked: it ignores private data, and noise or one repeated private photo
+    gets the best value, about 0, while good and varied images get the worst. It depends on n and the evaluator.
     """
     return (inception_score(probabilities) - 1) * 1e6

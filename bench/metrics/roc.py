@@ -1,8 +1,8 @@
-"""Receiver operating characteristics of membership scores, with bootstrap intervals over independent units.
+"""ROC curves of membership scores, with bootstrap intervals over independent units.
 
-The figure that counts is the true positive rate at a false positive rate so low that an accusation would mean
-something (Carlini et al. 2022, arXiv:2112.03570). Every rate is conservative: the largest one whose empirical false
-positive rate is at most the given one, with equal scores guessed together. Scores that are all equal give 0.
+The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). Rates
+are conservative: the largest with an empirical false positive rate at most the given one, equal scores guessed
+together. If all scores are equal, it is 0.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from bench.core.rows import Estimated
 
 Floats = NDArray[np.float64]
 DRAWS = 2000
-"""Bootstrap draws behind an interval."""
+"""Bootstrap draws per interval."""
 CHUNK = 2_000_000
-"""Scores that are held at once, over all draws of a chunk."""
+"""Scores per chunk, over all its draws."""
 CONFIDENCE = 0.95
 
 
 def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
-    """Return the false and the true positive rates, both ascending, one of each for every distinct score.
+    """Return the false and the true positive rates, ascending, one of each per distinct score.
 
-    `scores` (n,) are larger for likelier members, `members` (n,) booleans, the truth.
-
-    Raises :class:`BenchError` where the shapes differ, a score is NaN, or one of the two classes is missing.
+    `scores` (n,) are larger for likelier members, `members` (n,) are booleans. Raises :class:`BenchError` for different
+    shapes, a NaN score, or a missing class.
     """
     from sklearn.metrics import roc_curve
 
@@ -47,22 +46,12 @@ def membership_metrics(
 ) -> dict[str, Estimated]:
     """Return ``auc`` and ``tpr@`` each of `fprs` with 95% bootstrap intervals.
 
-    Scores of one target are not independent of each other. With several groups the intervals are over groups: whole
-    groups are drawn with replacement. With one, members and non-members are drawn each among their own, and the
-    interval does not cover another training. An interval of length 0 means that there was nothing to draw from, for
-    instance that no score exceeds the threshold, and is no certainty. A rate of less than one non-member is left out.
+    Scores of one target are dependent, so whole groups (the target of each score, (n,)) are drawn with replacement.
+    With one group, members and non-members are drawn separately, and the interval does not cover another training. An
+    interval of length 0 is no certainty: there was nothing to draw from. Rates below one non-member are left out.
 
-    Args:
-        scores: (n,), larger for likelier members.
-        members: (n,) of booleans, the truth.
-        groups: (n,) which target each score is of; None for a single one.
-        fprs: False positive rates, each in [0, 1].
-        seed: Of the bootstrap.
-        draws: Bootstrap draws.
-
-    Raises:
-        BenchError: As :func:`roc`, and on rates, groups or draws that are invalid.
-
+    `scores` and `members` are as in :func:`roc`, `fprs` in [0, 1]. Raises :class:`BenchError` as :func:`roc`, and on
+    invalid rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
@@ -79,7 +68,7 @@ def membership_metrics(
     for start in range(0, draws, rows):
         weights = _weights(rng, min(rows, draws - start), truth, group, len(names))
         drawn.append(_figures(weights, truth, ends, fprs))
-    # A draw of groups without a member or a non-member among them has no curve.
+    # A draw of groups without members or without non-members has no curve.
     found = np.concatenate(drawn)
     found = found[np.isfinite(found).all(axis=1)]
     if not len(found):
@@ -98,7 +87,7 @@ def membership_metrics(
 def _weights(
     rng: np.random.Generator, rows: int, truth: NDArray[np.bool_], group: NDArray[np.intp], groups: int
 ) -> Floats:
-    """Return how often each record was drawn, (rows, n)."""
+    """Return the number of draws of each record, (rows, n)."""
     if groups > 1:
         counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=rows).astype(np.float64)
         return counts[:, group]
@@ -111,9 +100,9 @@ def _weights(
 
 
 def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], fprs: Sequence[float]) -> Floats:
-    """Return (rows, 1 + rates): AUC and the rate at each of `fprs`, NaN where there is no curve.
+    """Return (rows, 1 + rates): AUC and the rate at each of `fprs`, NaN without a curve.
 
-    `weights` is (rows, n) in descending order of the scores, `ends` the last place of each distinct score.
+    `weights` is (rows, n) in descending order of scores, `ends` the last place of each distinct score.
     """
     true = np.cumsum(weights * truth, axis=1)[:, ends]
     false = np.cumsum(weights, axis=1)[:, ends] - true
