@@ -1,7 +1,6 @@
 """One attack on one student with its controls: run, scored, drawn and written as a record.
 
-Attacks compute no statistics: :mod:`attacks.evaluators` and :mod:`bench.metrics.roc` score their results, and those on
-the controls of :mod:`bench.evaluation.reference_models`.
+Attacks compute no statistics: :mod:`attacks.evaluators` and :mod:`bench.metrics.roc` score student and controls alike.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "l
 
 
 def attack_names(asked: str) -> list[str]:
-    """Return the attacks in `asked`: a comma-separated list, ``quick`` or ``all``.
-
-    Raises :class:`UnknownNameError` for an unknown attack.
-    """
+    """Return the attacks in `asked`: comma-separated, ``quick`` or ``all``; raise :class:`UnknownNameError`."""
     if asked == "quick":
         return list(QUICK_SUITE)
     if asked == "all":
@@ -48,10 +44,7 @@ def attack_names(asked: str) -> list[str]:
 
 
 def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -> str:
-    """Return the key of one attack on one student, with a hash of all that affects its results.
-
-    `config` is None if the attack could not be configured.
-    """
+    """Return the key of an attack on a student, with a hash of all that affects its results; `config` None: invalid."""
     depends = [
         JUDGED[_goal(name)], name, configurable(name).version, None if config is None else as_dict(config),
         options.seed, options.auxiliary_revision or None, options.preset.value,

@@ -107,8 +107,7 @@ def audit_student(
 ) -> AuditRecord:
     """Audit the pipeline of `record`; write and return the audit's record, also for a failure.
 
-    `dataset` is the name in `source` if it is not the record's (a user's folder). Raises :class:`BenchError` only if
-    the record cannot be written.
+    `dataset` is the name in `source` of a user's folder. Raises :class:`BenchError` only if the record is not writable.
     """
     import torch
 

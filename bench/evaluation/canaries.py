@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """The number of canaries of each family, the `copies` of a duplicated one, and the seed of all choices.
-
-    Raises :class:`BenchError` for negative numbers, no canaries or less than two copies.
-    """
+    """Canaries per family, places of a duplicated one, and the seed; invalid numbers raise :class:`BenchError`."""
 
     outlier: int = 0
     natural: int = 0
@@ -174,10 +171,7 @@ def _choose(private: PrivateData, number: int, generator: np.random.Generator) -
 def _two_others(
     true: NDArray[np.int64], classes: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two labels for each of `true` (n,), different from each other and, from three classes on, from it.
-
-    With two classes the first is wrong and the second true.
-    """
+    """Return two labels (n,) other than `true` and each other; with two classes, the wrong one and the true one."""
     if classes == 2:
         return 1 - true, true.copy()
     first = generator.integers(1, classes, len(true))

@@ -1,9 +1,8 @@
 """Shadow runs: the pipeline of a cell trained again on its private set with canaries.
 
 The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
-in every random draw. It is a private artefact: attacks and audits of a cell share its shadow runs, and cells with other
-epsilons share their ensembles. A *noiseless* shadow run measures power: an audit that finds nothing there is
-inconclusive on the real pipeline.
+in every random draw. It is a private artefact: attacks and audits of a cell share it; other epsilons share its
+ensembles. A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
 """
 
 from __future__ import annotations
@@ -122,10 +121,7 @@ def train_shadow_run(
     *,
     noiseless: bool = False,
 ) -> ShadowRun:
-    """Return the shadow run number `index` of `cell`, from the cache if present.
-
-    `context.cache` has the cell's base; `noise` makes the noise source from the shadow run's streams.
-    """
+    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present."""
     coins = canaries.coins(cell.seed, index)
     which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
@@ -241,10 +237,7 @@ def coin_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family, devic
 
 
 def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> NDArray[np.float64] | None:
-    """Return scores (m,) like :func:`coin_scores` from the released images alone; None without released images.
-
-    The score is the distance of the nearest released image to the first alternative minus that to the second.
-    """
+    """Return scores (m,) like :func:`coin_scores`, from distances to the nearest released image; None without any."""
     import torch
 
     from bench.training.transforms import as_float

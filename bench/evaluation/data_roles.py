@@ -1,9 +1,9 @@
 """Roles of records in an attack's evaluation: no record has two roles that would flatter a result.
 
-Members are the student's training records, non-members the test records. Half of a public part, without labels, is the
-attacker's auxiliary data, the other half trains the evaluators; the attacker's half with its labels trains the
-counterfactual control. Without a public part, as for faces, another data set of the same shape (other people) is the
-auxiliary data and trains the counterfactual control; evaluators train on test records and are tested on members.
+Members are the student's training records, non-members the test records. Half of a public part is the attacker's
+auxiliary data, without labels, and trains the counterfactual control, with labels; the other half trains evaluators.
+Without a public part, as for faces, another data set of the same shape (other people) replaces the
+attacker's half; evaluators train on test records and are tested on members.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
 
 
 def _origin(source: str) -> str:
-    """Return the origin of public images, without their number."""
     return source.split(" ", 1)[1] if source.split(" ", 1)[0].isdigit() else source
 
 

@@ -38,8 +38,7 @@ _CELL = 0.95
 class Column:
     """A column of an image grid: `images` (rows, channels, height, width), float in [0, 1] or uint8.
 
-    `good` colours the captions: True green, False red, None grey. `apart` adds a gap before the column; an `absent` row
-    shows an empty frame.
+    `good` colours the captions: True green, False red, None grey. `absent` rows show an empty frame.
     """
 
     title: str
@@ -56,9 +55,7 @@ def comparison_grid(
 ) -> None:  # fmt: skip
     """Write an image grid as a PNG: a row per class, a column per student or control.
 
-    `references` show records: for public data sets only.
-
-    Raises :class:`BenchError` without rows or columns, or for a column of another length.
+    `references` show records: public data sets only. Raises :class:`BenchError` without rows, or for unequal lengths.
     """
     columns = [*students, *(replace(column, apart=not place) for place, column in enumerate(references))]
     if not rows or not columns:
@@ -142,9 +139,8 @@ def roc_figure(
 ) -> None:
     """Write a PNG with ROC curves on logarithmic axes from `least`, the ceiling of a finite `epsilon`, and a diagonal.
 
-    `curves` gives for each name false- and true-positive rates, ascending in [0, 1].
-
-    Raises :class:`BenchError` without curves, or for rates of different lengths or outside [0, 1].
+    `curves` gives false- and true-positive rates by name. Raises :class:`BenchError` without curves, or for rates of
+    different lengths or outside [0, 1].
     """
     if not curves:
         raise BenchError("a ROC figure needs a curve.")
@@ -192,10 +188,7 @@ _PARTS = ("#CC79A7", "#56B4E9", "#D55E00", "#8C564B")
 
 
 def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = "") -> None:
-    """Write a PNG with accuracy against perturbation size, one line per attack; the worst case with bounds.
-
-    Raises :class:`BenchError` without rows.
-    """
+    """Write a PNG of accuracy against perturbation size, a line per attack; raise :class:`BenchError` without rows."""
     if not rows:
         raise BenchError("there are no points to draw: run the robustness sweep first.")
     import matplotlib.style
@@ -208,7 +201,7 @@ def robustness_figure(path: Path, rows: Sequence[RobustnessRow], title: str = ""
     curves: dict[str, list[RobustnessRow]] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
         curves.setdefault(row.attack, []).append(row)
-    # Ignores the user's style.
+    # Not the user's style: the figure depends on the rows alone.
     with matplotlib.style.context("default"):
         figure = _figure(7.0, 4.5, dpi=150, layout="constrained")
         axes = figure.add_subplot()

@@ -99,7 +99,7 @@ def inversion(
     picture = f"attacks/{key}.png"
     names, shown = get_dataset(cell.dataset).class_names, list(made)
     if not facts.public_benchmark:
-        # Reconstructions from nets without privacy are as sensitive as the records.
+        # Figures get shared, and reconstructions from nets without privacy are as sensitive as the records.
         names, shown = tuple(f"class {i}" for i in range(facts.classes)), [Role.STUDENT, Role.PRIOR]
         context.note(PRIVATE_FIGURES)
     draw(
@@ -239,10 +239,7 @@ def observed_of(data: AttackData, seed: int) -> Observed:
 
 
 def compare(records: Sequence[Record], names: Sequence[str], place: Workplace) -> list[str]:
-    """Write an image grid for each inversion attack and each public data set with two students; return the files.
-
-    A grid shows a record of each class, hence public data sets only. Reconstructions come from the cache.
-    """
+    """Write an image grid per inversion attack and data set (public only: a grid shows records); return the files."""
     files = []
     by_dataset: dict[str, list[Record]] = {}
     for record in records:

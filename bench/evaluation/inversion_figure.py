@@ -32,10 +32,7 @@ def draw(
     *,
     title: str,
 ) -> None:
-    """Write the image grid of the first tries of the first classes: no choice by looks.
-
-    `records` are members and non-members for the nearest images; None shows none.
-    """
+    """Write the grid of first tries of the first classes, with the nearest of `records` (members, non-members)."""
     from bench.evaluation.figures import comparison_grid
 
     classes = list(dict.fromkeys(made[Role.STUDENT].labels.tolist()))[:ROWS]

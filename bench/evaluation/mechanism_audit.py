@@ -1,11 +1,9 @@
 """Audits of mechanisms: lower bounds on epsilon from many draws of the real function on the worst adjacent inputs.
 
-The bound for a single run is compared with the proven epsilon of the accountants at the same delta. A bound above it is
-a violation: noise of the wrong scale, a wrong sensitivity, a tie that leaks. An audit sees neither the number of runs
-nor private data used outside any mechanism.
-
-A pilot of a tenth of the draws chooses inputs, direction and output set; fresh draws give the bound (Clopper-Pearson,
-Bonferroni over directions and parts). The false-alarm probability is at most 1 - confidence.
+A bound for a single run above the accountants' epsilon at the same delta is a violation: noise of the wrong scale, a
+wrong sensitivity, a tie that leaks. An audit sees neither the number of runs nor private data used outside any
+mechanism. A pilot of a tenth of the draws chooses inputs, direction and output set; fresh draws give the bound
+(Clopper-Pearson, Bonferroni over directions and parts). The false-alarm probability is at most 1 - confidence.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 DRAWS = 1_000_000
 CHUNK = 250_000
-"""Draws per chunk."""
 CUTS = 512
 """Thresholds that the pilot tries on numeric outputs."""
 LABELS = 1024
@@ -101,12 +98,11 @@ def audit_parts(
     *,
     power: bool = True,
 ) -> list[PartAudit]:
-    """Audit each part of one run of the mechanism of `event`; its number of runs is ignored.
+    """Audit each part of one run of the mechanism of `event`.
 
     `noise` must be exact for an exact event. `draws` are per input and direction; a pilot adds a tenth. `delta` None: 0
-    for a pure mechanism; for Gaussian noise what the draws can resolve, at most
-    :data:`bench.evaluation.worst_case_pairs.GAUSSIAN_DELTA`. 1 - `confidence` bounds the false-alarm probability.
-    `power` repeats the audit with half the noise.
+    for a pure mechanism; for Gaussian noise what the draws can resolve. 1 - `confidence` bounds the false-alarm
+    probability. `power` repeats the audit with half the noise.
 
     Raises :class:`BenchError` on fewer than 1000 draws, or a delta or confidence out of range.
     """
@@ -159,10 +155,7 @@ def audit_mechanism(
 def audit_events(
     events: Sequence[Event], noise: Noise, draws: int = DRAWS, delta: float | None = None, confidence: float = 0.95
 ) -> list[MechanismAudited]:
-    """Audit every distinct mechanism of a ledger once, in order of appearance; see :func:`audit_parts`.
-
-    The probability of any false alarm is at most 1 - `confidence`.
-    """
+    """Audit each distinct mechanism of a ledger; the probability of any false alarm is at most 1 - `confidence`."""
     distinct = list(dict.fromkeys(once(event) for event in events))
     number = sum(1 for event in distinct if parts_of(event))
     share = 1 - (1 - check_confidence(confidence)) / max(number, 1)
@@ -199,7 +192,6 @@ class _Choice:
 
 
 def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
-    """Return the lower bound on epsilon, at least 0, and the inputs that gave it."""
     pilot = draws // 10
     chosen: dict[int, _Choice] = {}
     for pair in part.pairs:

@@ -55,10 +55,7 @@ class Check:
 
 
 def private_pair(facts: Facts = CHECK_FACTS, seed: int = 0) -> tuple[PrivateData, PrivateData]:
-    """Return two private sets of `facts` that differ in images, value range, labels and class counts.
-
-    Both hold every class: a data set without one is refused before a method sees it.
-    """
+    """Return two private sets of `facts` that differ in images, value range and class counts; both hold every class."""
     import torch
 
     generator = np.random.default_rng(seed)
@@ -103,8 +100,8 @@ def check_method(
 ) -> Check:
     """Return the outcome of the non-interference and sensitivity tests of `method` with its tiny preset.
 
-    `overrides` are ``FIELD=VALUE`` and reach other paths through the method; `labelled` adds a labelled public source.
-    Exceptions of the method propagate: failing to run is no leak.
+    `overrides` (``FIELD=VALUE``) reach other paths, `labelled` adds a labelled public source. Exceptions of the method
+    propagate: failing to run is no leak.
     """
     config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
     config = method.calibrate(config, Budget(epsilon, delta), facts)
@@ -207,5 +204,5 @@ def _compare_tensors(whose: str, first: dict[str, torch.Tensor], second: dict[st
 def _bytes(tensor: torch.Tensor) -> bytes:
     import torch
 
-    # Bytes, so that NaN equals itself.
+    # Compares bytes, so that NaN equals itself.
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

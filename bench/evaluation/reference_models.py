@@ -2,8 +2,7 @@
 
 - non-private: trained on all private records without noise. An attack that fails on it is inconclusive.
 - matched: the same training, stopped at the student's test accuracy: the effect of low accuracy alone.
-- counterfactual: trained on disjoint records of the same classes, or on other people: what an attack learns without
-  members.
+- counterfactual: trained on disjoint records of the same classes, or on other people: what an attack learns anyway.
 - prior: not trained: what an attack produces by itself.
 """
 
@@ -44,10 +43,7 @@ def make_control(
     seed: int,
     context: Context,
 ) -> Released | None:
-    """Return the control `role` of a `student` with this test `accuracy`.
-
-    `disjoint` are images and labels of the counterfactual control, which is None without them.
-    """
+    """Return the control `role` of a `student` with test `accuracy`; None for a counterfactual without `disjoint`."""
     facts = material.private.facts
     depends: dict[str, Any] = {
         "version": CONTROL_VERSION, "role": role.value, "net": student.student_name, "options": student.student_options,

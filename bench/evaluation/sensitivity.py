@@ -3,9 +3,7 @@
 The ledger cannot verify the sensitivity that a method states, such as a norm bound or one vote per teacher. Here the
 method runs with a ledger in data-independent mode, with equal seeds, on a private set and on neighbours with one other
 record. The ledger answers from public randomness alone, so any difference in mechanism inputs comes from that record.
-
-A difference above the bound proves it wrong; none proves nothing, since other neighbours may differ more. The changed
-record becomes a bright pattern with another label, to differ much.
+A difference above the bound proves it wrong; without one it may still be wrong, since other neighbours may differ more.
 """
 
 from __future__ import annotations
@@ -79,9 +77,9 @@ for _name, _norm in _NORMS.items():
 
 
 def neighbours(data: PrivateData, unit: PrivacyUnit, count: int = 2, seed: int = 0) -> list[PrivateData]:
-    """Return sets that differ from `data` in one record each: a bright pattern, or only its label for the unit label.
+    """Return sets that differ from `data` in one record each, by much: a bright pattern with another label.
 
-    No class loses its last record.
+    For the unit label only the label differs. No class loses its last record.
     """
     import torch
 

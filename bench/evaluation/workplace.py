@@ -89,10 +89,7 @@ def attempted(
     caches: Sequence[Cache],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failed record.
-
-    `caches` holds the caches that `work` opens, `notes` its notes.
-    """
+    """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
     try:
         parts = {**work(), "status": Status.DONE}
     except Exception as error:  # noqa: BLE001 (it becomes a record)

@@ -25,14 +25,13 @@ FEWEST = math.ceil(1 - math.log2(1 - CONFIDENCE))
 RESAMPLES = 9_999
 _SEED = 20_240_917
 _CHUNK = 2_000_000
-"""Numbers per step of the resampling."""
 
 
 def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) -> Estimated:
     """Return the mean of the cluster means with a BCa bootstrap interval over the clusters (Efron 1987).
 
-    `values` (n,) are numbers or booleans, `clusters` (n,) integers or names of equal weight. Intervals are cut at
-    `bounds`, the range of possible values; None: [0, 1] if it holds all.
+    `values` (n,) are numbers or booleans, `clusters` (n,) integers or names of equal weight. `bounds`, the range of
+    possible values, cut the interval; None: [0, 1] if it holds all values.
 
     Raises :class:`BenchError` on no values, a non-finite one, or different lengths.
     """
@@ -45,8 +44,7 @@ def difference(
 ) -> Estimated:
     """Return the mean of `a` (n,) minus that of `b` (m,), paired by cluster, as :func:`clustered` does.
 
-    `clusters_b` (m,) are the clusters of `b`, the same set as `clusters` (n,); None: equal to `clusters`. `bounds`
-    limit a single value of `a` or `b`.
+    `clusters_b` (m,) are the clusters of `b`; None: `clusters`. `bounds` limit a single value of `a` or `b`.
 
     Raises :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
     """
@@ -61,7 +59,6 @@ def difference(
 
 
 def _means(values: ArrayLike, clusters: ArrayLike, bounds: Bounds) -> tuple[dict[Any, float], Bounds]:
-    """Return the mean of each cluster, sorted by name, and the bounds."""
     data, names = np.asarray(values, dtype=np.float64).reshape(-1), np.asarray(clusters).reshape(-1)
     if len(data) == 0 or len(names) != len(data):
         raise BenchError(f"{len(data)} values need as many clusters, at least 1, not {len(names)}.")
@@ -95,10 +92,7 @@ def _over_clusters(means: Floats, bounds: Bounds) -> Estimated:
 
 
 def _all_agree(value: float, count: int, bounds: Bounds) -> tuple[float, float]:
-    """Return the interval where `count` clusters all have the mean `value`; infinite without bounds.
-
-    The Clopper-Pearson limit of 0 in `count` bounds the share of other clusters, which could lie at either bound.
-    """
+    # At most a share of clusters (Clopper-Pearson limit of 0 in `count`) has another mean, at worst that of a bound.
     from scipy.stats import beta
 
     if bounds is None:

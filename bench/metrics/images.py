@@ -19,7 +19,7 @@ from bench.training.transforms import as_float
 Measure = Literal["ssim", "psnr"]
 
 PSNR_CAP = 60.0
-"""Decibels: equal images would have infinitely many."""
+"""Decibels; equal images would have infinity."""
 _C1, _C2 = 0.01**2, 0.03**2
 _SIGMA = 1.5
 _CHUNK = 2**23
@@ -91,7 +91,6 @@ def pairwise(images: Tensor, pool: Tensor, measure: Measure) -> Tensor:
 def _ssim(
     a: Tensor, b: Tensor, of_a: tuple[Tensor, Tensor], of_b: tuple[Tensor, Tensor], bands: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return the mean of the SSIM map, given the images' local means and variances."""
     (mean_a, variance_a), (mean_b, variance_b) = of_a, of_b
     product = mean_a * mean_b
     covariance = _blur(a * b, bands) - product

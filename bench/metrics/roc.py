@@ -1,8 +1,7 @@
 """ROC curves of membership scores, with bootstrap intervals over independent units.
 
-The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570). Rates
-are conservative: the largest with an empirical false positive rate at most the given one, equal scores guessed
-together. If all scores are equal, it is 0.
+The main metric is the true positive rate at a low false positive rate (Carlini et al. 2022, arXiv:2112.03570), taken
+conservatively: equal scores are guessed together, and the empirical false positive rate is at most the given one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from bench.core.rows import Estimated
 
 Floats = NDArray[np.float64]
 DRAWS = 2000
-"""Bootstrap draws per interval."""
 CHUNK = 2_000_000
 """Scores per chunk, over all its draws."""
 CONFIDENCE = 0.95
@@ -44,14 +42,13 @@ def membership_metrics(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> dict[str, Estimated]:
-    """Return ``auc`` and ``tpr@`` each of `fprs` with 95% bootstrap intervals.
+    """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with 95% bootstrap intervals.
 
     Scores of one target are dependent, so whole groups (the target of each score, (n,)) are drawn with replacement.
     With one group, members and non-members are drawn separately, and the interval does not cover another training. An
     interval of length 0 is no certainty: there was nothing to draw from. Rates below one non-member are left out.
 
-    `scores` and `members` are as in :func:`roc`, `fprs` in [0, 1]. Raises :class:`BenchError` as :func:`roc`, and on
-    invalid rates, groups or draws.
+    Raises :class:`BenchError` as :func:`roc`, and on invalid rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
