@@ -1,1 +1,1 @@
-"""From a grid to a plan, from a cell to its record."""
+"""Plan a grid of cells and run each cell to a record."""

@@ -1,7 +1,7 @@
-"""Calibrations that took long, kept beside a run's artefacts: the same plan is then made at once the next time.
+"""Cache of slow calibrations, kept beside a run's artefacts.
 
-A calibration is a function of a method's settings, a budget, what is public about the data, and the program. All of it
-is in an entry's name, the program by its text and by the versions of what it computes with.
+An entry's name hashes everything a calibration depends on: the method's settings, the budget, the public facts of the
+data, the program's source and the versions of its packages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from bench.interface.method import Method
 from bench.storage.cache import canonical_json
 from bench.storage.files import write_atomic
 
-SLOW = 0.3
-"""Seconds from which a calibration is worth a file, with all others of its method: the first pays for imports."""
+SLOW = 0.3  # seconds; one calibration this slow stores all of its method, since the first also pays for imports
 _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
 class Calibrations:
-    """Calibrated configs by what they follow from. `root` is the folder of a run's artefacts, None for none."""
+    """Cache of calibrated configs, in memory and, where `root` is given, in the artefact folder `root`."""
 
     def __init__(self, root: Path | None = None) -> None:
         self._folder = None if root is None else root / "calibrations"
@@ -37,8 +36,8 @@ class Calibrations:
         self._slow: set[str] = set()
 
     def calibrate(self, method: type[Method], config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return ``method.calibrate(config, budget, facts)``; a refusal is never kept."""
-        # What a file of weights is may change under its name.
+        """Return ``method.calibrate(config, budget, facts)``; refusals are not cached."""
+        # The content of a weights file may change while its name stays.
         if str(getattr(config, "weights", "")).startswith("file:"):
             return method.calibrate(config, budget, facts)
         name = _name(method, config, budget, facts)
@@ -53,7 +52,7 @@ class Calibrations:
         return made
 
     def keep(self) -> None:
-        """Write down what was slow; the folder of artefacts must be there by now."""
+        """Write slow calibrations to disk; the artefact folder must exist."""
         if self._folder is None:
             return
         for method in self._slow:
@@ -70,7 +69,7 @@ class Calibrations:
             return None
         try:
             return config_from(method, json.loads((self._folder / f"{name}.json").read_text()))
-        except (OSError, ValueError, TypeError, BenchError):  # not there, or damaged: it is computed
+        except (OSError, ValueError, TypeError, BenchError):  # absent or damaged: a cache miss
             return None
 
 
@@ -88,7 +87,7 @@ def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> st
 
 @functools.cache
 def _program(source: str) -> str:
-    """Return the digest of all that a calibration may go through: this program, the methods, files beside a plug-in."""
+    """Return the digest of all code that a calibration may run: this program, the methods, files beside a plug-in."""
     here = Path(__file__).resolve().parent.parent
     files = {*here.rglob("*.py"), *(here.parent / "methods").glob("*.py"), *Path(source).parent.glob("*.py")}
     digest = hashlib.sha256(" ".join(version(name) for name in _PACKAGES).encode())

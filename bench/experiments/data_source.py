@@ -1,4 +1,4 @@
-"""Data sets by name, opened once per process, with a progress display while they are fetched."""
+"""Data sets by name, loaded once per process, with a progress display for downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.experiments.plan import Dataset
 
 
 class DataSource:
-    """Data sets by name: what is public about each, and each in memory once."""
+    """Loads data sets by name and keeps each in memory once."""
 
     def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
         self._progress, self._fetch = progress, fetch
@@ -29,7 +29,7 @@ class DataSource:
         return self._opened[name]
 
     def describe(self, name: str) -> Dataset:
-        """Return the facts and the revision of the data set `name`, fetching it where it is absent."""
+        """Return the facts and the revision of the data set `name`; download it if it is absent."""
         loaded, parts = self._open(name)
         return Dataset(name, facts(loaded, parts), loaded.revision)
 
@@ -42,7 +42,7 @@ class DataSource:
 
 @contextlib.contextmanager
 def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
-    """Open what a data set's loader tells its progress to; nothing is shown where nothing has to be fetched."""
+    """Yield the progress callback for a data set's loader; without a download it shows nothing."""
     with contextlib.ExitStack() as open_stages:
         stage: Stage | None = None
         doing, shown = "", 0

@@ -1,4 +1,4 @@
-"""The device that a run computes on."""
+"""Choice and setup of the torch device."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from bench.core.errors import BenchError
 
 
 def prepare_device(device: str, threads: int) -> str:
-    """Return the device that `device` names (auto: cuda where there is one), with torch set up for it.
+    """Set up torch for `device` (auto: cuda if available), with `threads` CPU threads per operation, and return it.
 
-    `threads` is the number of CPU threads of one operation. One is the default of the command line: the nets here are
-    small, and on a machine that does anything else two threads wait for each other eight times longer than one works.
-    Raises :class:`BenchError` for a device that is not there.
+    The command line's default is one thread: for the small nets here, two contend on a busy machine and are far slower.
+    Raises :class:`BenchError` for a missing device.
     """
     import torch
 

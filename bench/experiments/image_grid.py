@@ -1,4 +1,4 @@
-"""What a method released, at one look: its images in a grid, as one PNG."""
+"""Image grids: released images as one PNG."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from bench.core.errors import BenchError
 if TYPE_CHECKING:
     import torch
 
-GAP = 2
-"""Pixels between images, which are not enlarged."""
-_BACKGROUND = 128
-"""Grey: an image's border shows whether it is black or white."""
-_CELL = 56
-"""How many pixels wide or high an image is to be at least, where no scale is given."""
+GAP = 2  # pixels between images, after scaling
+_BACKGROUND = 128  # grey: the borders of black and of white images show
+_CELL = 56  # least width or height of an image in pixels, unless a scale is given
 
 
 def image_grid(
@@ -30,15 +27,14 @@ def image_grid(
     """Return a PNG of the first images, `rows` of `columns`; equal images give equal bytes.
 
     Args:
-        images: uint8, or float in [0, 1] (what lies outside is cut off, what is no number is black), of shape (n,
-            channels, height, width) with one channel or three.
-        labels: int64 (n,): then each class that occurs has a row of its own, the least first.
-        columns: Images in a row.
+        images: uint8, or float in [0, 1] (clipped; NaN is black), shape (n, 1 or 3, height, width).
+        labels: int64 (n,); if given, each class that occurs has a row, in ascending order.
+        columns: Images per row.
         rows: Rows at most.
-        scale: Whole factor by which pixels are enlarged; by default small images become 56 pixels wide or more.
+        scale: Integer factor that enlarges pixels; by default small images become at least 56 pixels wide or high.
 
     Raises:
-        BenchError: For no images, another shape, or as many labels as there are not images.
+        BenchError: For no images, a wrong shape, or a different number of labels.
 
     """
     import torch
@@ -69,7 +65,7 @@ def image_grid(
 
 
 def _lines(count: int, labels: torch.Tensor | None, columns: int, rows: int) -> list[list[int]]:
-    """Return the indices of the images of each row."""
+    """Return the image indices of each row."""
     if labels is None:
         return [list(range(first, min(first + columns, count))) for first in range(0, count, columns)][:rows]
     return [(labels == label).nonzero().flatten()[:columns].tolist() for label in sorted(set(labels.tolist()))][:rows]

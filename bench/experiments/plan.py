@@ -1,7 +1,6 @@
-"""A grid expanded to cells: each with its calibrated config, its key, and a reason where it cannot run.
+"""Expansion of a grid to cells, each with its calibrated config, its key, and the reason if it cannot run.
 
-Planning reads no private record. It needs what is public about a data set (:class:`bench.core.types.Facts`) and its
-revision, and calls each method's ``calibrate``.
+Planning reads no private record, only a data set's public :class:`bench.core.types.Facts` and its revision.
 """
 
 from __future__ import annotations
@@ -36,12 +35,11 @@ from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.cache import canonical_json
 
-KEY_VERSION = 1
-"""Of what keys are made of. It is none of the schemas: a record keeps its key when its form changes."""
+KEY_VERSION = 1  # independent of record schemas: a record keeps its key when its schema changes
 
 
 class State(StrEnum):
-    """What became of a cell so far."""
+    """State of a cell."""
 
     DONE = "done"
     FAILED = "failed"
@@ -51,25 +49,21 @@ class State(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a cell cannot run, as its key tells it: the words for people are apart, and may be improved."""
+    """Why a cell cannot run. Keys hash this value, not the message, so messages may change."""
 
     NONE = ""
     BYPASS = "bypass"
-    """The proven basis is asked of a method that uses private data outside any mechanism."""
+    """The cell has the proven basis, but its method uses private data outside any mechanism."""
     CALIBRATION = "calibration"
-    """The method's calibration refuses its settings, the budget or the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell(Specified):
-    """One cell as it is run: what was asked for, what is public about its data, and what followed.
-
-    `config` is calibrated; `refused` says in words why the cell cannot run, and is empty where it can.
-    """
+    """One planned cell. `config` is calibrated; `refused` is the message if the cell cannot run, else empty."""
 
     spec: CellSpec
     dataset: str
-    """The name that the data set is loaded by; for a user's folder it holds the path."""
+    """The name for loading the data set; for a user's folder it contains the path."""
     facts: Facts
     config: Any
     reduced: tuple[Change, ...] = ()
@@ -79,24 +73,24 @@ class Cell(Specified):
 
     @property
     def asked(self) -> CellSpec:
-        """What was asked for."""
+        """The cell's specification."""
         return self.spec
 
     @property
     def revision(self) -> str:
-        """The revision of the data set."""
+        """Data set revision."""
         return self.spec.dataset_revision
 
     @property
     def title(self) -> str:
-        """Return the cell in words, for people."""
+        """The cell in words, for display."""
         budget = "no privacy" if self.epsilon is None else f"eps {self.epsilon:g} {self.basis.value}"
         return f"{self.method} on {self.dataset}, {budget}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a plan knows of a data set: the name it was asked for by, its facts and its revision."""
+    """Public information on a data set: the requested name, its facts and its revision."""
 
     name: str
     facts: Facts
@@ -104,12 +98,10 @@ class Dataset:
 
 
 def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibrations | None = None) -> list[Cell]:
-    """Return the cells of `grid`; `describe` tells what is public about a data set by name.
+    """Return the cells of `grid`; `describe` maps a data set's name to its public facts.
 
-    `calibrations` may know some from an earlier plan.
-
-    Cells that share a data set, a method and a seed follow each other, so that what they share is made once, early.
-    Raises :class:`BenchError` on unknown names and options before anything is planned.
+    Cells of one data set, method and seed are adjacent, so that their shared artefacts are made once, early.
+    Raises :class:`BenchError` on unknown names and options before any planning.
     """
     calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
@@ -142,9 +134,9 @@ def _calibrated(
     epsilon: float | None, grid: Grid, calibrations: Calibrations,
 ) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
-    # A method without privacy has no basis: asking for one must not give it another key.
+    # A non-private method has no basis: the requested one must not change its key.
     basis = grid.basis if method.private else Basis.CLAIMED
-    # Of ensembles alone: asking for another must not give a method without one another key.
+    # Precision applies to ensembles only: it must not change the keys of other methods.
     precision = grid.precision if method.shardable else PrecisionKind.FLOAT32
     refusal, refused = Refusal.NONE, ""
     if basis is Basis.PROVEN and method.bypass:
@@ -152,7 +144,7 @@ def _calibrated(
         refusal = Refusal.BYPASS
         refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
     else:
-        # One without privacy spends no budget, but names here what it reads: public weights by their digest.
+        # A non-private method ignores the budget, but calibration also pins the digest of public weights.
         budget = Budget(1.0 if epsilon is None else epsilon, delta, basis)
         try:
             config = calibrations.calibrate(method, config, budget, dataset.facts)
@@ -186,15 +178,12 @@ def _rounded(precision: PrecisionKind) -> tuple[Change, ...]:
 
 
 def keyed(cell: Cell) -> Cell:
-    """Return `cell` with its key: words for people and the hash of everything that the result depends on.
-
-    Paths, launcher, device, threads and display are not in it; nor is anything computed from private records.
-    """
+    """Return `cell` with its key: words and a hash of what the result depends on; no path, device or private data."""
     return replace(cell, key=_key(cell.spec, _meaning(cell)))
 
 
 def _meaning(cell: Cell) -> dict[str, Any]:
-    """Return everything that the result of `cell` depends on, but for the seed: the same for all of a grid's seeds."""
+    """Return everything the result of `cell` depends on except the seed."""
     spec = cell.spec
     return {
         "schema": KEY_VERSION,
@@ -209,7 +198,7 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         "preset": spec.preset.value,
         "noise": spec.noise.value,
         "refused": cell.refusal.value,
-        # Left out where it is what it was when there was no other: keys stay.
+        # Omitted at its default, so that keys from before this setting stay valid.
         **({} if spec.precision is PrecisionKind.FLOAT32 else {"precision": spec.precision.value}),
     }
 
@@ -225,10 +214,7 @@ def rebuild(
     spec: CellSpec, dataset: Dataset, config: dict[str, Any], key: str, *, again: str, reduced: Sequence[Change] = (),
     refusal: Refusal = Refusal.NONE, refused: str = "",
 ) -> Cell:  # fmt: skip
-    """Return the cell that was written down as `spec`, its calibrated `config` and its `key`.
-
-    Raises :class:`BenchError`, with `again` as the remedy, where the program or the data has changed since.
-    """
+    """Return a stored cell. Raises :class:`BenchError`, with the remedy `again`, if program or data have changed."""
     method = METHODS.get(spec.method)
     if method.version != spec.method_version:
         raise BenchError(
@@ -245,13 +231,13 @@ def rebuild(
 
 
 def cell_of(record: Record, dataset: Dataset) -> Cell:
-    """Return the cell that `record` came from, so that its pipeline can be run again; see :func:`rebuild`."""
+    """Return the cell of `record`, to run its pipeline again; see :func:`rebuild`."""
     again = "Run its cell again with the same command, then attack or audit that."
     return rebuild(record.cell, dataset, record.config, record.key, again=again, reduced=record.reduced)
 
 
 def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:
-    """Return the state of each cell by key, as the records in `run_dir` tell (None: there is no such directory)."""
+    """Return each cell's state by key, from the records in `run_dir` (None: no such directory)."""
     found: dict[str, Status] = {}
     running: set[str] = set()
     if run_dir is not None and run_dir.path.is_dir():
@@ -274,7 +260,7 @@ def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.D
 
 
 def to_run(cells: Sequence[Cell], run_dir: RunDir, reuse: Reuse) -> list[Cell]:
-    """Return the cells that a run has to execute: all but those whose record `reuse` accepts."""
+    """Return the cells to execute: all except those with a record that `reuse` accepts."""
     kept = {Reuse.DONE: {State.DONE}, Reuse.ALL: {State.DONE, State.FAILED}, Reuse.NONE: set()}[reuse]
     state = states(cells, run_dir, reuse)
     return [cell for cell in cells if state[cell.key] not in kept]

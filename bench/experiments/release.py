@@ -1,8 +1,7 @@
-"""A released student as one safetensors file, and back.
+"""Save and load a released student as one safetensors file.
 
-Tensor names: ``student/...`` and ``generator/...`` are state dicts, ``extra/...`` whatever else the method released.
-The file's metadata holds what timm needs to rebuild the student. No seed is in it: whoever knew the seed of the noise
-could take the noise away.
+Tensor names: ``student/...`` and ``generator/...`` are state dicts, ``extra/...`` is anything else released. Metadata
+holds what timm needs to rebuild the student, and no seed: with the noise seed, the noise could be subtracted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FORMAT = "private-student-bench/1"
 
 
 def save_released(released: Released, path: Path) -> str:
-    """Write `released` to `path` and return the SHA-256 of the file; equal releases give equal files."""
+    """Write `released` to `path` and return the file's SHA-256; equal releases give equal files."""
     from safetensors.torch import save
 
     tensors: dict[str, torch.Tensor] = {}
@@ -38,39 +37,33 @@ def save_released(released: Released, path: Path) -> str:
     for name, tensor in released.extras.items():
         tensors[f"extra/{name}"] = tensor
     metadata = {
-        # One entry: safetensors writes several in no fixed order, and equal releases must be equal files.
+        # One entry: safetensors writes several in no fixed order.
         "release": json.dumps(
             {"format": FORMAT, "student": released.student_name, "options": released.student_options}, sort_keys=True
         )
     }
-    # Clones break the sharing of storage between tied weights, which the format does not know.
+    # Clones: safetensors refuses tied weights that share storage.
     data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, metadata=metadata)
     write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def save_image_grid(released: Released, path: Path) -> str | None:
-    """Write an image grid of the released synthetic images to `path` and return the SHA-256 of the file.
-
-    Returns None, and writes nothing, where there are none or they are of a shape that no picture shows.
-    """
+    """Write an image grid of the synthetic images to `path` and return its SHA-256; None without drawable images."""
     from bench.experiments.image_grid import image_grid
 
     images, labels = released.extras.get("synthetic_images"), released.extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:
         return None
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):
-        labels = None  # soft labels, say: the images are shown as they lie
+        labels = None  # soft labels, for example: keep the images' order
     data = image_grid(images, labels)
     write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def load_released(path: Path) -> Released:
-    """Return what `path` holds, the student in evaluation mode; a released generator stays as its tensors in `extras`.
-
-    Raises :class:`BenchError` where the file is absent, damaged or of another format.
-    """
+    """Load a release; a generator stays as tensors in `extras`. Raises :class:`BenchError` for an unusable file."""
     from safetensors import SafetensorError, safe_open
     from timm.models import create_model
 
@@ -99,10 +92,7 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 
 def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
-    """Return the released student of `record`, after checking that its file is the record's and fits the data.
-
-    Raises :class:`BenchError` where the file is missing, another one, or of other classes or image size.
-    """
+    """Return the student of `record`. Raises :class:`BenchError` if its file is absent, altered or unfit for the data."""
     import hashlib
 
     import torch

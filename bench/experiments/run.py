@@ -1,4 +1,4 @@
-"""One cell executed: data, ledger, training, accounting, evaluation, record. Knows nothing of schedulers."""
+"""Execution of one cell, from data to record, independent of launchers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,10 @@ def run_cell(
     cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
     devices: tuple[str, ...] = (),
 ) -> Record:  # fmt: skip
-    """Run `cell` and return its record, written to `run_dir`; a failure is a record too.
+    """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
 
-    `workers` and `devices` are those of :class:`bench.training.context.Context`.
-
-    Raises :class:`BenchError` only where the record itself cannot be written (a full disk, say). An interrupt passes
-    through and leaves no record: the cell is to do again.
+    For `workers` and `devices` see :class:`bench.training.context.Context`. Raises :class:`BenchError` only if the
+    record cannot be written.
     """
     import torch
 
@@ -71,7 +69,7 @@ def run_cell(
         context = _context(cell, cache, progress, device, workers, devices)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
         record = _train(cell, run_dir, source, context, ledger, clock)
-    except Exception as error:  # noqa: BLE001 (one cell's failure, whatever it is, must not stop the grid)
+    except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
         if not public:  # the record will not hold the message: see failure_of
             progress.say(f"{type(error).__name__}: {error}")
@@ -86,7 +84,7 @@ def run_cell(
 
 
 def cache_base(cell: Cell) -> dict[str, object]:
-    """Return what every artefact of the cell depends on: data, split, and the program that trains."""
+    """Return what every artefact of the cell depends on: data, split and package versions."""
     facts = cell.facts
     return {
         "dataset": facts.dataset,
@@ -127,7 +125,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         accuracy = float((logits.argmax(1).cpu() == material.test_labels).double().mean())
         stage.advance()
     file = f"released/{cell.key}.safetensors"
-    # An older record of this cell must not stand beside a newer release, should the run end between the two.
+    # Remove an older record first: if the run ends here, it must not be left beside a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
     digest = save_released(released, run_dir.path / file)
@@ -154,11 +152,11 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
 
 
 def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
-    """Return the source of the cell's noise; for data that is not public it is also keyed by a secret of this run.
+    """Return the cell's noise source; for non-public data a secret of this run keys it too.
 
-    The record holds the seed, from which alone the noise must not follow. The secret lives until the record is written,
-    so that a killed run resumes with its noise. A repeated run, with other arithmetic perhaps, gets new noise: two
-    releases with the same noise would reveal their difference.
+    The record publishes the seed, so the seed alone must not determine the noise. The secret exists until the record is
+    written, so a killed run resumes with its noise. A repeated run gets new noise: two releases with the same noise
+    would reveal their difference.
     """
     if cell.noise is NoiseKind.SECURE:
         return SecureNoise()
@@ -174,7 +172,7 @@ def _secret_path(run_dir: RunDir, key: str) -> Path:
 
 def _secret(run_dir: RunDir, key: str) -> str:
     path = _secret_path(run_dir, key)
-    with holding(run_dir.cache_path / "locks" / key):  # two processes must not make two
+    with holding(run_dir.cache_path / "locks" / key):  # all processes must use the same secret
         if not path.exists():
             write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -209,7 +207,7 @@ def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised
 
 
 def _plausibility(cell: Cell, epsilon: float, accuracy: float, material: Materialised) -> Plausibility | None:
-    """Return how plausible the accuracy is under the claim, by the class shares of a public benchmark's test set."""
+    """Return how plausible the accuracy is under the claim, from class frequencies of a public benchmark's test set."""
     if not (METHODS.get(cell.method).single_teacher and cell.facts.public_benchmark):
         return None
     counts = material.test_labels.bincount(minlength=cell.facts.classes)
@@ -222,7 +220,7 @@ def _accountant(figure: Accounted) -> Accountant:
 
 
 def _queries(ledger: Ledger, released: Released, material: Materialised) -> Queries | None:
-    """Return the count of answers and their accuracy by the held-back labels of the public pool, which are public."""
+    """Return the number of answers and their accuracy on the public pool's held-back labels, which are public."""
     if not ledger.asked:
         return None
     accuracy = None
@@ -234,7 +232,7 @@ def _queries(ledger: Ledger, released: Released, material: Materialised) -> Quer
 
 
 def record_failure(cell: Cell, run_dir: RunDir, error: BenchError) -> Record:
-    """Write the record of a cell whose processes were lost, with `error` as the reason, and return it."""
+    """Write and return the record of a cell whose processes died, with `error` as the reason."""
     cache = Cache(run_dir.cache_path, cache_base(cell))
     failure = Failure(kind="lost", reason=str(error))
     record = _record(cell, Clock(), cache, status=Status.FAILED, failure=failure)
@@ -246,10 +244,7 @@ def make_shard(
     cell: Cell, shard: tuple[int, int], run_dir: RunDir, source: DataSource, progress: Progress, *,
     device: str = "cpu", workers: int = 1, devices: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
-    """Make one shard (number, count) of what `cell` shares with others.
-
-    An error is only printed: the cell that needs the shard meets it too, and records it.
-    """
+    """Make `shard` (number, count) of a shared artefact. Errors are printed; the cell that needs it records them."""
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     try:
         context = _context(cell, cache, progress, device, workers, devices)
@@ -264,16 +259,13 @@ def failure_of(
     error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Return `error` as a record's failure, its traceback written to a log.
-
-    For a user's own data the message stays in a private log: it may quote records.
-    """
+    """Log `error` and return it as a record's failure, without its message for non-public data: it may quote records."""
     kind, private = type(error).__name__, not (public_benchmark or refused)
     if isinstance(error, BenchError) and not private:
         return Failure(kind="refused" if refused else "error", reason=str(error), spent=list(spent))
     log = f"cache/{key}.log" if private else f"logs/{key}.log"
     text = "".join(traceback.format_exception(error)).encode()
-    with contextlib.suppress(BenchError):  # the record that follows matters more than its log
+    with contextlib.suppress(BenchError):  # without the log the record is still written
         write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
     reason = "; the message may tell of private records and stays in the log" if private else f": {error}"
     return Failure(kind=kind, reason=kind + reason, log=log, spent=list(spent))
