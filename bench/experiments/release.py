@@ -63,7 +63,7 @@ def save_image_grid(released: Released, path: Path) -> str | None:
 
 
 def load_released(path: Path) -> Released:
-    """Load a release; a generator stays as tensors in `extras`. Raises :class:`BenchError` for an unusable file."""
+    """Load a release, a generator as tensors in `extras`. Raises :class:`BenchError` for a missing or damaged file."""
     from safetensors import SafetensorError, safe_open
     from timm.models import create_model
 
@@ -92,7 +92,7 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 
 def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
-    """Return the student of `record`. Raises :class:`BenchError` if its file is absent, altered or unfit for the data."""
+    """Return `record`'s student. Raises :class:`BenchError` if its file is absent, altered or does not fit the data."""
     import hashlib
 
     import torch

@@ -259,7 +259,7 @@ def failure_of(
     error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Log `error` and return it as a record's failure, without its message for non-public data: it may quote records."""
+    """Log `error` and return it as a failure, without its message for non-public data, since it may quote records."""
     kind, private = type(error).__name__, not (public_benchmark or refused)
     if isinstance(error, BenchError) and not private:
         return Failure(kind="refused" if refused else "error", reason=str(error), spent=list(spent))

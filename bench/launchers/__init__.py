@@ -1,1 +1,1 @@
-"""Runs of many cells: in this process, in local processes, on Slurm."""
+"""Launchers that run many cells: inline, in local processes, or on Slurm."""

@@ -1,4 +1,4 @@
-"""What a run would do: states, settings, order, jobs and running times, for ``run --dry-run`` and for packing jobs."""
+"""Forecast of a run (states, settings, order, jobs, running times), for ``run --dry-run`` and for packing jobs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_o
 from bench.launchers.settings import Cluster, resources_of
 from bench.results.run_dir import RunDir
 
-TINY_SECONDS = 10.0
-"""Assumed for a cell of the tiny preset without earlier records: none needs a job of its own."""
+TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
 
 
 def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
-    """Return the running time of each of `units` by earlier records; None where there are none."""
+    """Return each unit's running time by key, estimated from earlier records; None without any."""
     earlier = EarlierRuns.from_records(earlier_records(run_dir.records_path))
     made: set[str] = set()
     found: dict[str, RunningTime | None] = {}
@@ -35,7 +34,7 @@ def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTi
 
 
 def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
-    """Return the jobs that `units` are packed into for Slurm."""
+    """Return `units` packed into Slurm jobs."""
     times = running_times(units, run_dir)
 
     def seconds(unit: Unit) -> float | None:
@@ -48,7 +47,7 @@ def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[P
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do. Each of `rows` is a cell or a shard, in running order; cells that are done come last."""
+    """Forecast of a run. Each of `rows` is a cell or a shard, in running order, finished cells last."""
 
     rows: list[dict[str, Any]]
     totals: dict[str, Any]
@@ -60,7 +59,7 @@ class DryRun:
         return {"cells": self.rows, **self.totals}
 
     def table(self) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-        """Return title, columns and rows of a table, without the columns that are empty in every row."""
+        """Return a table's title, columns and rows, without empty columns."""
         names = ("state", "cell", "claimed", "setting", "runs after", "time", "job", "why not")
         rows = [
             (
@@ -75,7 +74,7 @@ class DryRun:
 
 
 def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, settings: Cluster, reuse: Reuse) -> DryRun:
-    """Return what a run of `cells` would do; `units` are those that are not done yet."""
+    """Return the forecast of a run of `cells`; `units` are the unfinished ones."""
     state = states(cells, run_dir, reuse)
     times = running_times(units, run_dir)
     title_of = {unit.key: unit.title for unit in units}

@@ -1,4 +1,4 @@
-"""Units handed to a launcher: one entry for `inline`, `local` and `slurm`."""
+"""Single entry point of the launchers `inline`, `local` and `slurm`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def execute(
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
-    `workers` are processes for the teachers of a cell (0: as many as it has cores), `plugins` files of methods. With
-    `detach` it returns after submitting to Slurm.
-
-    Raises :class:`BenchError` for a device that is not there, and where Slurm refuses or workers cannot run.
+    `workers` is the number of processes for a cell's teachers (0: its cores). With `detach`, return after submission to
+    Slurm. Raises :class:`BenchError` for a missing device, a refusal by Slurm, or workers that cannot run.
     """
     on_slurm = settings.launcher == "slurm"
     retries = settings.retries if settings.retries is not None else 10 if on_slurm else 3

@@ -1,12 +1,8 @@
-"""Many cells executed: one after the other in this process (`inline`), or side by side in others (`local`).
+"""Launchers that run cells sequentially in this process (`inline`) or in parallel processes (`local`).
 
-:mod:`bench.launchers.slurm` is the third launcher. All three only decide where
-:func:`bench.launchers.worker.work_through` runs: what is done is read from the run directory, never from a process that
-may be dead.
-
-submitit serves Slurm alone. Its LocalExecutor puts a controller between launcher and worker that survives the launcher,
-so killed launchers would leave workers behind; it has no cap on concurrency, no replacement for workers that die, a
-time limit on every job, and GPUs by number only (not by UUID). Its DebugExecutor opens a debugger on an error.
+Launchers only decide where :func:`bench.launchers.worker.work_through` runs; the run directory gives the state.
+submitit's LocalExecutor is not used: its controller survives a killed launcher and leaves workers behind, and it has no
+cap on concurrency, no replacement of dead workers, and GPUs by number only.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ Done = Callable[[Record], None]
 
 
 class Watch:
-    """Which units of a launch are settled, as their records come in; `done` is called with each record."""
+    """Tracks which units of a launch are settled; calls `done` with each new record."""
 
     def __init__(self, launch: Launch, units: Sequence[Unit], run_dir: RunDir, done: Done) -> None:
         self.left = {unit.key: unit for unit in units if unit.shard is None}
@@ -42,11 +38,11 @@ class Watch:
         self._launch, self._run_dir, self._done = launch, run_dir, done
 
     def finish(self, unit: Unit, record: Record | None) -> bool:
-        """Take `unit` as settled, by `record` or by the one in the directory; return whether that was news."""
+        """Mark `unit` as settled by `record` or the one in the directory; return whether this is new."""
         if unit.key not in self.left:
             return False
         record = record or self._run_dir.read_record(unit.key)
-        if record is None:  # damaged in between: its cell is to do again
+        if record is None:  # damaged in between: the cell runs again
             return False
         del self.left[unit.key]
         self.outcome.records.append(record)
@@ -54,7 +50,7 @@ class Watch:
         return True
 
     def look(self) -> int:
-        """Take in what was settled since the last look; return how many units that are."""
+        """Mark newly settled units and return their number."""
         recorded = self._run_dir.recorded()
         news = [unit for unit in self.left.values() if settled(unit, self._run_dir, recorded)]
         return sum(self.finish(unit, None) for unit in news)
@@ -69,10 +65,9 @@ def run_inline(
     launch: Launch, units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, *, device: str,
     done: Done,
 ) -> Outcome:  # fmt: skip
-    """Run `units` one after the other and call `done` with each record.
+    """Run `units` in turn, call `done` with each record, and wait for cells that other runners have claimed.
 
-    Cells that another runner on the same directory has claimed are waited for at the end. A signal ends the run between
-    any two writes. Raises :class:`bench.core.errors.BenchError` where a record cannot be written.
+    A signal may end the run between two writes. Raises :class:`BenchError` if a record cannot be written.
     """
     watch = Watch(launch, units, run_dir, done)
     try:
@@ -90,8 +85,6 @@ def run_inline(
 
 @dataclass(slots=True)
 class _Worker:
-    """A place for one worker process: the launch's folder, its environment, its log, and the process there now."""
-
     folder: Path
     environment: dict[str, str]
     log: Path
@@ -108,7 +101,7 @@ class _Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bench.launchers.worker", str(self.folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
-                process_group=0,  # Ctrl-C is for the launcher, which ends its workers in order
+                process_group=0,  # Ctrl-C reaches the launcher alone, which ends its workers in order
             )  # fmt: skip
 
     def last_words(self) -> str:
@@ -120,12 +113,10 @@ def run_local(
     launch: Launch, units: Sequence[Unit], run_dir: RunDir, progress: Progress, *, jobs: int,
     devices: Sequence[str] = (), done: Done,
 ) -> Outcome:  # fmt: skip
-    """Run `units` in `jobs` processes of this machine and call `done` with each record.
+    """Run `units` in `jobs` local processes and call `done` with each record; replace dead workers.
 
-    A worker that dies is replaced, and its cell resumed (from its artefacts) until `retries` is reached. `devices` are
-    the values of CUDA_VISIBLE_DEVICES, one per worker; without any, workers share all devices.
-
-    Raises :class:`BenchError` where workers die again and again without a record, or the launch cannot be read.
+    `devices` holds one value of CUDA_VISIBLE_DEVICES per worker; if empty, workers share all devices.
+    Raises :class:`BenchError` if workers keep dying without a record, or the launch cannot be read.
     """
     watch = Watch(launch, units, run_dir, done)
     crew: list[_Worker] = []
@@ -151,7 +142,7 @@ def run_local(
                     if status == 2:
                         raise BenchError(worker.last_words())
                     deaths += 1
-                    # A cell that kills its worker is given up by its claim; this is for workers that get nowhere.
+                    # The claim counts a cell's deaths; this limit is for workers that never finish a cell.
                     if deaths > len(crew) * (launch.options.retries + 2):
                         raise BenchError(
                             f"{deaths} workers have ended (status {status}) since a cell was last finished. The last "
@@ -170,7 +161,7 @@ def run_local(
 
 
 def doing(run_dir: RunDir, launch_id: str) -> list[tuple[str, int, int]]:
-    """Return what a launch runs now: title and stage, steps done, steps in all."""
+    """Return a launch's running cells as (title and stage, steps done, total steps)."""
     rows = []
     for owner in run_dir.claims().values():
         about = owner.about
@@ -182,7 +173,7 @@ def doing(run_dir: RunDir, launch_id: str) -> list[tuple[str, int, int]]:
 
 
 def _end(living: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End workers by SIGTERM, which lets them release what they hold, and by SIGKILL after a while."""
+    """End workers by SIGTERM, so that they release their claims, and by SIGKILL after 20 seconds."""
     for process in living:
         process.terminate()
     deadline = time.monotonic() + 20
@@ -195,10 +186,7 @@ def _end(living: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def visible_devices(each: int) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES for workers of `each` GPUs, one per worker that fits; empty without a GPU.
-
-    Raises :class:`BenchError` where `each` is more than the machine has.
-    """
+    """Return CUDA_VISIBLE_DEVICES per worker of `each` GPUs, empty without a GPU; :class:`BenchError` if too many."""
     import torch
 
     count = torch.cuda.device_count()

@@ -1,11 +1,11 @@
-"""What one `bench run` set out to do, as a file that its workers, jobs and `bench status` read.
+"""Manifest of one `bench run`, read by its workers, its jobs and `bench status`.
 
     RUN_DIR/launches/ID/launch.json   units, their cells and who launched them
     RUN_DIR/launches/ID/*.log         output of workers
     RUN_DIR/launches/ID/cancelled     written by `bench cancel`, for launchers on other machines
     RUN_DIR/launches/ID/jobs/         submitit's own files, for Slurm
 
-The folder is its owner's alone: a cell of one's own data holds the path of that data.
+Only the owner may read the folder: a cell on a user's own data contains the path of that data.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ AGAIN = "Give the `run` command again."
 
 
 class Options(Row):
-    """How cells are executed, wherever they are: no key depends on it."""
+    """Execution options of cells; no key depends on them."""
 
     device: str = "auto"
     workers: int = 1
-    """Processes for the teachers of a cell; 0: the cores of its job of Slurm."""
+    """Processes for a cell's teachers; 0: the cores of its Slurm job."""
     threads: int = 1
     retries: int = 3
-    """Deaths of its process (killed, out of memory) that a cell survives; after one more it counts as failed."""
+    """Restarts of a cell whose process died (killed, out of memory) before it counts as failed."""
     gpus: int = 1
-    """GPUs of one cell; with more than one a large teacher is trained on all of them."""
+    """GPUs per cell; a large teacher trains on all of them."""
 
 
 class PlannedCell(Row):
-    """A cell as it is written down; see :func:`bench.experiments.plan.rebuild`."""
+    """Stored form of a cell; see :func:`bench.experiments.plan.rebuild`."""
 
     key: str
     spec: CellSpec
@@ -62,7 +62,7 @@ class PlannedCell(Row):
 
 
 class Entry(Row):
-    """A :class:`bench.launchers.schedule.Unit` as it is written down."""
+    """Stored form of a :class:`bench.launchers.schedule.Unit`."""
 
     key: str
     title: str
@@ -73,10 +73,10 @@ class Entry(Row):
 
 
 class Launch(Row):
-    """One `bench run`: `kind` is inline, local or slurm; `plugins` are files of methods that workers have to load."""
+    """One `bench run`; `kind` is inline, local or slurm, `plugins` are method files for workers to load."""
 
     version: Literal[3] = 3
-    """Raised with every change of the layout, a new field included: a launch of another version is refused."""
+    """Increased with every layout change, new fields included; other versions are refused."""
     id: str
     kind: str
     machine: str
@@ -90,28 +90,28 @@ class Launch(Row):
 
     @property
     def here(self) -> bool:
-        """Whether its launcher was started on this machine, since it was booted."""
+        """Whether the launcher was started on this machine since its boot."""
         return self.machine == this_machine()
 
     @property
     def launcher_lives(self) -> bool:
-        """Whether its launcher is a living process of this machine."""
+        """Whether the launcher is a live process of this machine."""
         return self.here and alive(self.pid, self.start)
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled, from whatever machine."""
+        """Whether it was cancelled, from any machine."""
         return (self.folder / CANCELLED).exists()
 
     @functools.cached_property
     def records(self) -> list[Entry]:
-        """The units that end in a record: all but shards."""
+        """The units that write a record: all except shards."""
         return [entry for entry in self.entries if entry.shard is None]
 
     def units(self, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> list[Unit]:
-        """Return the units whose keys are `wanted`; `describe` returns what is public about a data set.
+        """Return the units with `wanted` keys; `describe` returns a data set's public facts.
 
-        Raises :class:`BenchError` where the program or a data set has changed since the launch was written.
+        Raises :class:`BenchError` if the program or a data set has changed since the launch.
         """
         for path in self.plugins:
             METHODS.get(path)
@@ -152,7 +152,7 @@ def _entry(unit: Unit) -> Entry:
 
 
 def load(folder: Path) -> Launch:
-    """Return the launch in `folder`. Raises :class:`BenchError` where it is damaged or of another version."""
+    """Return the launch in `folder`. Raises :class:`BenchError` if it is damaged or of another version."""
     path = folder / "launch.json"
     try:
         return Launch.model_validate({**json.loads(path.read_text()), "folder": folder})
@@ -165,7 +165,7 @@ def load(folder: Path) -> Launch:
 
 
 def launches(run_dir: RunDir) -> Iterator[Launch]:
-    """Yield the launches of `run_dir` that can be read, the oldest first."""
+    """Yield the readable launches of `run_dir`, oldest first."""
     for folder in sorted(run_dir.launches_path.glob("*")):
         try:
             yield load(folder)

@@ -1,7 +1,6 @@
-"""Running times of cells, estimated from earlier records: for people only, nothing else depends on them.
+"""Running times of cells, estimated from earlier records. No result depends on them.
 
-A cell that makes what others share (teachers, labels, features) takes minutes where the next takes seconds, so records
-of the two kinds are kept apart. Without a record that is near enough there is no estimate.
+A cell with cache misses (teachers, labels, features) takes minutes, one with hits seconds: their records stay apart.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
 
 COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"
-"""The project's own records, where the program runs from its repository."""
+"""The project's own records, present only in a clone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTime:
-    """The running time of a cell, estimated, and what the estimate rests on, in words."""
+    """Estimated running time of a cell, with the basis of the estimate in words."""
 
     seconds: float
     basis: str
@@ -33,7 +32,7 @@ class RunningTime:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a plan is finished, in seconds from now; `unknown` cells have no estimate and count as nothing."""
+    """Seconds until a plan is finished; `unknown` counts cells without an estimate, taken as zero."""
 
     seconds: float
     unknown: int
@@ -41,7 +40,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One record's running time. `made` is None where nothing was shared."""
+    """One record's running time; `made`: whether it had cache misses, None without shared artefacts."""
 
     dataset: str
     settings: tuple[object, ...]
@@ -51,14 +50,14 @@ class _Run:
 
 
 class EarlierRuns:
-    """Earlier running times by method and preset; see :meth:`from_records`."""
+    """Earlier running times by method and preset."""
 
     def __init__(self, runs: dict[tuple[str, str], list[_Run]]) -> None:
         self._runs = runs
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> EarlierRuns:
-        """Return the running times of the done ones of `records`; of two records with one key the last counts."""
+        """Return the running times of finished `records`; a later record replaces an earlier one of its key."""
         runs: dict[tuple[str, str], list[_Run]] = defaultdict(list)
         for record in {record.key: record for record in records}.values():
             if record.status is not Status.DONE:
@@ -70,10 +69,9 @@ class EarlierRuns:
         return cls(runs)
 
     def estimate(self, cell: Cell, makes: bool) -> RunningTime | None:
-        """Return the running time of `cell`, None where no earlier record is near enough.
+        """Return the running time of `cell`, None without an earlier record of its method and preset.
 
-        `makes`: it is the first cell of the plan that needs what it shares with others. Another preset is never taken:
-        ``paper`` may take a thousand times as long as ``quick``.
+        `makes`: the cell is the first of the plan that needs its shared artefacts.
         """
         if cell.refused:
             return RunningTime(0.0, "it is refused")
@@ -81,7 +79,7 @@ class EarlierRuns:
 
         def distance(run: _Run) -> tuple[bool, bool, bool]:
             elsewhere = run.dataset != cell.facts.dataset
-            # What a preset changes depends on the data set: between two of them settings are not compared.
+            # A preset's settings depend on the data set, so they are compared within one data set only.
             return run.made is not None and run.made != makes, elsewhere, not elsewhere and run.settings != settings
 
         runs = self._runs.get((cell.method, cell.preset.value), [])
@@ -112,16 +110,13 @@ def _made(record: Record) -> bool | None:
 
 
 def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
-    """Return the newest `most` records of the folder `records`, after the project's own; damaged ones are left out.
-
-    More would take longer to read, and the estimate would not be better.
-    """
+    """Return the newest `most` records of the project's own folder, then of `records`, skipping damaged ones."""
     found: list[Record] = []
     for folder in dict.fromkeys((COMMITTED, records.resolve())):
         try:
             with os.scandir(folder) as entries:
                 aged = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".json")]
-        except OSError:  # one of the two need not be there
+        except OSError:  # a folder may be absent
             continue
         for _, path in heapq.nlargest(most, aged):
             try:
@@ -132,16 +127,10 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
 
 
 def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[Sequence[int]] = ()) -> Forecast:
-    """Return when all cells are finished that start in their order, each as soon as a slot is free.
+    """Return when all cells are finished if they start in order, each as soon as one of `slots` is free.
 
-    Args:
-        estimates: one for each cell.
-        slots: how many cells may run at once.
-        needs: for each cell the positions of those that must be finished first; empty where no cell waits.
-
-    Raises:
-        BenchError: where there is no slot, or cells wait for each other in a circle.
-
+    `needs` holds for each cell the positions of those that must finish first; it is empty if no cell waits.
+    Raises :class:`BenchError` without a slot or for circular `needs`.
     """
     if slots < 1:
         raise BenchError(f"at least one cell must run at a time, not {slots}.")
@@ -170,7 +159,7 @@ def total(estimates: Sequence[RunningTime | None], slots: int, needs: Sequence[S
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words, rounded as an estimate is: ``about 2 h 10 min``."""
+    """Return a rounded duration in words: ``about 2 h 10 min``."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 57.5:

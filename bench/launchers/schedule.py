@@ -1,7 +1,7 @@
-"""In which order cells run, which wait for which, and which run together in one job.
+"""Order of cells, dependencies between them, and packing into jobs.
 
-Cells that need the same expensive artefact (see :meth:`bench.interface.Method.shares`) run after the first of them,
-which makes it. That is for speed alone: an artefact is locked while it is made, so no order makes one twice.
+Cells that share an expensive artefact (:meth:`bench.interface.Method.shares`) run after the first, which makes it. The
+order only affects running time: locks keep an artefact from being made twice.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from bench.core.errors import BenchError
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 
-Signature = tuple[int, int]
-"""Of a record's file; see :meth:`bench.results.run_dir.RunDir.signature`."""
+Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.RunDir.signature
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one process runs without a pause: a cell, or one shard of what a cell shares with others.
+    """Unit of work of one process: a cell, or a shard (number, count) of its shared artefact.
 
-    `after` are the keys of units that should finish first. `before` is the signature of the cell's record when the
-    launch began: that record does not count. `shard` is the number and count of shards, where this is one.
+    `after` are the keys of units that should finish first. `before` is the signature of a record that existed at launch
+    and does not count.
     """
 
     key: str
@@ -35,7 +34,7 @@ class Unit:
 
 
 def shared_names(cell: Cell) -> tuple[str, ...]:
-    """Return the names of the artefacts that `cell` shares with others."""
+    """Return the names of the artefacts that `cell` shares."""
     return () if cell.refused else METHODS.get(cell.method).shares(cell.config, cell.facts, cell.seed)
 
 
@@ -45,11 +44,9 @@ def units_of(
     shards: int = 1,
     before: Callable[[Cell], Signature | None] = lambda cell: None,
 ) -> list[Unit]:
-    """Return the units of `cells`, makers of shared artefacts first; what `done` cells share exists already.
+    """Return the units of `cells`, makers of shared artefacts first; those of `done` cells exist already.
 
-    With `shards` above 1 the making of an ensemble is split into that many units, which run side by side.
-
-    Raises :class:`BenchError` where `shards` are asked for and no method can be split.
+    With `shards` above 1, that many parallel units make each ensemble. Raises :class:`BenchError` if none can be split.
     """
     made = {name for cell in done for name in shared_names(cell)}
     maker: dict[str, str] = {}
@@ -73,7 +70,7 @@ def units_of(
             ancestors.update((part.key, after | all_ancestors(after)) for part in parts)
             units += parts
             after = after | {part.key for part in parts}
-        after -= all_ancestors(after)  # it waits for these anyway
+        after -= all_ancestors(after)  # transitive dependencies
         ancestors[cell.key] = after | all_ancestors(after)
         waited |= after
         maker.update(dict.fromkeys(new, cell.key))
@@ -81,19 +78,16 @@ def units_of(
     if shards > 1 and units and not any(unit.shard for unit in units):
         able = ", ".join(name for name in METHODS.names() if METHODS.get(name).shardable)
         raise BenchError(f"--shards {shards}: nothing here is left to split. Methods whose ensembles can be: {able}.")
-    depth: dict[str, int] = {}  # length of the longest chain that ends at a unit; `after` names earlier units only
+    depth: dict[str, int] = {}  # longest chain of dependencies of a unit; `after` names earlier units only
     for unit in units:
         depth[unit.key] = 1 + max((depth[key] for key in unit.after), default=-1)
-    # Within a depth the makers come first: others are idle until these are done.
+    # Within a depth makers come first: later units wait for them.
     return sorted(units, key=lambda unit: (depth[unit.key], unit.key not in waited))
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Units that run one after the other in one job, all of which wait for the same units.
-
-    `resources` is the name of the resources that the job asks for.
-    """
+    """Units that run in turn in one job and wait for the same units; `resources` names a resource group."""
 
     units: tuple[Unit, ...]
     after: tuple[str, ...]
@@ -106,17 +100,16 @@ def packs_of(
     resources: Callable[[Unit], str],
     target: float,
 ) -> list[Pack]:
-    """Return jobs of about `target` seconds each; a unit of unknown or longer running time has a job of its own.
+    """Return jobs of about `target` seconds; a unit of unknown or longer running time gets its own job.
 
-    Units are together only where they need the same resources and wait for the same units: a job starts when all of
-    these are done.
+    A job's units need the same resources and wait for the same units.
     """
     filling: dict[tuple[str, tuple[str, ...]], tuple[list[Unit], float]] = {}
     together: list[tuple[list[Unit], str]] = []
     waited = {key for unit in units for key in unit.after}
     for unit in units:
         name, length = resources(unit), seconds(unit)
-        # What others wait for must not stand behind anything else in its job.
+        # A unit with dependents must not queue behind others in its job.
         if unit.shard is not None or unit.key in waited or length is None or length >= target:
             together.append(([unit], name))
             continue
@@ -130,7 +123,7 @@ def packs_of(
 
 
 def waves_of(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """Return `packs` in waves: a pack waits for packs of earlier waves only."""
+    """Return `packs` in waves; a pack waits for packs of earlier waves only."""
     wave_of: dict[str, int] = {}
     waves: dict[int, list[Pack]] = defaultdict(list)
     for pack in packs:

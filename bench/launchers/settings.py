@@ -1,4 +1,4 @@
-"""Settings of a launch: where cells run and what a job asks Slurm for, from a YAML file and from flags."""
+"""Launcher settings and Slurm resources, from a YAML file and from flags."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench.core.errors import BenchError, UnknownNameError
 from bench.experiments.plan import Cell
 
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})
-"""Directives that nobody else may give."""
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # not for users to set
 
 
 class Resources(BaseModel):
-    """What one job asks Slurm for."""
+    """Slurm resources of one job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,13 +24,13 @@ class Resources(BaseModel):
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
     memory: float | None = Field(None, gt=0)
-    """GB of one job."""
+    """GB."""
     time: int = Field(240, ge=1)
-    """Minutes; a job that needs more is requeued and goes on where it was."""
+    """Minutes; a job that needs more is requeued and resumes."""
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
-    """Further directives of sbatch by their long names; true for one without a value."""
+    """Further sbatch directives by long name; True for one without a value."""
 
     @field_validator("extra")
     @classmethod
@@ -47,36 +46,32 @@ class Resources(BaseModel):
 
 
 class Cluster(Resources):
-    """All settings of a launch, as a YAML file holds them."""
+    """All settings of a launch, in the layout of the YAML file."""
 
     launcher: Literal["inline", "local", "slurm"] = "inline"
     jobs: int = Field(0, ge=0)
     """Processes of the local launcher; 0: one per GPU, or one per core."""
     shards: int = Field(1, ge=1)
-    """Jobs that an ensemble's training is split over."""
+    """Jobs per ensemble."""
     parallel: int | None = Field(None, ge=1)
-    """Jobs that run at once, over the whole launch; None: as many as Slurm starts."""
+    """Jobs that run at once in the whole launch; None: no cap."""
     pack: float = Field(10.0, ge=0)
-    """Minutes that small cells are packed to; 0: every cell has a job of its own."""
+    """Target minutes of a job of small cells; 0: one job per cell."""
     retries: int | None = Field(None, ge=0)
-    """How often a cell whose process died is begun again; for Slurm also how often a job is requeued after a time
-    limit. None: 3, and 10 for Slurm."""
+    """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
     setup: list[str] = []
-    """Shell lines before the program: modules to load, say."""
+    """Shell lines that run before the program, for example to load modules."""
     methods: dict[str, dict[str, Any]] = {}
-    """Method to the resources that differ for it."""
+    """Resources that differ, by method."""
 
     def of(self, method: str) -> Resources:
-        """Return what a job of `method` asks for."""
+        """Return the resources of a job of `method`."""
         names = set(Resources.model_fields)
         return Resources(**{**self.model_dump(include=names), **self.methods.get(method, {})})
 
 
 def minutes(text: str) -> int:
-    """Return the minutes that `text` means: a number, or Slurm's [D-]H:MM[:SS] and M:SS.
-
-    Raises ValueError for anything else.
-    """
+    """Return the minutes in `text`: a number, or Slurm's [D-]H:MM[:SS] or M:SS. Raises ValueError for anything else."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if match is None:
         raise ValueError("a time is a number of minutes, H:MM:SS or D-H:MM:SS")
@@ -86,7 +81,7 @@ def minutes(text: str) -> int:
         seconds = int(days) * 86400 + first * 3600 + second * 60 + third
     elif rest[2] is not None:
         seconds = first * 3600 + second * 60 + third
-    elif rest[1] is not None:  # two parts are minutes and seconds to Slurm
+    elif rest[1] is not None:  # Slurm reads two parts as minutes and seconds
         seconds = first * 60 + second
     else:
         seconds = first * 60
@@ -94,7 +89,7 @@ def minutes(text: str) -> int:
 
 
 def _from_yaml(text: str) -> Any:
-    """Return what `text` means, times such as 2:00:00 as text: YAML 1.1 takes them for numbers in base 60."""
+    """Parse `text`, times such as 2:00:00 as strings: YAML 1.1 reads them as numbers in base 60."""
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -107,9 +102,9 @@ def _from_yaml(text: str) -> Any:
 
 
 def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
-    """Return the settings in the YAML `file`, overridden by those of `flags` that are not None.
+    """Return the settings in the YAML `file`, overridden by `flags` that are not None.
 
-    Raises :class:`BenchError` on a file that cannot be read, a setting that is not known, or a value that does not fit.
+    Raises :class:`BenchError` for an unreadable file, an unknown setting or an invalid value.
     """
     values: dict[str, Any] = {}
     if file is not None:
@@ -131,7 +126,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     extra = values.get("extra") or {}
     if isinstance(extra, dict):
         given["extra"] = {**extra, **given.get("extra", {})}
-    else:  # a mistake, to be told below
+    else:  # invalid, reported below
         given["extra"] = extra
     values = {**values, **given}
     try:
@@ -147,7 +142,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
 
 
 def directives(lines: Sequence[str]) -> dict[str, str | bool]:
-    """Return ``--slurm KEY=VALUE`` options as directives of sbatch; KEY alone is one without a value."""
+    """Return ``--slurm KEY=VALUE`` options as sbatch directives; KEY alone gives True. Raises :class:`BenchError`."""
     found: dict[str, str | bool] = {}
     for line in lines:
         name, equals, value = line.lstrip("-").partition("=")
@@ -158,5 +153,5 @@ def directives(lines: Sequence[str]) -> dict[str, str | bool]:
 
 
 def resources_of(cluster: Cluster, cell: Cell) -> str:
-    """Return the name of the resources of `cell`: its method where that has its own."""
+    """Return the name of the resource group of `cell`: its method if that has its own, else empty."""
     return cell.method if cell.method in cluster.methods else ""

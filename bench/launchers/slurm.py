@@ -1,8 +1,7 @@
-"""The Slurm launcher: cells packed into array jobs by submitit, their state read from files and from ``squeue``.
+"""Slurm launcher: submitit submits packed cells as array jobs; files and ``squeue`` (not ``sacct``) give their state.
 
-All jobs of a launch have one name, so ``bench cancel`` finds them even where the launcher died while submitting.
-Accounting (``sacct``), which submitit's own states need, is not used. submitit pickles into the launch's own folder,
-which only its owner may enter: the name of that folder and keys. Results of jobs are never read.
+All jobs of a launch have one name, so ``bench cancel`` finds them even if the launcher died during submission. submitit
+pickles only a folder name and keys, into the launch's private folder. Results of jobs are never read.
 """
 
 from __future__ import annotations
@@ -31,52 +30,48 @@ from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
 
 POLL_SECONDS = 2.0
-LONGEST_PAUSE = 30.0
-"""Between two calls of squeue while nothing happens: its administrators dislike one every second."""
-GRACE_SECONDS = 15.0
-"""How long a record may need through a network disk after its job has ended."""
-LARGEST_ARRAY = 1000
-"""Slurm's own default (MaxArraySize 1001)."""
+LONGEST_PAUSE = 30.0  # between calls of squeue without news: frequent calls load the controller
+GRACE_SECONDS = 15.0  # delay of a record on a network disk after its job has ended
+LARGEST_ARRAY = 1000  # Slurm's default (MaxArraySize 1001)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a job of Slurm does; submitit pickles it. `folder` is the launch's."""
+    """Body of a Slurm job, pickled by submitit; `folder` is the launch's."""
 
     folder: str
     keys: tuple[str, ...]
 
     def __call__(self) -> str:
-        """Run the cells of this job that are not done."""
+        """Run this job's unfinished units."""
         from bench.launchers.worker import run_units
 
         try:
-            # Slurm sends SIGTERM more than once; only the first may interrupt what is then closed.
+            # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
             run_units(Path(self.folder), self.keys, wait=False, once=True)
         except Stopped as stop:
-            # Cancelled, or requeued by Slurm itself. Records are in files; the rest is still to do.
+            # Cancelled or requeued by Slurm. Records are in files; the remaining units stay unfinished.
             return f"stopped by signal {stop.number}"
         return "done"
 
     def checkpoint(self) -> Any:
-        """Return what runs after a requeue: the same job, which finds what is left."""
+        """Return the same job to run after a requeue."""
         from submitit.helpers import DelayedSubmission
 
-        # This runs in the handler of the signal before a time limit. The requeue that follows sends SIGTERM too, which
-        # must not interrupt what is closed meanwhile.
+        # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
 
 
 def job_name(launch_id: str) -> str:
-    """Return the name of all jobs of a launch."""
+    """Return the common name of a launch's jobs."""
     return f"bench-{launch_id}"
 
 
 def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]:
-    """Submit `packs` as array jobs, later ones depending on those that make what they share; return the jobs' ids.
+    """Submit `packs` as array jobs that depend on the makers of their shared artefacts; return the jobs' ids.
 
-    Raises :class:`BenchError` where Slurm refuses; what was submitted before is cancelled then.
+    Raises :class:`BenchError` if Slurm refuses, after cancelling earlier submissions.
     """
     import submitit
 
@@ -87,11 +82,11 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
     try:
         for wave in waves_of(packs):
             for resources, after, together in _arrays(wave, capped):
-                # With a cap on jobs each wave is an array per kind of resources, capped itself; arrays run in turn.
+                # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
                 waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
                 executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                # submitit prints the errors of sbatch to standard error; they are in the BenchError below.
+                # submitit prints sbatch's errors to standard error; the BenchError below has them too.
                 with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
@@ -120,7 +115,7 @@ def _outside_any_job() -> Iterator[None]:
 
 
 def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
-    """Return the array jobs of a wave: resources, what they wait for, packs."""
+    """Return the array jobs of a wave as (resources, keys they wait for, packs)."""
     groups: dict[tuple[str, tuple[str, ...]], list[Pack]] = {}
     for pack in wave:
         groups.setdefault((pack.resources, () if capped else pack.after), []).append(pack)
@@ -134,7 +129,7 @@ def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ..
 def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: Sequence[str]) -> dict[str, Any]:
     extra: dict[str, Any] = {**resources.extra}
     if waits:
-        # afterany: even where they failed, as a cell can make what it needs itself.
+        # afterany, failures included: a cell can make its artefacts itself.
         theirs = [str(extra["dependency"])] if "dependency" in extra else []
         extra["dependency"] = ",".join([*theirs, "afterany:" + ":".join(waits)])
     parameters: dict[str, Any] = {
@@ -142,14 +137,14 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
         "time": resources.time,
         "cpus_per_task": resources.cpus,
         "partition": resources.partition,
-        # Many clusters have their users set it in the shell; the other SBATCH_ variables are not used.
+        # Many clusters have users set this in the shell; other SBATCH_ variables are ignored.
         "account": resources.account or os.environ.get("SBATCH_ACCOUNT") or None,
         "qos": resources.qos,
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
         "array_parallelism": cluster.parallel or LARGEST_ARRAY,
         "setup": list(cluster.setup) or None,
-        # Long enough to leave a large cell at its last checkpoint, a part of the limit where that is short.
+        # Time to close a large cell at its checkpoint; a fraction of a short limit.
         "signal_delay_s": max(5, min(90, resources.time * 60 // 4)),
         "stderr_to_stdout": True,
         "additional_parameters": extra,
@@ -158,9 +153,9 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
 
 
 def queue(launch_id: str) -> dict[str, tuple[str, str]]:
-    """Return the jobs of a launch that are waiting or running: id to state and reason.
+    """Return (state, reason) by id of a launch's pending and running jobs.
 
-    Raises :class:`BenchError` where Slurm does not answer; the jobs may be there all the same.
+    Raises :class:`BenchError` if Slurm does not answer; jobs may exist then.
     """
     text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
     over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
@@ -169,7 +164,7 @@ def queue(launch_id: str) -> dict[str, tuple[str, str]]:
 
 
 def cancel(launch_id: str, wait: float = 90.0) -> int:
-    """Cancel all jobs of a launch, wait until Slurm has none of them, and return how many there were."""
+    """Cancel a launch's jobs and return their number. Raises :class:`BenchError` if any remain after `wait` seconds."""
     there = queue(launch_id)
     deadline = time.monotonic() + wait
     while queue(launch_id):
@@ -181,10 +176,10 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
 
 
 def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> dict[str, set[str]]:
-    """Return the units of `launch` that `others` will still run: launch to keys.
+    """Return the keys of `launch` that `others` will still run, by launch.
 
-    That are launches with jobs, and older ones whose launcher lives: it submits again what its jobs left behind. (A
-    younger one does not count for that, or two would wait for each other.)
+    These are launches with jobs, and older ones with a live launcher, which resubmits what its jobs left. Younger ones
+    do not count: two launches would wait for each other.
     """
     mine = {entry.key for entry in launch.entries}
     found = {}
@@ -200,9 +195,9 @@ def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
 
 
 def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
-    """Submit `packs` without the units that jobs of other launches on the directory will run, and say so.
+    """Submit `packs` except units that other launches on the directory will run, and report both.
 
-    Raises :class:`BenchError` where Slurm refuses, or the settings name an unknown method.
+    Raises :class:`BenchError` if Slurm refuses or the settings name an unknown method.
     """
     for name in cluster.methods:
         METHODS.get(name)
@@ -221,10 +216,10 @@ def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunD
 def wait_for(
     launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, done: Done
 ) -> Outcome:
-    """Call `done` with each record as it comes, until no job is left; submit again what jobs left behind.
+    """Call `done` with each new record until no cell is left, cells in other launches' jobs included.
 
-    Ctrl-C leaves the jobs alone. Cells in the jobs of other launches are waited for too. A cell whose jobs ended
-    without a record more often than `retries` (or three times) counts as failed.
+    Resubmit cells whose jobs ended without a record, at most `retries` (or 3) times; then they count as failed. Ctrl-C
+    leaves the jobs running.
     """
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
     others = _others(launch, run_dir)
@@ -275,10 +270,7 @@ def wait_for(
 
 
 def _until_gone(launch: Launch) -> None:
-    """Wait a little for jobs whose work is done to end: they hold the directory, and an attack on it would be refused.
-
-    Only a little: a job can hang in Slurm's last stage for as long as its machine does not answer.
-    """
+    """Wait briefly for finished jobs to end: they hold the directory, but can hang while their node does not answer."""
     deadline = time.monotonic() + GRACE_SECONDS
     with contextlib.suppress(BenchError):
         while queue(launch.id) and time.monotonic() < deadline:
@@ -288,7 +280,7 @@ def _until_gone(launch: Launch) -> None:
 def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> bool:
     try:
         return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
-    except BenchError:  # a controller that is down for a while
+    except BenchError:  # the controller may be down temporarily
         return True
 
 
@@ -302,7 +294,7 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
 
 
 def _last_words(launch: Launch) -> str:
-    """Return the end of the log of the last job that failed. For the terminal only: it may quote private data."""
+    """Return the end of the last failed job's log, for the terminal only: it may quote private data."""
     logs = sorted((launch.folder / "jobs").glob("*_log.out"), key=lambda log: log.stat().st_mtime, reverse=True)
     for log in logs:
         lines = log.read_text(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""What the Slurm of this machine is asked: its commands, its partitions, and whether a job could ever start there."""
+"""Slurm's commands and partitions, and the check that a job can start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.launchers.settings import Resources, minutes
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What nodes of a partition offer, the largest of each; minutes is None where there is no limit."""
+    """Partition of a cluster: the most per node of each resource (memory in GB); `minutes` is None without a limit."""
 
     name: str
     default: bool
@@ -26,7 +26,7 @@ class Partition:
 
 
 def command(*words: str) -> str:
-    """Return what a command of Slurm prints. Raises :class:`BenchError` where it is missing or fails."""
+    """Return the output of a Slurm command. Raises :class:`BenchError` if it is missing or fails."""
     if shutil.which(words[0]) is None:
         raise BenchError(
             f"no Slurm on this machine ({words[0]} is not found). Run it on a login node of the cluster, or use "
@@ -67,10 +67,7 @@ def partitions() -> list[Partition]:
 
 
 def check(wanted: Iterable[Resources]) -> None:
-    """Raise :class:`BenchError` where a job could never start: no Slurm, no such partition, or more than it has.
-
-    Known before anything is submitted: a job that cannot start would wait for ever.
-    """
+    """Raise :class:`BenchError` if a job could never start: no Slurm, unknown partition, or too many resources."""
     there = {partition.name: partition for partition in partitions()}
     if not there:
         raise BenchError("Slurm has no partition that is up (`sinfo`).")
@@ -96,10 +93,10 @@ def _at_most(option: str, asked: float, most: float, what: str) -> None:
 
 
 def undisturbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without what changes the answers of Slurm's commands.
+    """Return `environment` without variables that change Slurm's commands.
 
-    That is the job that this process may itself be part of (its limits and its array would become those of new jobs),
-    and settings such as SQUEUE_PARTITION or SBATCH_PARTITION, which hide jobs and override what was asked for here.
+    New jobs would inherit the limits and the array of a surrounding job; SQUEUE_PARTITION and the like hide jobs or
+    override settings.
     """
     changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
     return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}

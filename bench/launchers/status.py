@@ -1,7 +1,4 @@
-"""The state of the launches on a run directory, from any terminal, and how to end them.
-
-States follow from records, claims and Slurm's queue, never from the answer of a process.
-"""
+"""State and cancellation of the launches on a run directory, from records, claims and Slurm's queue."""
 
 from __future__ import annotations
 
@@ -27,13 +24,12 @@ from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
 from bench.storage.locks import Owner, alive
 
-WAIT_SECONDS = 60.0
-"""How long `cancel` waits for processes to end before it kills them."""
+WAIT_SECONDS = 60.0  # `cancel` kills processes after this time
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch: how many of its cells are in which state, and its jobs in Slurm's queue by state."""
+    """One launch: number of cells and of queued Slurm jobs by state."""
 
     id: str
     kind: str
@@ -49,7 +45,7 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """One cell that runs now."""
+    """One running cell."""
 
     key: str
     title: str
@@ -63,7 +59,7 @@ class RunningRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of a run directory; `waiting` are titles of cells that have not begun."""
+    """State of a run directory; `waiting` holds the titles of cells that have not begun."""
 
     launches: list[LaunchRow]
     running: list[RunningRow]
@@ -76,7 +72,7 @@ class Overview:
         return dataclasses.asdict(self)
 
     def tables(self) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-        """Yield title, columns and rows of each table that has rows, launches always."""
+        """Yield title, columns and rows of each non-empty table; launches always."""
         yield (
             "launches",
             ("launch", "launcher", "state", "cells", "done", "failed", "running", "left", "Slurm's jobs"),
@@ -102,10 +98,7 @@ class Overview:
 
 
 def overview(path: Path) -> Overview:
-    """Return the state of everything that was launched on the run directory `path`.
-
-    Raises :class:`BenchError` where there is no such directory.
-    """
+    """Return the state of all launches on the run directory `path`. Raises :class:`BenchError` if it is absent."""
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
     records = {record.key: record for record in read.found}
@@ -116,7 +109,7 @@ def overview(path: Path) -> Overview:
         row, note = _launch_row(launch, records, claims, run_dir)
         rows.append(row)
         notes += [note] if note else []
-        for entry in launch.records:  # of several launches of a cell the last counts
+        for entry in launch.records:  # a cell's last launch counts
             waiting.pop(entry.key, None)
             if entry.key not in claims and not settled(entry, run_dir, records):
                 waiting[entry.key] = entry.title
@@ -169,10 +162,10 @@ def _running_row(key: str, owner: Owner) -> RunningRow:
 
 
 def cancel_all(path: Path) -> list[str]:
-    """End every launcher, worker and job that works on the run directory `path`; return what was done, in lines.
+    """End all launchers, workers and jobs on the run directory `path`; return a line per action.
 
-    Processes of this machine get SIGTERM, which lets them release what they hold, and SIGKILL if they take too long.
-    What runs on other machines outside Slurm is named. Raises :class:`BenchError` where there is no such directory.
+    Local processes get SIGTERM, so that they release their claims, and SIGKILL after a timeout. Processes on other
+    machines outside Slurm are only listed. Raises :class:`BenchError` if the directory is absent.
     """
     run_dir = RunDir(path)
     if not run_dir.path.is_dir():
@@ -180,16 +173,16 @@ def cancel_all(path: Path) -> list[str]:
     run_dir.check_layout()
     lines: list[str] = []
     found = list(launches(run_dir))
-    for launch in found:  # for a launcher on another machine, which no signal reaches
+    for launch in found:  # for launchers on other machines, which no signal reaches
         if not all(settled(entry, run_dir) for entry in launch.records):
             write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
     living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
-    # Launchers of Slurm before their jobs: they submit again what they find without a job.
+    # Slurm launchers before their jobs, which they would resubmit.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind == "slurm"})
     for launch in found:
         if launch.kind == "slurm":
             lines += _cancel_jobs(launch)
-    # Launchers before workers: they end their workers in order.
+    # Launchers before workers, which they end in order.
     lines += _end({(x.pid, x.start): f"launcher of {x.id}" for x in living if x.kind != "slurm"})
     workers = {}
     for key, owner in run_dir.claims().items():
@@ -209,7 +202,7 @@ def _cancel_jobs(launch: Launch) -> list[str]:
 
 
 def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
-    """End `processes` (number and start, to what each is), and return what was done, in lines."""
+    """End `processes`, descriptions by (pid, start), and return a line per action."""
     lines = []
     for (pid, start), what in processes.items():
         if alive(pid, start):
@@ -227,5 +220,5 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+    with contextlib.suppress(ProcessLookupError):  # already ended
         os.kill(pid, number)

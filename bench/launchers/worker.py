@@ -1,10 +1,7 @@
-"""One process that runs cells of a launch, and the only place where a cell is begun.
+"""Worker process of a launch, started by ``--launcher local`` as ``python -m bench.launchers.worker FOLDER``.
 
-A process takes a cell's claim before it runs it, so several runners on one directory share the work and no cell runs
-twice at once. What is done is read from the directory alone: a worker that dies loses the cell it was running, and the
-next one resumes it.
-
-``python -m bench.launchers.worker FOLDER`` is what ``--launcher local`` starts.
+A worker claims a cell before it runs it, so workers share one directory and no cell runs twice at once. All state is in
+the directory: if a worker dies, the next one resumes its cell.
 """
 
 from __future__ import annotations
@@ -34,25 +31,22 @@ if TYPE_CHECKING:
     from bench.experiments.data_source import DataSource
     from bench.launchers.manifest import Entry, Launch
 
-ATTACK_SECONDS = 3600.0
-"""How long a job waits for an attack or audit that holds the directory alone, before it gives up."""
+ATTACK_SECONDS = 3600.0  # timeout of a job's wait for an attack or audit that holds the directory exclusively
 POLL_SECONDS = 0.5
-"""Time between two looks at cells that other processes run."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a launcher did: its records, the signal that stopped it (if any), and how many cells have no record yet."""
+    """Result of a launch: records, the signal that stopped it (if any), and the number of cells without a record."""
 
     records: list[Record] = field(default_factory=list)
     stopped: int | None = None
     left: int = 0
     cancelled: bool = False
-    """Whether it was ended by ``bench cancel``."""
 
 
 class ClaimProgress(Progress):
-    """Shows what `inner` shows and writes the innermost stage into the claim that is held."""
+    """Forwards to `inner` and writes the innermost stage into the claim `held`."""
 
     def __init__(self, inner: Progress, held: Held) -> None:
         self._inner, self._held = inner, held
@@ -65,7 +59,7 @@ class ClaimProgress(Progress):
         with self._inner.stage(name, total) as inner:
             self._open.append(_ClaimStage(self, inner, name, total))
             self.update()
-            if time.monotonic() - self._shown > 1.0:  # `bench status` should not lag by a whole beat
+            if time.monotonic() - self._shown > 1.0:  # else `bench status` lags by a whole beat
                 self._held.beat()
                 self._shown = time.monotonic()
             try:
@@ -75,13 +69,13 @@ class ClaimProgress(Progress):
                 self.update()
 
     def update(self) -> None:
-        """Put the innermost stage into the claim; it is written with the next beat."""
+        """Put the innermost stage into the claim, which the next beat writes."""
         if self._open:
             now = self._open[-1]
             self._held.tell(stage=now.name[:120], done=now.done, total=now.total)
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self._inner.say(text)
 
 
@@ -100,10 +94,7 @@ class _ClaimStage:
 
 
 def settled(unit: Unit | Entry, run_dir: RunDir, recorded: Collection[str] | None = None) -> bool:
-    """Return whether `unit` has a record newer than its launch; a shard never has.
-
-    `recorded` are the keys of all records, where the caller has listed them: one listing serves many units.
-    """
+    """Return whether `unit` has a record newer than its launch, False for shards; `recorded` may list all records."""
     if unit.shard is not None or (recorded is not None and unit.key not in recorded):
         return False
     now = run_dir.signature(unit.key)
@@ -115,7 +106,7 @@ def _finished(launch: Launch, unit: Unit, run_dir: RunDir, recorded: Collection[
 
 
 def _mark(launch: Launch, unit: Unit) -> Path:
-    # Of this launch alone: another may split into another number of shards, and finished artefacts are cache hits.
+    # Per launch: another may use another number of shards, and finished artefacts are cache hits.
     return launch.folder / f"{unit.key}.done"
 
 
@@ -131,14 +122,12 @@ def work_through(
     done: Callable[[Unit, Record | None], None] = lambda unit, record: None,
     going_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run those of `units` that are neither done nor running elsewhere, each under its claim; call `done` for each.
+    """Run each of `units` that is neither done nor running elsewhere, under its claim, and call `done` for each.
 
-    With `wait` it stays until all are settled: a unit whose runner dies is run here, and a unit waits for those in its
-    `after`. Without, it leaves to other processes what they run; it stays only until it is clear whether an owner on
-    another machine is dead, as after Slurm has requeued the job of a machine that broke down. It ends between two units
-    once `going_on` returns False.
-
-    Raises :class:`BenchError` where a record cannot be written.
+    With `wait`, return when all are settled: take over units of dead runners, and start a unit after those in `after`.
+    Without, leave units to the processes that run them, but wait until it is clear whether an owner on another machine
+    is dead (Slurm requeues jobs of failed nodes). Stop between units once `going_on` returns False.
+    Raises :class:`BenchError` if a record cannot be written.
     """
     left = {unit.key: unit for unit in units}
     said, patience = False, time.monotonic() + PATIENCE_SECONDS + 5
@@ -153,7 +142,7 @@ def work_through(
             if wait and any(key in left for key in unit.after):
                 continue
             with contextlib.ExitStack() as claimed:
-                with unstopped():  # or a signal could come between the claim and what releases it
+                with unstopped():  # a signal between claim and registration would leave the claim held
                     held = run_dir.claim(unit.key, **_about(launch, unit))
                     if held is not None:
                         claimed.enter_context(held)
@@ -163,7 +152,7 @@ def work_through(
             del left[unit.key]
             done(unit, record)
             moved = said = False
-            break  # from the front again: makers of shared artefacts come first
+            break  # restart from the front: makers of shared artefacts come first
         else:
             if moved:
                 continue
@@ -176,7 +165,7 @@ def work_through(
 
 
 def _unsure(key: str, run_dir: RunDir) -> bool:
-    """Return whether an owner on another machine may be alive though it holds no lock that is seen from here."""
+    """Return whether an owner on another machine may be alive although its lock is not visible here."""
     owner = look(run_dir.claims_path / key)
     return owner is not None and not owner.held and not owner.here
 
@@ -203,7 +192,7 @@ def _run(
             f"the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
         )
         return record_failure(unit.cell, run_dir, error)
-    if not lost:  # of a lost shard the cell that needs it will have a record
+    if not lost:  # a lost shard needs no record: the cell that needs it gets one
         inner = ClaimProgress(progress, held)
         devices = _devices(device, launch.options.gpus)
         workers = launch.options.workers or int(os.environ.get("SLURM_CPUS_PER_TASK", available_cores()))
@@ -216,7 +205,7 @@ def _run(
 
 
 def _devices(device: str, gpus: int) -> tuple[str, ...]:
-    """Return the GPUs of a cell that has more than one."""
+    """Return the GPUs of a multi-GPU cell, else ()."""
     if gpus < 2 or device != "cuda":
         return ()
     import torch
@@ -225,11 +214,10 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
 
 
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
-    """Run the units named by `keys` (all where None) of the launch in `folder`, in a process of its own.
+    """Run the units in `keys` (None: all) of the launch in `folder`.
 
-    For `wait` see :func:`work_through`, for `once` :func:`stopping_signals`.
-
-    Raises :class:`Stopped` on SIGINT and SIGTERM, :class:`BenchError` where the launch cannot be read any more.
+    For `wait` see :func:`work_through`, for `once` :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT and
+    SIGTERM, :class:`BenchError` if the launch cannot be read.
     """
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -248,7 +236,7 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
         device = prepare_device(launch.options.device, launch.options.threads)
 
         def going_on() -> bool:
-            # Workers end with a launcher that was killed: its successor would not know of them.
+            # Workers end when their launcher is killed: its successor would not know of them.
             if launch.cancelled:
                 return False
             return launch.kind != "local" or not launch.here or alive(launch.pid, launch.start)
@@ -257,8 +245,8 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the launch whose folder is given; return the exit status."""
-    if sys.platform.startswith("linux"):  # end with the launcher, however it ends
+    """Run the launch in the given folder and return the exit status."""
+    if sys.platform.startswith("linux"):  # the kernel kills this process when the launcher ends
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
