@@ -1,7 +1,4 @@
-"""Expansion of a grid to cells, each with its calibrated config, its key, and the reason if it cannot run.
-
-Planning reads no private record, only a data set's public :class:`bench.core.types.Facts` and its revision.
-"""
+"""Expansion of a grid to cells with calibrated config, key, and any refusal. Planning reads no private record."""
 
 from __future__ import annotations
 

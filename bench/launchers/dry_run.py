@@ -34,7 +34,7 @@ def running_times(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTi
 
 
 def jobs_of(units: Sequence[Unit], run_dir: RunDir, settings: Cluster) -> list[Pack]:
-    """Return `units` packed into Slurm jobs."""
+    """Pack `units` into Slurm jobs."""
     times = running_times(units, run_dir)
 
     def seconds(unit: Unit) -> float | None:

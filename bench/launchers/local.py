@@ -186,7 +186,7 @@ def _end(living: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def visible_devices(each: int) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES per worker of `each` GPUs, empty without a GPU; :class:`BenchError` if too many."""
+    """Return CUDA_VISIBLE_DEVICES per worker of `each` GPUs. Raises :class:`BenchError` if the machine has fewer."""
     import torch
 
     count = torch.cuda.device_count()

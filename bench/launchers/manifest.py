@@ -45,8 +45,7 @@ class Options(Row):
     threads: int = 1
     retries: int = 3
     """Restarts of a cell whose process died (killed, out of memory) before it counts as failed."""
-    gpus: int = 1
-    """GPUs per cell; a large teacher trains on all of them."""
+    gpus: int = 1  # per cell; a large teacher trains on all of them
 
 
 class PlannedCell(Row):
@@ -109,10 +108,7 @@ class Launch(Row):
         return [entry for entry in self.entries if entry.shard is None]
 
     def units(self, describe: Callable[[str], Dataset], wanted: Callable[[str], bool] = lambda key: True) -> list[Unit]:
-        """Return the units with `wanted` keys; `describe` returns a data set's public facts.
-
-        Raises :class:`BenchError` if the program or a data set has changed since the launch.
-        """
+        """Return the units with `wanted` keys. Raises :class:`BenchError` if program or data have changed since."""
         for path in self.plugins:
             METHODS.get(path)
         units = []

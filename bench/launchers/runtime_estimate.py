@@ -18,8 +18,7 @@ from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
 
-COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"
-"""The project's own records, present only in a clone."""
+COMMITTED = Path(__file__).resolve().parent.parent.parent / "leaderboards" / "records"  # own records, if in a clone
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,7 @@ class EarlierRuns:
         return cls(runs)
 
     def estimate(self, cell: Cell, makes: bool) -> RunningTime | None:
-        """Return the running time of `cell`, None without an earlier record of its method and preset.
-
-        `makes`: the cell is the first of the plan that needs its shared artefacts.
-        """
+        """Estimate `cell`, with cache misses if `makes`; None without an earlier record of its method and preset."""
         if cell.refused:
             return RunningTime(0.0, "it is refused")
         settings = (METHODS.get(cell.method).version, *cell.reduced)

@@ -100,10 +100,7 @@ def packs_of(
     resources: Callable[[Unit], str],
     target: float,
 ) -> list[Pack]:
-    """Return jobs of about `target` seconds; a unit of unknown or longer running time gets its own job.
-
-    A job's units need the same resources and wait for the same units.
-    """
+    """Return jobs of about `target` seconds; a unit of unknown or longer running time gets its own job."""
     filling: dict[tuple[str, tuple[str, ...]], tuple[list[Unit], float]] = {}
     together: list[tuple[list[Unit], str]] = []
     waited = {key for unit in units for key in unit.after}

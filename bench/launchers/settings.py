@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from bench.core.errors import BenchError, UnknownNameError
 from bench.experiments.plan import Cell
 
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # not for users to set
+OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # set by this program alone
 
 
 class Resources(BaseModel):
@@ -23,10 +23,8 @@ class Resources(BaseModel):
     partition: str | None = None
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
-    memory: float | None = Field(None, gt=0)
-    """GB."""
-    time: int = Field(240, ge=1)
-    """Minutes; a job that needs more is requeued and resumes."""
+    memory: float | None = Field(None, gt=0)  # GB
+    time: int = Field(240, ge=1)  # minutes; a job that needs more is requeued and resumes
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
@@ -102,10 +100,7 @@ def _from_yaml(text: str) -> Any:
 
 
 def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
-    """Return the settings in the YAML `file`, overridden by `flags` that are not None.
-
-    Raises :class:`BenchError` for an unreadable file, an unknown setting or an invalid value.
-    """
+    """Return the settings in the YAML `file`, overridden by non-None `flags`. Raises :class:`BenchError` if invalid."""
     values: dict[str, Any] = {}
     if file is not None:
         import yaml
@@ -142,7 +137,7 @@ def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
 
 
 def directives(lines: Sequence[str]) -> dict[str, str | bool]:
-    """Return ``--slurm KEY=VALUE`` options as sbatch directives; KEY alone gives True. Raises :class:`BenchError`."""
+    """Parse ``--slurm KEY[=VALUE]`` options, True without a value. Raises :class:`BenchError` for other text."""
     found: dict[str, str | bool] = {}
     for line in lines:
         name, equals, value = line.lstrip("-").partition("=")

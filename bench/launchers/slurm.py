@@ -69,10 +69,7 @@ def job_name(launch_id: str) -> str:
 
 
 def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]:
-    """Submit `packs` as array jobs that depend on the makers of their shared artefacts; return the jobs' ids.
-
-    Raises :class:`BenchError` if Slurm refuses, after cancelling earlier submissions.
-    """
+    """Submit `packs` as array jobs and return their ids. If Slurm refuses, cancel all and raise :class:`BenchError`."""
     import submitit
 
     logging.getLogger("submitit").setLevel(logging.ERROR)
@@ -86,7 +83,7 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
                 waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
                 executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
                 executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                # submitit prints sbatch's errors to standard error; the BenchError below has them too.
+                # submitit prints sbatch's errors to stderr; the BenchError below repeats them.
                 with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
                     jobs = [
                         executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
@@ -153,10 +150,7 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
 
 
 def queue(launch_id: str) -> dict[str, tuple[str, str]]:
-    """Return (state, reason) by id of a launch's pending and running jobs.
-
-    Raises :class:`BenchError` if Slurm does not answer; jobs may exist then.
-    """
+    """Return (state, reason) by id of a launch's unfinished jobs. Raises :class:`BenchError` without an answer."""
     text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
     over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
     rows = (line.strip().split("|", 2) for line in text.splitlines())
@@ -176,10 +170,9 @@ def cancel(launch_id: str, wait: float = 90.0) -> int:
 
 
 def in_hand(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> dict[str, set[str]]:
-    """Return the keys of `launch` that `others` will still run, by launch.
+    """Return the keys of `launch` that `others` with jobs will still run, by launch.
 
-    These are launches with jobs, and older ones with a live launcher, which resubmits what its jobs left. Younger ones
-    do not count: two launches would wait for each other.
+    An older launch with a live launcher counts too, since it resubmits; a younger one would wait for this one.
     """
     mine = {entry.key for entry in launch.entries}
     found = {}
@@ -218,8 +211,8 @@ def wait_for(
 ) -> Outcome:
     """Call `done` with each new record until no cell is left, cells in other launches' jobs included.
 
-    Resubmit cells whose jobs ended without a record, at most `retries` (or 3) times; then they count as failed. Ctrl-C
-    leaves the jobs running.
+    Cells whose jobs ended without a record are resubmitted at most min(`retries`, 3) times, then count as failed.
+    Ctrl-C leaves the jobs running.
     """
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
     others = _others(launch, run_dir)

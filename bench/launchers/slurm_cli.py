@@ -93,10 +93,6 @@ def _at_most(option: str, asked: float, most: float, what: str) -> None:
 
 
 def undisturbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without variables that change Slurm's commands.
-
-    New jobs would inherit the limits and the array of a surrounding job; SQUEUE_PARTITION and the like hide jobs or
-    override settings.
-    """
+    """Return `environment` without a surrounding job's limits and without settings that hide jobs or override ours."""
     changing = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SUBMITIT_")
     return {name: value for name, value in environment.items() if not name.startswith(changing) or name == "SLURM_CONF"}
