@@ -1,1 +1,1 @@
-"""Checks before a record goes on the board, and export of students to timm folders."""
+"""Publication of records on the board, with all checks, and export of students to timm folders."""

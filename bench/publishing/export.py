@@ -1,7 +1,6 @@
-"""Released students as folders that timm loads: weights, configuration and card, checked by loading them again.
+"""Export of released students to folders that timm loads, checked by loading them again.
 
-Of a run's release the student alone is exported. A frozen backbone that can be fetched by its hash stays out, as
-in the release itself: its weights are not ours to pass on.
+Only the student is exported, without a frozen backbone that can be fetched by its hash: its weights are not ours.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ if TYPE_CHECKING:
     from bench.core.types import Released
     from bench.data.spec import DatasetSpec
 
-PROBES = 8
-"""Images on which the exported student must answer as the released one does, to the bit."""
+PROBES = 8  # images for the bit-exact comparison of exported and released student
 
 
 def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
-    """Write the student of `record`, released in `run_dir`, to a folder of its key below `out`, and return the folder.
+    """Export the student of `record`, released in `run_dir`, to the folder ``out/KEY`` and return the folder.
 
-    Raises :class:`BenchError` where the record has no student, its file is absent or another one, the weights of its
-    frozen backbone are not here, or timm loads something else than what was released.
+    Raises :class:`BenchError` if the record has no student, the file is absent or altered, the weights of a frozen
+    backbone are missing, or timm loads a different student.
     """
     from bench.data.datasets import all_datasets
     from bench.experiments.release import load_released
@@ -68,13 +66,13 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
 def _weights(student: nn.Module) -> bytes:
     from safetensors.torch import save
 
-    # Clones break the sharing of storage between tied weights, which the format does not know.
+    # Clones: safetensors refuses tied weights that share storage.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in student.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
 
 
 def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
-    """Return what timm reads from ``config.json``: architecture, its arguments, and what its weights were made for."""
+    """Return timm's ``config.json``: architecture, arguments and pretrained configuration."""
     options, student = released.student_options, released.student
     known = dict(getattr(student, "default_cfg", None) or getattr(student, "pretrained_cfg", None) or {})
     channels, height, width = _shape(released, spec)
@@ -82,7 +80,7 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
         "input_size": [channels, height, width],
         "fixed_input_size": "img_size" in options,
         "num_classes": options["num_classes"],
-        # Students take values in [0, 1]; what more they need is a layer of theirs.
+        # Students take values in [0, 1] and normalise in a layer of their own.
         "mean": [0.0] * channels,
         "std": [1.0] * channels,
         "interpolation": "bilinear",
@@ -103,7 +101,7 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
 
 
 def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]:
-    """Return the shape of the images: as the student states it, or, where it takes any size, as the data has it."""
+    """Return the image shape (channels, height, width): the student's, or the data's if the student takes any size."""
     options = released.student_options
     size = options.get("img_size")
     if size is None:
@@ -113,7 +111,7 @@ def _shape(released: Released, spec: DatasetSpec | None) -> tuple[int, int, int]
 
 
 def _check(folder: Path, released: Released, shape: tuple[int, int, int], key: str) -> None:
-    """Raise :class:`BenchError` unless timm loads from `folder` what was released, to the bit."""
+    """Raise :class:`BenchError` unless timm loads the released student from `folder`, bit by bit."""
     import timm
     import torch
 
@@ -161,7 +159,7 @@ def _facts(record: Record, released: Released, spec: DatasetSpec | None, weights
 
 
 def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]:
-    """Return in words what the student takes and what it does with it first."""
+    """Return the student's input and its normalisation in words."""
     from bench.data.text import is_text
     from bench.models.classifiers import WhitenImage
     from bench.models.frozen_backbone import FrozenTransfer

@@ -1,7 +1,4 @@
-"""The card of a released student, as Markdown with YAML in front, for hubs and for users who load the student.
-
-A pure function of the record and of what is public about its data. Texts of records are untrusted: they stay text.
-"""
+"""Model card of a released student: Markdown with YAML front matter, a pure function of record and public facts."""
 
 from __future__ import annotations
 
@@ -27,31 +24,24 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a card says that is not in the record."""
+    """Content of a card that is not in the record; licence, source and citation are the data set's."""
 
     command: str | None
-    no_command: str
-    """Why there is none."""
+    no_command: str  # why there is no command
     licence: str
     source: str
     citation: str
-    """Of the data set."""
-    text: bool
-    """Whether the records are sentences."""
-    own_net: bool
-    """Whether the architecture is one of this project's, which timm knows after an import."""
-    backbone: str
-    """The timm name of the frozen backbone that the file does not hold; empty where it holds everything."""
+    text: bool  # whether the records are sentences
+    own_net: bool  # whether the architecture is this project's own, which timm knows after an import
+    backbone: str  # timm name of a frozen backbone that the file lacks, else empty
     backbone_words: str
     preprocessing: Sequence[str]
-    digest: str
-    """SHA-256 of model.safetensors."""
-    extras: Sequence[str]
-    """What the run released besides the student, by name."""
+    digest: str  # SHA-256 of model.safetensors
+    extras: Sequence[str]  # names of releases other than the student
 
 
 def card(record: Record, facts: CardFacts) -> str:
-    """Return the card of the student of `record`, a finished cell."""
+    """Return the card of the student of `record`, which must be a finished cell's."""
     assert record.privacy is not None
     assert record.utility is not None
     assert record.student is not None
@@ -86,7 +76,7 @@ def card(record: Record, facts: CardFacts) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` so that it stays text in Markdown: no HTML, no link, no emphasis, one line."""
+    """Return untrusted `text` escaped for Markdown: no HTML, no link, no emphasis, one line."""
     return md(re.sub(r"([\\\[\]*_~])", r"\\\1", text))
 
 
@@ -127,7 +117,7 @@ def _front(record: Record, facts: CardFacts) -> str:
 
 
 def _private(record: Record, privacy: Privacy) -> bool:
-    """Return whether the claim or the target epsilon is proven of records: hubs list models by such tags."""
+    """Return whether the claim or the target epsilon is proven for records: hubs list models by this tag."""
     promised = max(privacy.claimed.epsilon, record.epsilon or 0.0)
     figure = privacy.proven.epsilon
     return math.isfinite(figure) and figure <= promised and privacy.unit is not PrivacyUnit.QUERY_LABEL

@@ -1,7 +1,6 @@
-"""Records of run directories added to the published board: all of them or none, and the board rebuilt from them.
+"""Publication of run directories' records on the board, all or none.
 
-Everything is examined before anything is written. Records are written first and the pages are made from what lies
-there, so a command that was stopped in the middle is mended by giving it again.
+All checks come before any write, and pages are built from the written records: repeat an interrupted command to fix it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,17 @@ from bench.storage.files import write_together
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
-_LARGEST = 8 << 20
-"""Bytes of one file of a run directory; records have some thousands."""
-_MACHINE = ("packages", "python", "platform", "device")
-"""The fields of a record's provenance in which machines differ: between two of them the arithmetic may differ."""
+_LARGEST = 8 << 20  # bytes of one file of a run directory
+_MACHINE = ("packages", "python", "platform", "device")  # provenance fields that may change the arithmetic
 
 
 class Fate(StrEnum):
-    """What becomes of a file."""
+    """Outcome for one file."""
 
     ADDED = "added"
     REPLACED = "replaced"
     COMPLETED = "completed"
-    """A published record got what it lacked: its ``--set`` values, or its image grid."""
+    """A published record gained its missing ``--set`` values or image grid."""
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -51,38 +48,32 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One file and what becomes of it; `why` says so for those that are not simply added."""
+    """One file and its fate, with the reason unless it is added; `name` includes the run directory."""
 
-    kind: str
-    """record, audit, attack or image grid."""
+    kind: str  # record, audit, attack or image grid
     name: str
-    """The file, with the run directory that it is in."""
     fate: Fate
     why: str = ""
 
 
 @dataclass(slots=True)
 class Publication:
-    """What one command would do to a board: its items, and the files to write and to delete by their path below it."""
+    """Changes to a board: items, and the files to write and to delete by path relative to it."""
 
     items: list[Item] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
-    unchecked: dict[str, int] = field(default_factory=dict)
-    """What could not be computed again, and of how many records."""
+    unchecked: dict[str, int] = field(default_factory=dict)  # number of records by the check that could not run
 
     @property
     def refused(self) -> list[Item]:
-        """The items for which nothing is written."""
+        """The refused items, which prevent any write."""
         return [item for item in self.items if item.fate is Fate.REFUSED]
 
 
 @contextmanager
 def opened(into: Path) -> Iterator[None]:
-    """Hold the board in `into` alone, so that two of these commands do not write at once.
-
-    Raises :class:`BenchError` where there is no board, or another command holds it.
-    """
+    """Lock the board in `into`. Raises :class:`BenchError` if there is no board or another command holds it."""
     if not (into / "records").is_dir():
         raise BenchError(
             f"{into} is no board: it has no folder records. Give this command in the root of a clone of the project, "
@@ -105,10 +96,10 @@ def examine(
     runs: Sequence[Path], into: Path, *, replace: bool = False, calibrations: Calibrations | None = None,
     progress: Progress | None = None,
 ) -> Publication:  # fmt: skip
-    """Return what publishing the records of the run directories `runs` would do to the board in `into`.
+    """Return what publishing `runs` would change on the board in `into`, without writing.
 
-    Writes nothing. `replace` lets a record take the place of a published one with other content. Raises
-    :class:`BenchError` where a run directory is absent, of another layout, or holds no records.
+    `replace` lets records replace published ones with other content. Raises :class:`BenchError` if a run directory is
+    absent, of another layout, or without records.
     """
     progress = progress or Progress()
     work = _Work(into, replace, calibrations or Calibrations())
@@ -136,16 +127,14 @@ def _records_in(run: Path) -> list[Path]:
 
 
 class _Work:
-    """The examination of one command: what is on the board, what is to come, and what was found."""
+    """State of one examination: published records, new ones, and findings."""
 
     def __init__(self, into: Path, replace: bool, calibrations: Calibrations) -> None:
         self.found = Publication()
         self._into, self._replace, self._calibrations = into, replace, calibrations
         self._board: dict[str, Record] = {}
-        self._own: dict[tuple[Path, str], Record] = {}
-        """The records of the run directories, by directory and key: their audits and attacks speak of those."""
-        self._out: set[str] = set()
-        """Keys of records that failed or were refused."""
+        self._own: dict[tuple[Path, str], Record] = {}  # by run directory and key, for its audits and attacks
+        self._out: set[str] = set()  # keys of failed or refused records
         self._audits: dict[str, dict[str, AuditRecord]] = {}
         for path in sorted((into / "records").glob("*.json")):
             with suppress(OSError, ValueError):
@@ -199,7 +188,7 @@ class _Work:
         return None
 
     def _compared(self, record: Record, there: Record | None) -> tuple[Fate, str]:
-        """Return what becomes of `record` beside the one of its key that is `there`."""
+        """Return the fate of `record` and the reason, given the published record `there` of its key."""
         if there is None:
             return Fate.ADDED, ""
         if _content(record) == _content(there):
@@ -221,7 +210,7 @@ class _Work:
         )
 
     def _completed(self, run: Path, name: str, record: Record, there: Record, why: str) -> None:
-        """Skip a record that is published, and give the published one what it lacks."""
+        """Skip a published record, after adding what the published one lacks."""
         lacks: list[str] = []
         image_grid, file = there.image_grid, f"released/{there.key}.png"
         if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
@@ -255,7 +244,7 @@ class _Work:
         return data
 
     def _forget(self, record: Record, there: Record) -> None:
-        """Take the audits and attacks of a student that another one replaces from the board."""
+        """Remove the audits and attacks of a replaced student from the board."""
         if record.student is not None and there.student is not None and record.student.sha256 == there.student.sha256:
             return
         for folder in ("audits", "attacks"):
@@ -302,7 +291,7 @@ class _Work:
                     self._say(what, name, Fate.REPLACED if again else Fate.ADDED)
 
     def judge_audits(self) -> None:
-        """Refuse where the audits of a student show more than its record proves."""
+        """Refuse students whose audited epsilon exceeds the proven one."""
         touched = {name.partition("/")[2].partition("--")[0].removesuffix(".json") for name in self.found.files}
         for key in sorted(touched & set(self._audits) & set(self._board)):
             problem = audited_above_proven(self._board[key], self._audits[key].values())
@@ -324,10 +313,7 @@ class _Work:
 
 
 def _bytes(path: Path) -> bytes:
-    """Return what is in a file of a run directory; OSError where it is a pipe or device, or larger than any such file.
-
-    Links are not followed: what they lead to is none of the run's.
-    """
+    """Read a file of a run directory. Raises OSError for a link, which may lead out of it, a device or a large file."""
     if path.is_symlink() or not path.is_file():
         raise OSError("no plain file")
     if path.stat().st_size > _LARGEST:
@@ -336,7 +322,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _content(record: Record) -> dict[str, Any]:
-    """Return everything of a record but where and when it was made, and its ``--set`` values."""
+    """Return a record's content without provenance and ``--set`` values."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance": True, "cell": {"overrides"}}))
     return content
 
@@ -346,32 +332,30 @@ def _student(record: Record) -> str | None:
 
 
 def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
-    """Return `record` with the ``--set`` values of the cell that was `planned` for it, where it has none."""
+    """Return `record`, with the ``--set`` values of its `planned` cell if it has none."""
     if planned is None or record.cell.overrides is not None:
         return record
     return record.model_copy(update={"cell": record.cell.model_copy(update={"overrides": planned.overrides})})
 
 
 def write(publication: Publication, into: Path) -> None:
-    """Write what `publication` found to the board in `into`; the pages are for :func:`rebuild`.
+    """Write `publication` to the board in `into`, without the pages, which :func:`rebuild` writes.
 
-    All files lie there, under other names, before the first gets its own. Raises :class:`BenchError` where something
-    was refused, or the disk is full: then nothing has changed.
+    Raises :class:`BenchError`, with nothing changed, if an item is refused or the disk is full.
     """
     if publication.refused:
         raise BenchError("nothing is written while something is refused.")
     for folder in _FOLDERS:
         for aside in (into / folder).glob(".*.tmp"):
-            aside.unlink(missing_ok=True)  # of a command that was killed: this one holds the board alone
+            aside.unlink(missing_ok=True)  # of a killed command: this one holds the lock
     gone = [into / name for name in publication.gone if name not in publication.files]
     write_together({into / name: data for name, data in publication.files.items()}, gone)
 
 
 def rebuild(folder: Path) -> list[Path]:
-    """Make the pages of the board in `folder` again from the records that lie there, and return them.
+    """Rebuild the board's pages in `folder`, and the table of a marked README.md beside it; return the paths.
 
-    A README.md beside `folder` that has the marks gets its table. Raises :class:`BenchError` where a record is damaged
-    or is not shown: the pages would leave it out.
+    Raises :class:`BenchError` if a record is damaged or refused, since the pages would omit it.
     """
     from reports.pages import gather, write_pages
     from reports.summary import BEGIN

@@ -1,4 +1,4 @@
-"""The epsilons of a record computed again: what its events cost, what its settings cost, what its method claims."""
+"""Recomputation of a record's epsilons: the cost of its events, the cost of its settings, and its method's claim."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import ZeroNoise
 from bench.results.record import Privacy, Record
 
-TOLERANCE = 1e-4
-"""Relative: figures of one program differ by less between machines and versions of what it computes with."""
+TOLERANCE = 1e-4  # relative; machines and package versions differ by less
+# Noise settings, with the same names in configs and events.
 _NOISE = {"gamma", "sigma", "sigma1", "sigma2", "threshold", "noise_multiplier"}
-"""Settings that say how noisy a mechanism is, by the names that they have in events too."""
 
 
 def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
-    """Return the problems of the proven epsilon beside the events it follows from, and what could not be checked."""
+    """Return the problems of the proven epsilon given the ledger's events, and the checks that could not run."""
     method = METHODS.get(record.method)
     again = "Run its cell again."
     problems = []
@@ -63,7 +62,7 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
 
 
 def _others(privacy: Privacy, delta: float) -> list[str]:
-    """Return a line for each listed figure, of those that look at no votes, that the events do not give."""
+    """Return a problem for each figure, unreleasable data-dependent ones aside, that the events do not give."""
     events = json.dumps(privacy.events, sort_keys=True)
     there = {figure.name: figure for figure in all_accountants(events, delta)}
     wrong = []
@@ -83,16 +82,16 @@ def _others(privacy: Privacy, delta: float) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
-    """Return what every accountant says of a ledger's `events`, written as JSON."""
+    """Return every accountant's figure for a ledger's `events` (JSON)."""
     return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
 
 
 def _settings(record: Record, privacy: Privacy) -> list[str]:
-    """Return where the ledger and the settings of a record disagree: events alone could be edited as one likes."""
+    """Return the contradictions of ledger and settings: events alone could be forged."""
     problems = []
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # What is no number at all does not fit the method's settings: planning says so.
+        # Planning reports settings that are not numbers.
         if isinstance(set_to, (int, float)) and not all(same(value, set_to) for value in spent):
             problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
     counted = [event["queries"] for event in privacy.events if "queries" in event]
@@ -104,7 +103,7 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def account_events(events: str, unit: str, delta: float) -> tuple[Accounted, Accounted | None]:
-    """Return what is proven of a ledger's `events`, written as JSON, and what follows for one training record."""
+    """Return the proven figure for a ledger's `events` (JSON), and the record-level one."""
     from bench.core.types import Adjacency, PrivacyUnit
 
     ledger = Ledger(PrivacyUnit(unit), Adjacency.REPLACE, ZeroNoise(exact=False))
@@ -118,23 +117,20 @@ class _NoVotes(Exception):
 
 
 class _Ledger(Ledger):
-    """The ledger of a record, which has no votes: asking for them says that the claim depends on the data."""
+    """A record's ledger, without votes: raises _NoVotes if a claim depends on them."""
 
     def private_votes(self) -> Any:
-        """Say that there are none."""
         raise _NoVotes
 
     def sanitised(self, delta: float) -> Any:
-        """Say that there are none."""
         raise _NoVotes
 
     def data_dependent(self, delta: float) -> Any:
-        """Say that there are none."""
         raise _NoVotes
 
 
 def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the problem of the claimed epsilon beside the method's claim, or that it could not be checked."""
+    """Return the problem of the claimed epsilon given the method's claim, and the check that could not run."""
     method = METHODS.get(record.method)
     ledger = _Ledger(method.unit, method.adjacency, ZeroNoise(exact=False))
     try:
@@ -154,7 +150,7 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
 
 
 def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
-    """Return the problem of a ledger that costs less than the cell's settings do, or that nothing says what they do."""
+    """Return the problem of a ledger that costs less than the cell's settings, and the check that could not run."""
     method = METHODS.get(record.method)
     if method.bypass:
         return [], []  # nothing finite is proven
@@ -167,13 +163,13 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     return [
         f"its settings cost epsilon {cost.epsilon:.6g}, and it says {said.epsilon:.6g} is proven. Run its cell again."
         for said, cost in pairs
-        # More is no lie: exact noise costs a little more than the noise that is planned.
+        # A higher cost is valid: exact noise costs slightly more than planned noise.
         if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
     ], []
 
 
 def same(one: float | None, other: float | None) -> bool:
-    """Return whether two figures are equal but for :data:`TOLERANCE`, or both absent."""
+    """Return whether two figures agree within :data:`TOLERANCE` or are both None."""
     if one is None or other is None:
         return one is other
     return one == other or math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)

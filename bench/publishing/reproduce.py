@@ -1,8 +1,4 @@
-"""How a record is reproduced: planning its specification gives its key again.
-
-Nothing here reads a data set or trains. What is public about a data set comes from its pinned counts or, where only the
-files tell them, from the record itself.
-"""
+"""Reproduction of records: planning a record's specification gives its key again, without data or training."""
 
 from __future__ import annotations
 
@@ -21,24 +17,21 @@ from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
 from bench.results.record import Record
 
-_ERRORS = (BenchError, ValueError, TypeError)
-"""What untrusted settings raise: unknown names, texts in place of numbers."""
-
-
+_ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
+# The fields that a key identifies; the others only serve to request a cell.
 _MEANT = tuple(name for name in CellSpec.model_fields if name not in ("overrides", "method_file", "image_shape"))
-"""What of a cell its key stands for; the others only say how to ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The cell that makes a record again; None with the `reason` where planning gives another."""
+    """The cell of a record; None, with the `reason`, if planning gives another."""
 
     cell: Cell | None
     reason: str = ""
 
 
 class _Counted:
-    """Records known by their number only."""
+    """Stand-in for records; only their number is known."""
 
     labels: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
@@ -50,10 +43,7 @@ class _Counted:
 
 
 def public_dataset(name: str) -> Dataset | None:
-    """Return what is public about the data set `name` from its pinned counts; None where only its files give them.
-
-    Raises :class:`BenchError` for an unknown name.
-    """
+    """Return public facts from pinned counts, None without any. Raises :class:`BenchError` for an unknown name."""
     from bench.data.datasets import get_dataset
     from bench.data.spec import Loaded
     from bench.data.splits import facts, split
@@ -67,10 +57,9 @@ def public_dataset(name: str) -> Dataset | None:
 
 
 def dataset_of(record: Record) -> Dataset:
-    """Return what is public about the data that `record` was made on.
+    """Return the public facts of the data set of `record`, from pinned counts or else from the record.
 
-    Raises :class:`BenchError` where the data set is unknown, of another revision or divided otherwise than here, or
-    where its files are needed to tell.
+    Raises :class:`BenchError` if it is unknown, of another revision or split, or if the facts need its files.
     """
     known = None if record.cell.own_folder else public_dataset(record.dataset)
     if known is None:
@@ -102,7 +91,7 @@ def _told_by(record: Record) -> Dataset:
 
 
 def check_method(record: Record) -> None:
-    """Raise :class:`BenchError` where the record's method is unknown here, or of another version."""
+    """Raise :class:`BenchError` if the record's method is unknown or of another version."""
     if record.method not in METHODS:  # not get(): a name that ends in .py would be executed
         raise UnknownNameError("method", record.method, METHODS.names())
     here = METHODS.get(record.method).version
@@ -115,11 +104,7 @@ def check_method(record: Record) -> None:
 
 
 def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:
-    """Return the cell that planning gives for the specification of `record`, where it is the record's.
-
-    Names are compared and never looked up where they are unknown here: records are untrusted. `calibrations`
-    keeps what several records share.
-    """
+    """Return the cell that planning gives for `record`. Unknown names are never looked up: records are untrusted."""
     try:
         check_method(record)
         dataset = dataset_of(record)
@@ -138,9 +123,9 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
 
 
 def command_of(record: Record) -> tuple[str | None, str]:
-    """Return the command that makes `record` again, and what has to be put in for it.
+    """Return the command that reproduces `record`, and a remark on placeholders.
 
-    None, and the reason, where an older record lacks its ``--set`` values and planning without any gives another key.
+    Return None and the reason if an older record lacks its ``--set`` values and planning without them fails.
     """
     if record.cell.overrides is None:
         found = planned_again(record)

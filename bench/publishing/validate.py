@@ -1,8 +1,7 @@
-"""What a record has to pass before it is published: every check that needs no data and no training.
+"""Checks of a record before publication, without data or training.
 
-Records are untrusted. What can be computed again is computed again: its key, its settings, the epsilon that is
-claimed and the one that is proven. What cannot (its accuracy, figures that depend on votes) is for a reviewer who
-runs the cell again.
+Records are untrusted: key, settings, claimed and proven epsilon are computed again. A reviewer reruns the cell for the
+rest (accuracy, figures that depend on votes).
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many
 from bench.results.cell_spec import CellSpec
 from bench.results.record import SAFE_KEY, Provenance, Record, Status
 
-LONGEST = 5000
-"""Characters of one text; those of this project have some hundreds."""
+LONGEST = 5000  # characters of one text
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATHS = re.compile(
@@ -35,27 +33,23 @@ _PATHS = re.compile(
     r"|\b[A-Za-z]:\\\w+|\\\\\w+"
 )
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+\.[A-Za-z]{2,}\b")
+# Names that identify no person or machine, and occur in records as words.
 _NOBODY = {"root", "user", "users", "admin", "ubuntu", "runner", "test", "home", "work", "main", "data", "localhost"}
-"""Names that identify no person and no machine, and occur in records as words."""
 
 
 @dataclass(slots=True)
 class Vetted:
-    """What the checks of one record found: `problems` refuse it, `unchecked` says what could not be computed again."""
+    """Result of one record's checks: `problems` refuse it, `unchecked` lists checks that could not run."""
 
     problems: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    cell: CellSpec | None = None
-    """What planning gives for the record, where that is the record's cell."""
+    cell: CellSpec | None = None  # from planning, if it reproduces the record's cell
 
 
 def vet_record(
     record: Record, calibrations: Calibrations | None = None, *, replan: bool = True, account: bool = True
 ) -> Vetted:
-    """Return what is wrong with a finished cell's `record`, each in one line that also says what to do.
-
-    Without `replan` its key is not looked at, without `account` its proven epsilon: each may take seconds.
-    """
+    """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each)."""
     found = Vetted()
     found.problems += _look(record)
     found.problems += _figures(record)
@@ -78,7 +72,7 @@ def vet_record(
 
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
-    """Return what is wrong with a finished audit of the student of `record`."""
+    """Return the problems of a finished audit of the student of `record`."""
     from bench.evaluation.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance), *_numbers(audit.model_dump())]
@@ -110,7 +104,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
 
 
 def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
-    """Return what is wrong with a finished attack on the student of `record`."""
+    """Return the problems of a finished attack on the student of `record`."""
     from bench.evaluation.workplace import ROBUSTNESS, configurable
 
     problems = [*_look(attack), *_clean(attack.provenance), *_numbers(attack.model_dump())]
@@ -129,7 +123,7 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
 
 
 def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
-    """Return the problem where the audits of one student together show more than its record proves; else empty."""
+    """Return the problem if a student's joint audits exceed its proven epsilon, else an empty string."""
     if record.privacy is None:
         return ""
     figures = [record.privacy.audited, audited_of(audits, record.privacy.unit)]
@@ -143,7 +137,7 @@ def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
 
 
 def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
-    """Return what is wrong with the texts of a record: its key as a file's name, and texts that identify people."""
+    """Return the problems of a record's texts: unsafe file names, and texts that identify people."""
     problems = []
     if not SAFE_KEY.fullmatch(row.key):
         problems.append(f"the key {row.key[:80]!r} is no name for a file.")
@@ -159,7 +153,7 @@ def _look(row: Record | AuditRecord | AttackRecord) -> list[str]:
 
 
 def private_texts(values: Any) -> list[str]:
-    """Return a line for each text in `values` that names a path, a person or this machine."""
+    """Return a problem for each text in `values` that is too long or names a path, a person or this machine."""
     own = _own_names()
     problems = []
     for where, text in _texts(values):
@@ -207,7 +201,7 @@ def _clean(provenance: Provenance) -> list[str]:
 
 
 def _numbers(values: Any, where: str = "") -> list[str]:
-    """Return a line for each number that is none, and for each that is infinite where no epsilon is meant."""
+    """Return a problem for each NaN, and for each infinite number in a field that must be finite."""
     if isinstance(values, float):
         if math.isnan(values):
             return [f"{where} is no number (NaN). Find out why, and run it again."]
@@ -225,7 +219,7 @@ def _numbers(values: Any, where: str = "") -> list[str]:
 
 
 def _figures(record: Record) -> list[str]:
-    """Return what is wrong with a record's numbers by themselves, and with where it ran."""
+    """Return the problems of a record's numbers and provenance."""
     problems = [*_clean(record.provenance), *_numbers(record.model_dump())]
     if not record.public_benchmark:
         problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
@@ -255,7 +249,7 @@ def _figures(record: Record) -> list[str]:
 
 
 def _known(record: Record) -> list[str]:
-    """Return why nothing of the record can be computed again here: an unknown or another method or data set."""
+    """Return why the record cannot be recomputed here: a method or data set that is unknown or of another version."""
     from bench.data.datasets import get_dataset
 
     try:
@@ -280,7 +274,7 @@ def _known(record: Record) -> list[str]:
 
 
 def _planned(record: Record, reproduced: Reproduction) -> list[str]:
-    """Return what is wrong with a record beside the cell that planning gives for it."""
+    """Return the differences between a record and its planned cell."""
     from bench.experiments.run import _public_data
 
     cell = reproduced.cell
