@@ -1,4 +1,4 @@
-"""Tables of attacks: the student's figure, its controls, and the difference that counts. Pure functions of records."""
+"""Attack results as tables, from records alone: the student, its controls and their difference."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
 
 INVERSION_METRIC = "committee top-1"
-"""The share of reconstructions that all three evaluators take for the class they were meant to show."""
+"""Share of reconstructions that all three evaluators assign to the target class."""
 ABOVE_COUNTERFACTUAL = f"{INVERSION_METRIC} above counterfactual"
 MEMBER_GAP = "ssim member gap above counterfactual"
-"""How much nearer (SSIM) reconstructions are to the nearest member than to the nearest non-member, beyond what they are
-for a target that saw neither: members and test records differ by chance."""
+"""How much nearer (SSIM) reconstructions are to members than to non-members, less the counterfactual's (chance)."""
 
 
 def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[Table]:
-    """Return title, columns and rows of one table for each goal that `attacks` have."""
+    """Return title, columns and rows of one table per attack goal."""
     by_key = {record.key: record for record in records}
     found: list[Table] = []
     for goal, (title, columns) in TABLES.items():
@@ -34,7 +33,7 @@ def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[T
 
 
 def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
-    """Return a line for each reason why cells have no power, with the attacks and data sets that it speaks of."""
+    """Return one line per reason for missing power, with its attacks and data sets."""
     reasons: dict[str, list[str]] = {}
     for attack in attacks:
         if attack.no_power:
@@ -43,7 +42,7 @@ def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
 
 
 def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> str:
-    """Return the tables of `attacks` as Markdown, students in the order of data set, method, epsilon and seed."""
+    """Return `attacks` as Markdown, students by data set, method, falling epsilon and seed."""
     every = list(records)
     by_key = {record.key: record for record in every}
 
@@ -69,7 +68,7 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
 
 
 def who(record: Record | None, attack: AttackRecord) -> str:
-    """Return a student in words."""
+    """Return a short name of the student."""
     if record is None:
         return attack.student
     budget = "no privacy" if record.epsilon is None else f"eps {record.epsilon:g} {record.basis.value}"
@@ -77,7 +76,7 @@ def who(record: Record | None, attack: AttackRecord) -> str:
 
 
 def score(attack: AttackRecord, role: Role, metric: str, scale: float = 100, *, interval: bool = True) -> str:
-    """Return a metric of one target, times `scale`."""
+    """Return a metric of one target, times `scale`, as text."""
     scores = attack.targets.get(role.value)
     estimate = scores.metrics.get(metric) if scores else None
     if interval or estimate is None:
@@ -86,7 +85,7 @@ def score(attack: AttackRecord, role: Role, metric: str, scale: float = 100, *, 
 
 
 def _control(role: Role) -> Column:
-    # The intervals of controls are in the record: here they would fold the table.
+    # Without intervals, which would wrap the table; the record has them.
     return lambda attack: score(attack, role, INVERSION_METRIC, interval=False)
 
 
@@ -153,11 +152,11 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
 }
-"""By goal: the title of its table and, after the student, the columns with their texts."""
+"""Goal to the title of its table and its columns after the student."""
 
 
 def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
-    """Return the accuracy under AutoAttack by the size of the change, sizes rising, without size 0."""
+    """Return the AutoAttack accuracies by perturbation size, ascending, without size 0."""
     found = (
         (float(name.rsplit("@", 1)[1]), estimate)
         for name, estimate in attack.targets[Role.STUDENT.value].metrics.items()
@@ -169,8 +168,8 @@ def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
 def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     """Return the one number of an attack and its text, None where it has none.
 
-    Inversion: how many more reconstructions (in %) the committee names than for a target that saw other records.
-    Membership: the AUC on the headline family. Robustness: accuracy in % at the smallest change.
+    Inversion: committee top-1 above counterfactual, %. Membership: AUC. Robustness: accuracy, %, smallest
+    perturbation.
     """
     if Role.STUDENT.value not in attack.targets:
         return None

@@ -1,8 +1,6 @@
-"""The leaderboard: records grouped over seeds, as Markdown and CSV. A pure function of records.
+"""The leaderboard as Markdown and CSV: a pure function of records, grouped over seeds.
 
-Rows of different privacy units or data sets never share a table. Inside a table rows compete within the budget that was
-asked for, the smallest first. Of one budget the rows with a finite proven epsilon come first, each part ordered by
-accuracy.
+Tables never mix privacy units or data sets. Rows sort by target epsilon, then finite proven epsilon, then accuracy.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One line of the board: cells that differ in their seed alone. Accuracies in percent, cost in seconds a cell."""
+    """One row of the board: cells that differ only in their seed. Accuracies in %, `cost` in seconds per cell."""
 
     dataset: str
     unit: str
@@ -55,8 +53,7 @@ class BoardRow:
     spread: float | None
     """Standard deviation over seeds; None with one seed."""
     drop: float | None
-    """Percentage points below the non-private baseline of the same data set and preset, and on transferred features of
-    the same backbone; None where there is none."""
+    """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
     public_data: str
     cost: float
@@ -64,35 +61,31 @@ class BoardRow:
     reduced: tuple[str, ...]
     keys: tuple[str, ...]
     config: str
-    """Short hash of the config: tells rows apart that differ in an option only."""
+    """Short hash of the config: separates rows that differ only in an option."""
     baseline: tuple[str, ...] = ()
-    """Keys of the records that `drop` is measured from."""
+    """Keys of the baseline's records."""
 
     @property
     def budget(self) -> Asked:
-        """What the row competes within."""
+        """The budget that the row competes in."""
         return Asked.of(self.asked, self.basis)
 
 
 @dataclass(slots=True)
 class Board:
-    """All rows of the board, the cells that failed, and those whose numbers cannot be shown."""
+    """The rows, the failed cells, and (key, reason) of each done cell that is not shown."""
 
     rows: list[BoardRow] = field(default_factory=list)
     failures: list[Record] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
-    """Key and reason of each done cell that is not shown."""
 
     def tables(self) -> dict[tuple[str, str], list[BoardRow]]:
-        """Return the rows by (data set, unit), in the order of the board."""
+        """Return the rows by (data set, unit), in the board's order."""
         return {key: list(rows) for key, rows in groupby(self.rows, lambda row: (row.dataset, row.unit))}
 
 
 def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> Board:
-    """Return the board of `records`: done cells grouped over seeds, failed ones apart.
-
-    The audited column comes from `audits`: those of one row's seeds are one audit of all their runs.
-    """
+    """Return the board of `records`; the `audits` of a row's seeds count as one audit of all their runs."""
     board = Board()
     usable = []
     for record in records:
@@ -121,7 +114,7 @@ class Source:
     reported: Sequence[Reported] = ()
     homes: dict[str, Path] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """A line for each file that cannot be read."""
+    """One line per unreadable file."""
 
     @cached_property
     def board(self) -> Board:
@@ -135,11 +128,11 @@ class Source:
 
 
 def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one row for each row of the board: mean and spread over seeds, the worst epsilons, and the baseline."""
+    """Return one table row per board row: mean and spread over seeds, worst epsilons, and the baseline."""
     groups = frame.groupby("row", sort=False)
     worst = frame.loc[groups["proven"].idxmax()].set_index("row")
     table = groups.first().assign(
-        # Seeds of one config share their mechanisms; should a figure differ, the row states the worst.
+        # Seeds share their mechanisms; if their epsilons differ, the row states the worst.
         claimed=groups["claimed"].max(),
         proven=worst["proven"],
         proven_by=worst["proven_by"],
@@ -161,7 +154,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def unusable(record: Record) -> str:
-    """Return why the numbers of a record cannot stand in a table or a plot; empty where they can."""
+    """Return why a record's numbers cannot be shown; empty if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
     if not 0 <= record.utility.accuracy <= 1:
@@ -208,12 +201,9 @@ def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
 def _audit_remarks(
     audits: Sequence[AuditRecord], unit: PrivacyUnit, claimed: float, proven: float, of_record: float | None
 ) -> Iterator[str]:
-    """Yield the remarks on the audits of a row.
-
-    `of_record` is the proven epsilon of a training record, where the row has another unit. The audited pipelines may
-    hold a record more or less than the row's, and prove a little more: a bound is held against what they prove.
-    """
+    """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
     done = [audit for audit in audits if audit.status is Status.DONE]
+    # Audited pipelines may have one record more or less and prove slightly more: a bound is compared with that.
     allowed = max((audit.allowed for audit in done if audit.allowed is not None), default=None)
     if (audited := audited_of(done, unit)) is not None:
         limit = proven if allowed is None else max(proven, allowed)
@@ -235,12 +225,12 @@ def _audit_remarks(
 
 
 def _rank(row: BoardRow) -> tuple[Asked, bool, float, str, str]:
-    # An accuracy at epsilon 10 is no better than one at 1: it was bought at another price.
+    # Accuracies compare only within one budget.
     return (row.budget, math.isinf(row.proven), -row.accuracy, row.method, row.config)
 
 
 def cells_of(row: BoardRow) -> tuple[str, ...]:
-    """Return the texts of a row in the order of :data:`COLUMNS`."""
+    """Return a row's texts in the order of :data:`COLUMNS`."""
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis})"
     spread = "" if row.spread is None else f" ± {row.spread:.2f}"
     return (
@@ -310,5 +300,5 @@ def _csv(value: object) -> object:
     if value is None or isinstance(value, float):
         return value
     text = " ".join(("; ".join(map(str, value)) if isinstance(value, tuple) else str(value)).split())
-    # A spreadsheet runs a cell that starts like a formula.
+    # A spreadsheet would run it as a formula.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,4 +1,4 @@
-"""All pages of a board: Markdown, CSV, the site and README's table, made from what lies in run directories."""
+"""All pages of a board from run directories: Markdown, CSV, the site and the README's table."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from reports.site.build import write_site
 
 
 def gather(folders: Sequence[Path]) -> Source:
-    """Return the records, audits and attacks of `folders`.
+    """Return the records, audits and attacks of `folders`; unreadable files stay in place and become warnings.
 
-    What is damaged, or written by a newer program, is named in the warnings and moved nowhere. Raises
-    :class:`BenchError` where a folder is no run directory, or none of them holds a record that can be read.
+    Raise :class:`BenchError` if a folder is no run directory, or no record can be read.
     """
     records: dict[str, Record] = {}
     audits: dict[str, AuditRecord] = {}
@@ -52,17 +51,16 @@ def gather(folders: Sequence[Path]) -> Source:
             f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
             "makes some; `python -m bench status` says what became of a run."
         )
-    printed = read_reported() if FOLDER.is_dir() else []  # an installed package has no such folder
+    printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
     return Source(
         list(records.values()), list(audits.values()), list(attacks.values()), printed, homes=homes, warnings=warnings
     )
 
 
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
-    """Write the pages of `source` into `folder`; return those that a reader opens.
+    """Write the pages of `source` into `folder` and return the paths that a reader opens.
 
-    `readme` gets the table of MNIST between its marks. Records that the board refuses are on no page. Where `folder`
-    holds the printed numbers of papers (``reported/``), their page is written beside the others.
+    `readme` gets the MNIST table between its marks. ``reported.md`` is written where `folder` has ``reported/``.
     """
     shown = source.shown()
     texts = {

@@ -1,4 +1,4 @@
-"""The short table that README shows: one ranking of the board, its three epsilons and its accuracies."""
+"""The README's table: one ranking of the board with its three epsilons and accuracies."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from bench.results.text import markdown_table
 from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
-"""What README has before and after the table."""
+"""Marks around the table in the README."""
 
 COLUMNS = ("method", "asked", "claimed", "proven", "is the claim covered?", "audited", "accuracy", "seeds")
 
 
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
-    """Return the ranking of `dataset` and `unit` as a Markdown table of :data:`COLUMNS`.
-
-    Raises :class:`BenchError` where the board has no such ranking.
-    """
+    """Return the ranking of `dataset` and `unit` as Markdown; raise :class:`BenchError` if the board has none."""
     rows = board.tables().get((dataset, unit))
     if not rows:
         have = ", ".join(f"{name} ({of})" for name, of in board.tables()) or "none"
@@ -36,10 +33,7 @@ def _covered(row: BoardRow) -> str:
 
 
 def put(text: str, page: str) -> str:
-    """Return `page` with `text` between its two marks.
-
-    Raises :class:`BenchError` where it has not exactly one of each, in order.
-    """
+    """Return `page` with `text` between its marks; raise :class:`BenchError` without exactly one of each, in order."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in tail:

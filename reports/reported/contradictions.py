@@ -1,4 +1,4 @@
-"""Where the papers contradict each other or themselves: accuracies that differ, drops that do not follow."""
+"""Contradictions in the papers: accuracies that differ, drops that do not follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reports.reported.numbers import BASELINE, PAPERS, Reported
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Different numbers for what should be one: the same system, data set, epsilon and setting."""
+    """Different accuracies printed for the same system, data set, epsilon and setting."""
 
     system: str
     dataset: str
@@ -20,10 +20,7 @@ class Conflict:
 
 
 def conflicts(rows: Iterable[Reported]) -> list[Conflict]:
-    """Return where papers, or two places of one paper, print different accuracies for the same thing.
-
-    Sorted. Numbers that differ by no more than one unit of the last printed place of the coarser one are the same.
-    """
+    """Return the conflicts, sorted; accuracies within one unit of the coarser one's last digit count as equal."""
     groups: dict[tuple[str, str, float, str], list[Reported]] = defaultdict(list)
     for row in rows:
         if row.measure == "accuracy" and row.epsilon is not None and row.unit != "none":
@@ -43,7 +40,7 @@ def _same_number(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DropError:
-    """A printed drop that is not the baseline less the accuracy. All in points or %."""
+    """A printed drop that differs from baseline minus accuracy. All in points or %."""
 
     drop: Reported
     baseline: Reported
@@ -51,29 +48,25 @@ class DropError:
 
     @property
     def difference(self) -> float:
-        """The drop that the printed accuracies give."""
+        """Baseline minus accuracy, as printed."""
         return self.baseline.value - self.accuracy.value
 
 
 def drop_errors(rows: Sequence[Reported]) -> list[DropError]:
-    """Return the printed drops that differ from baseline minus accuracy by more than rounding, in the rows' order.
-
-    A drop belongs to the baseline of its paper, data set and setting, and to the accuracy that a table of its paper
-    prints for its system at its epsilon. Drops for which either is missing are left out; see :func:`drop_parts`.
-    """
+    """Return the drops off by more than rounding, in the rows' order; see :func:`drop_parts` for what is skipped."""
     errors = []
     for drop in rows:
         parts = drop_parts(drop, rows) if drop.measure == "drop" else None
         if parts is not None:
             error = DropError(drop, *parts)
-            # Both terms and the drop are rounded to the second place at most: half a unit each.
+            # Three numbers with at most two decimals: half a unit of rounding each.
             if abs(error.difference - drop.value) > 0.015 + 1e-9:
                 errors.append(error)
     return errors
 
 
 def drop_parts(drop: Reported, rows: Iterable[Reported]) -> tuple[Reported, Reported] | None:
-    """Return the baseline and the accuracy that a printed drop is the difference of; None where one is not printed."""
+    """Return a drop's baseline (same setting) and table accuracy (same epsilon) in its paper; None if either lacks."""
     here = [r for r in rows if (r.paper, r.dataset, r.measure) == (drop.paper, drop.dataset, "accuracy")]
     baseline = next((r for r in here if r.system == BASELINE and r.setting == drop.setting), None)
     accuracy = next(

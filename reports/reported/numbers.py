@@ -1,11 +1,8 @@
-"""The numbers that the four papers print, each with a verdict on the epsilon beside it.
+"""The numbers that the four papers print, each with a verdict on its epsilon for the stated unit. Imports no torch.
 
-``leaderboards/reported/numbers.csv`` has one line for each number, as it is printed; ``systems.yaml`` says what is
-known of each system. Both are written by hand and checked here. A verdict is about the printed epsilon for the unit
-that is named, not about the accuracy. "impossible as claimed" is computed, for systems whose proof holds between any
-two teachers: see :mod:`bench.privacy.utility_bound`.
-
-It imports no torch: the board and the plots read it.
+In ``leaderboards/reported/``, written by hand, ``numbers.csv`` has one line per printed number and ``systems.yaml`` the
+facts about each system. "impossible as claimed" is computed for proofs that hold between any two teachers: see
+:mod:`bench.privacy.utility_bound`.
 """
 
 from __future__ import annotations
@@ -34,19 +31,19 @@ PAPERS = {
     "dgd": "Ge et al., IEEE TIP 2023",
     "dpsd": "Liu et al., arXiv:2601.19090",
 }
-"""The papers whose tables are here, in the order of their years."""
+"""By year, the order on pages."""
 
 BASELINE = "Baseline"
-"""The system of a paper's own model without privacy: what its drops are measured from."""
+"""A paper's own model without privacy, the reference of its drops."""
 
 PERCENT = frozenset({"accuracy", "label accuracy", "teacher accuracy"})
 POINTS = frozenset({"drop", "gain", "gap"})
 MEASURES = PERCENT | POINTS | {"epsilon", "queries", "records", "minutes", "inception score"}
-"""What a number may be: accuracies in %, differences of them in points, counts and epsilons."""
+"""Accuracies in %, their differences in points, counts and epsilons."""
 
 
 class Verdict(StrEnum):
-    """Whether the epsilon printed beside a number holds for its unit."""
+    """Whether the printed epsilon holds for its unit."""
 
     SOUND = "sound"
     UNSOUND = "unsound"
@@ -57,26 +54,26 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One number that one of the four papers prints. Accuracies in %, drops and gains in points."""
+    """One number printed by a paper. Accuracies in %, drops and gains in points."""
 
     paper: str
     table: str
-    """As the paper numbers it ("I", "2"); "text" or "fig 3" for what text, captions or figures state."""
+    """As the paper numbers it ("I", "2"); "text" or "fig 3" for text, captions or figures."""
     row: str
     column: str
     system: str
     """As printed, normalised over papers."""
     method: str | None
-    """Its name in our registry, where we have it."""
+    """Registry name, if any."""
     dataset: str
-    """Our name where we have it; "any" for figures of the accounting alone, "not known" where the cell is lost."""
+    """Our name, if any; "any" for figures of the accounting alone, "not known" where the cell is lost."""
     setting: str
     unit: str
-    """record, label, query-label or client; none for a system without privacy."""
+    """record, label, query-label or client; none without privacy."""
     public_data: str
     public_kinds: tuple[PublicKind, ...]
     epsilon: float | None
-    """As printed; infinite without privacy, None where none is given."""
+    """As printed; infinite without privacy, None if not given."""
     delta: float | None
     measure: str
     value: float
@@ -84,7 +81,7 @@ class Reported:
     reason: str
     source: str
     note: str = ""
-    """What a reader of this one number should know: where the papers contradict it, how its cell was told."""
+    """Remarks on this number alone, such as a contradiction in the paper."""
 
 
 class _Strict(BaseModel):
@@ -121,7 +118,7 @@ class _Facts(_Strict):
 
 
 class Override(_Facts):
-    """What is different for some of a system's numbers: those that fit all of the first four fields that are given."""
+    """Facts that replace a system's for the numbers that match every given paper, table, dataset and epsilon."""
 
     paper: str | None = None
     table: str | None = None
@@ -137,14 +134,14 @@ class Override(_Facts):
         return self
 
     def fits(self, number: Number) -> bool:
-        """Return whether `number` is one that this override speaks of."""
+        """Return whether the override applies to `number`."""
         wanted = (self.paper, self.table, self.dataset, self.epsilon)
         found = (number.paper, number.table, number.dataset, number.epsilon)
         return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
 
 
 class System(_Facts):
-    """What is known of one system: whose it is, what its epsilon protects, and whether that holds."""
+    """The facts about one system: citation, privacy unit, public data, and the verdict on its epsilon."""
 
     citation: str = Field(min_length=1)
     unit: Unit
@@ -152,7 +149,7 @@ class System(_Facts):
     public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
     verdict: Typed
     between_any_teachers: bool = False
-    """Its proof uses only that an answer of a teacher is bounded: an accuracy may then be ruled out by its epsilon."""
+    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy."""
     overrides: tuple[Override, ...] = ()
 
     @model_validator(mode="after")
@@ -165,7 +162,7 @@ class System(_Facts):
 
 
 class Systems(_Strict):
-    """All of ``systems.yaml``. `test_classes` has the records of each class of a data set's test part."""
+    """All of ``systems.yaml``. `test_classes` has the number of test records per class of a data set."""
 
     systems: Mapping[str, System] = Field(min_length=1)
     test_classes: Mapping[str, tuple[int, ...]] = {}
@@ -228,17 +225,15 @@ class Number(_Strict):
 
     @property
     def cell(self) -> tuple[str, str, str, str, str]:
-        """What no two lines may have in common."""
+        """The key of the line, unique in the file."""
         return self.paper, self.table, self.row, self.column, self.measure
 
 
 def read_reported(folder: Path = FOLDER) -> list[Reported]:
-    """Return every number of ``numbers.csv`` in `folder`, in its order, with what ``systems.yaml`` says of its system.
+    """Return every number of ``numbers.csv`` in `folder`, in file order, with its system's facts and verdict.
 
-    Raises:
-        BenchError: With file and line, where a file is missing or no CSV or YAML, a name or field is unknown, a number
-            is out of its range, two lines name the same cell, or a verdict has no reason or no source.
-
+    Raise :class:`BenchError` with file and line for an unreadable file, an unknown name or field, a value out of
+    range, a duplicate cell, or a verdict without reason or source.
     """
     known = read_systems(folder)
     found: list[Reported] = []
@@ -263,12 +258,7 @@ def read_reported(folder: Path = FOLDER) -> list[Reported]:
 
 
 def read_systems(folder: Path = FOLDER) -> Systems:
-    """Return ``systems.yaml`` of `folder`.
-
-    Raises:
-        BenchError: With file and line, as :func:`read_reported`.
-
-    """
+    """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` as :func:`read_reported` does."""
     path = folder / SYSTEMS
     lines = YamlLines(_text(path), str(path))
     try:
@@ -310,7 +300,6 @@ def _text(path: Path) -> str:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first mistake: the field, where there is one, and what is wrong with it."""
     first = error.errors()[0]
     name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{name}: {said}" if name else said

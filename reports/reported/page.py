@@ -1,4 +1,4 @@
-"""The printed numbers of the four papers as a Markdown page: one table for each data set and unit, never mixed."""
+"""The papers' printed numbers as a Markdown page: one table per data set and unit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from reports.reported.contradictions import Conflict, DropError, conflicts, drop
 from reports.reported.numbers import PAPERS, Reported, Verdict
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
-"""How the page calls the papers."""
 
 UNITS = ("record", "client", "label", "query-label", "none")
-"""The units in the order of their tables."""
+"""In the order of the tables."""
 
 HEAD = """# What the four papers print
 
@@ -74,7 +73,7 @@ def _rank(row: Reported) -> tuple[object, ...]:
 
 
 def _section(title: str, columns: Sequence[str], cells: Iterable[Sequence[str]], intro: str = "") -> str:
-    """Return a table under its title; empty without rows. A number that stands in several rows is there once."""
+    """Return a titled table with equal rows merged; empty without rows."""
     rows = list(dict.fromkeys("| " + " | ".join(map(md, each)) + " |" for each in cells))
     head = [f"## {title}\n"] if title else []
     head += [intro] if intro else []
@@ -120,7 +119,7 @@ def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Jud
 
 
 def _others(rows: Sequence[Reported]) -> str:
-    """Return what is no accuracy; drops and epsilons of tables stand beside theirs in the data, and are left out."""
+    """Return the other numbers, without the drops and epsilons that tables print beside accuracies."""
     cells = [
         (_where(row), row.row, row.column, row.dataset, row.setting, row.measure, number_text(row.value))
         for row in rows
@@ -152,7 +151,7 @@ def _drops(found: Sequence[DropError]) -> str:
 def _notes(rows: Sequence[Reported]) -> str:
     notes: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        # What only tells the section is for who checks the data.
+        # A note that only names the section is for checking the data.
         if row.note and not row.note.startswith(("section", "caption")):
             notes[row.note].append(f"{_where(row)}, {row.system}, {row.dataset}: {number_text(row.value)}")
     if not notes:

@@ -1,4 +1,4 @@
-"""YAML with the lines of its parts, so that an error can name one."""
+"""YAML with line numbers for error messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from bench.core.errors import BenchError
 
 
 class YamlLines:
-    """A parsed YAML text: its `data`, and the line of every part of it. Safe: no object is ever built."""
+    """A parsed YAML text: its `data`, and the line of each part. Uses the safe loader: no object is ever built."""
 
     def __init__(self, text: str, name: str) -> None:
-        """Parse `text`, which the messages call `name`.
-
-        Raises:
-            BenchError: With the line, where it is no YAML, or a key stands twice in one mapping.
-
-        """
+        """Parse `text`; raise :class:`BenchError` with `name` and line for bad YAML or a duplicate key."""
         try:
             self._root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
             _refuse_twice(self._root, name)
@@ -30,7 +25,7 @@ class YamlLines:
             raise BenchError(f"{where}: no YAML: {getattr(error, 'problem', None) or error}.") from error
 
     def line(self, path: Sequence[int | str]) -> int:
-        """Return the line, from 1, of the deepest part of `path` that exists; 1 where none does."""
+        """Return the line (from 1) of the deepest existing part of `path`; 1 if there is no such part."""
         node, line = self._root, 1
         for part in path:
             pairs = node.value if isinstance(node, yaml.MappingNode) else []
