@@ -1,8 +1,4 @@
-"""The static site of the leaderboard: an index with every ranking, a page for each method and one for each record.
-
-It opens from disk and uses no network. The same records give the same bytes. Every text of a record is escaped by the
-templates; the names of pages come from :func:`reports.site.rows.page_name`.
-"""
+"""The static site: index, method and record pages. It works offline; equal records give equal bytes."""
 
 from __future__ import annotations
 
@@ -43,14 +39,13 @@ from reports.site.svg import ONLY_REPORTED, mark, row_axis, row_picture
 
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "images", "raw")
-"""Folders of the site that hold generated files alone."""
+"""Folders of generated files only."""
 
 
 def write_site(folder: Path, source: Source) -> list[str]:
-    """Write the site into ``folder / "site"``; return the names of its files, relative to it.
+    """Write the site into ``folder / "site"`` and remove stale files; return its relative file names.
 
-    Other files in the folders :data:`MADE` are of a former build and are removed. Raises
-    :class:`bench.core.errors.BenchError` where the folder cannot be written.
+    Raise :class:`bench.core.errors.BenchError` if the folder cannot be written.
     """
     site = folder / "site"
     former = {path for name in MADE for path in (site / name).rglob("*") if path.is_file()}
@@ -66,7 +61,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
 
 
 def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a site that will lie in ``folder / "site"``."""
+    """Yield name and content of each file of a site for ``folder / "site"``."""
     records = {record.key: record for record in with_audits(source.shown(), source.audits)}
     every = rankings(source)
     pages = _Pages(folder.resolve(), source)
@@ -94,7 +89,7 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 class _Pages:
-    """Renders the pages; `copies` collects the files that they link to and that do not lie beside the site."""
+    """Renders the pages; `copies` collects the linked files that are not beside the site."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.copies: dict[str, bytes] = {}
@@ -166,9 +161,8 @@ class _Pages:
         )  # fmt: skip
 
     def _raw(self, kind: str, key: str) -> str:
-        """Return the address of the JSON of `key`, relative to the site; empty where there is no such file."""
         home = self._source.homes.get(key)
-        # The key of an audit or attack is not checked against its file: it must be the plain name of one.
+        # Keys of audits and attacks are unchecked: read a plain file name only.
         if home is None or PurePosixPath(key).name != key:
             return ""
         path = home / kind / f"{key}.json"
@@ -181,7 +175,7 @@ class _Pages:
         return quote(name)
 
     def _image(self, record: Record) -> tuple[str, str] | None:
-        """Return address and text of the grid of a record's released images; None where it is missing or changed."""
+        """Return address and text of a record's image grid; None if it is missing or changed."""
         home = self._source.homes.get(record.key)
         if record.image_grid is None or home is None:
             return None
@@ -203,7 +197,6 @@ def _distinct(values: Iterable[str]) -> list[str]:
 
 
 def _examples() -> list[tuple[Markup, str]]:
-    """Return the pictures of the legend, each with its meaning."""
     cases: list[tuple[str, dict[str, Any]]] = [
         ("the proof covers the claim; the audited epsilon is 0.5", dict(claimed=10.0, proven=5.0, audited=0.5)),
         ("the proof does not cover the claim", dict(claimed=1.0, proven=29.0)),
@@ -216,7 +209,6 @@ def _examples() -> list[tuple[Markup, str]]:
 
 
 def _picture(record: Record) -> tuple[Markup, str] | None:
-    """Return the picture of a record's three epsilons, and the same in words; None where it has none."""
     p = record.privacy
     if p is None:
         return None

@@ -1,4 +1,4 @@
-"""The pages of records and methods: tables of texts, from records alone."""
+"""The pages of records and methods as tables of texts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from reports.reported.page import NAMES
 from reports.site.rows import RowView, verdict_words
 
 Parts = dict[str, list[Table]]
-"""The tables of a page by the heading of their part."""
 
 
 def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequence[AttackRecord]) -> Parts:
-    """Return the parts of a record's page that are tables."""
+    """Return the tables of a record's page."""
     parts = record_tables(record)
     provenance = parts.pop("Provenance")
     if audits:
@@ -75,7 +74,6 @@ def _channel_row(where: str, c: Channel) -> tuple[str, ...]:
 
 
 def _attack_table(attack: AttackRecord) -> Table:
-    """Return every number of an attack: its measures down, the student and its controls across."""
     roles = list(attack.targets)
     measures = list(dict.fromkeys(name for scores in attack.targets.values() for name in scores.metrics))
     rows: list[tuple[str, ...]] = [
@@ -99,7 +97,7 @@ def _attack_table(attack: AttackRecord) -> Table:
 
 
 def command_of(record: Record) -> tuple[str, str]:
-    """Return the command that makes the record anew, and a remark on what it leaves out."""
+    """Return the command that repeats the record's run, and a remark on what it leaves out."""
     command, missing = command_for(record.cell, record.private_records)
     if record.cell.overrides is None:
         return command, (
@@ -110,7 +108,7 @@ def command_of(record: Record) -> tuple[str, str]:
 
 
 def method_parts(record: Record | None) -> Parts:
-    """Return the parts of a method's page that are tables of one of its runs."""
+    """Return the tables of a method's page, from one of its runs."""
     if record is None or record.privacy is None:
         return {}
     epsilons = record_tables(record)["Epsilons"]
@@ -123,7 +121,7 @@ def method_texts(method: type[Method]) -> tuple[str, str]:
 
 
 def method_facts(method: type[Method] | None, record: Record | None) -> list[tuple[str, str]]:
-    """Return label and text of the facts about a method, from one of its records or else from its class."""
+    """Return (label, text) facts about a method, from one of its records or else its class."""
     privacy = None if record is None else record.privacy
     facts = [("citation", (record and record.citation) or (method.citation if method else ""))]
     if (threat := privacy or method) is not None:
@@ -139,7 +137,7 @@ def method_facts(method: type[Method] | None, record: Record | None) -> list[tup
 
 
 def how_to_read(row: RowView, record: Record) -> str:
-    """Return a row of a method in one sentence or two."""
+    """Return a method's row in a few sentences."""
     p = record.privacy
     assert p is not None
     accuracy = f"On {record.dataset} its student is right on {row.accuracy.text}% of the test records."
@@ -159,7 +157,7 @@ def how_to_read(row: RowView, record: Record) -> str:
 
 
 def reported_table(found: Sequence[Reported]) -> Table:
-    """Return the numbers that papers report of one method, in their order."""
+    """Return the numbers that papers print of one method, in their order."""
     rows = tuple(
         (
             f"{NAMES.get(r.paper, r.paper)} {r.table}",
@@ -181,7 +179,7 @@ _MARKED = re.compile(r"``(.+?)``|:\w+:`~?(.+?)`", re.DOTALL)
 
 
 def paragraphs(text: str) -> list[tuple[bool, Markup]]:
-    """Return the paragraphs of a docstring: whether its lines are to be kept as they are, and its text as HTML."""
+    """Return a docstring's paragraphs: whether to keep the line breaks, and the HTML."""
     found = []
     for part in re.split(r"\n\s*\n", text.strip()):
         kept = any(re.match(r"\s|[-*=|]", line) for line in part.splitlines())

@@ -1,8 +1,4 @@
-"""The rows of the site: what a page prints of a row of the board, or of a number that a paper reports.
-
-Nothing is computed here that :func:`reports.leaderboard.build_board` has computed: numbers become texts, links and the
-data that the page's script sorts and filters by.
-"""
+"""The rows of the site: board rows and printed numbers as texts, links and sort values. It computes no new numbers."""
 
 from __future__ import annotations
 
@@ -34,15 +30,12 @@ _PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
 
 
 def page_name(name: str) -> str:
-    """Return `name` as the stem of a file: itself where that is safe everywhere, else its letters and a digest.
-
-    Names that differ get stems that differ, on file systems without case too; none leaves its folder.
-    """
+    """Return a safe file stem for `name`, unique without case too: itself where safe, else its letters and a digest."""
     if _PLAIN.fullmatch(name) and not name.endswith("."):
         return name
     letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     start = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60]
-    # A plain name holds no "~", so it cannot meet this one.
+    # Plain names have no "~": no collision.
     return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
@@ -58,7 +51,7 @@ def method_href(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of a row: its text, the page that it comes from, and what it is sorted by."""
+    """A number of a row: its text, link, sort value and remark; `more` is a second line in small print."""
 
     text: str
     href: str = ""
@@ -66,20 +59,18 @@ class Figure:
     note: str = ""
     powerless: bool = False
     more: str = ""
-    """A second line, in small print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A line of a ranking: a row of the board, or a number that a paper reports. Addresses are relative to the site."""
+    """A line of a ranking: a row of the board or a printed number. Addresses are relative to the site."""
 
     id: str
     ours: bool
     rank: int | None = None
     name: str
-    """The method in the registry; of a reported system that is none of ours, its name."""
+    """The registered method, or the system if it is none of ours."""
     method: str
-    """The printed name."""
     method_href: str
     asked: str = "–"
     basis: str = ""
@@ -98,15 +89,14 @@ class RowView:
     attacks: tuple[Figure, ...] = (Figure("–"),) * len(GOALS)
     cost: Figure = Figure("–")
     remarks: tuple[tuple[str, str], ...]
-    """Short and whole, of each remark."""
+    """(short, whole) texts."""
     verdict: str = ""
     where: str = ""
-    """Where a number is reported; empty for ours."""
+    """Where a number is printed; empty for ours."""
     data: tuple[tuple[str, str], ...]
-    """The values that the script sorts and filters by."""
     point: Point
     budget: Asked
-    """The row's target; of a reported number, the epsilon that its paper claims."""
+    """The row's target; for a printed number, its claimed epsilon."""
 
     @property
     def order(self) -> tuple[Asked, bool, bool, float, str]:
@@ -117,7 +107,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Rows of one data set that speak of the same privacy unit."""
+    """Rows of one data set and privacy unit."""
 
     id: str
     dataset: str
@@ -129,13 +119,12 @@ class Ranking:
     adjacencies: str
     plot: Markup
     key: tuple[tuple[str, Look], ...]
-    """The methods that have a look of their own, and it."""
     others: bool
-    """Whether there are systems that have none."""
+    """Whether some systems have no look of their own."""
 
 
 def by_student(found: Iterable[R]) -> dict[str, list[R]]:
-    """Return audits or attacks by the key of their student, in order of their own keys."""
+    """Return audits or attacks by their student's key, sorted by their own keys."""
     groups: dict[str, list[R]] = defaultdict(list)
     for one in sorted(found, key=lambda one: one.key):
         groups[one.student].append(one)
@@ -143,7 +132,7 @@ def by_student(found: Iterable[R]) -> dict[str, list[R]]:
 
 
 def rankings(source: Source) -> list[Ranking]:
-    """Return all rankings: those with rows of ours first, each part by data set and unit."""
+    """Return all rankings: those with rows of ours first, then by data set and unit."""
     records = {record.key: record for record in source.records}
     audited, attacks = {audit.student for audit in source.audits}, by_student(source.attacks)
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
@@ -159,7 +148,7 @@ def rankings(source: Source) -> list[Ranking]:
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
             continue
-        # A system without privacy is measured in every unit alike; it stands with the records.
+        # A system without privacy fits every unit; it is listed with unit record.
         unit = PrivacyUnit.RECORD.value if found.unit == "none" else found.unit
         start = f"{found.paper}-{found.table}-{found.row}-{found.column}"
         numbers[start] += 1
@@ -200,12 +189,10 @@ BUDGETS = (1.0, 3.0, 10.0)
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
-    """Return each ranking with rows of ours, its best row within each of :data:`BUDGETS` and its best without privacy.
-
-    A row whose audit is above its proven epsilon has a bug somewhere, and is left out.
-    """
+    """Return each ranking with rows of ours, with its best row within each of :data:`BUDGETS` and without privacy."""
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
+        # An audited epsilon above the proven one shows a bug: leave the row out.
         ours = [row for row in ranking.rows if row.ours and not (row.audited.sort or 0.0) > row.point.proven]
         within = [[row for row in ours if row.point.proven <= budget] for budget in BUDGETS]
         without = [row for row in ours if math.isinf(row.point.claimed)]
@@ -219,7 +206,7 @@ def _best(rows: Sequence[RowView]) -> RowView | None:
 
 
 def small_print(row: RowView) -> str:
-    """Return the facts beside a best row without which it compares with no other."""
+    """Return the facts needed to compare a best row with others."""
     proven = [] if math.isinf(row.point.proven) else [f"proven {row.proven.text}"]
     seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
     return ", ".join([*proven, seeds, "no public data" if row.public == "none" else f"public: {row.public}"])
@@ -282,7 +269,7 @@ def own_row(
 
 
 def reported_row(found: Reported, place: str) -> RowView:
-    """Return the view of a number that a paper prints: never ranked, and nothing is proven of it here."""
+    """Return the view of a number that a paper prints; it is never ranked."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
     sound = found.verdict is Verdict.SOUND
     uncovered = found.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE)
@@ -292,7 +279,7 @@ def reported_row(found: Reported, place: str) -> RowView:
     )
     claimed_text = epsilon_text(epsilon)
     said = f"reported in {where}: claimed {claimed_text}, {found.verdict.value}"
-    # What the paper proves is believed where the verdict is that its proof holds; nothing else is taken for proven.
+    # A printed epsilon counts as proven only if the verdict is sound.
     proven = epsilon if sound and epsilon is not None else math.inf
     name = found.method or found.system
     label = found.system + (f", {found.setting}" if found.setting else "")
@@ -326,16 +313,16 @@ def reported_row(found: Reported, place: str) -> RowView:
 
 
 def verdict_words(found: Reported) -> str:
-    """Return why a reported number has its verdict, with the place that says so."""
+    """Return the reason for a printed number's verdict, with its source and note."""
     where = f" ({found.source})" if found.source else ""
     return f"{found.reason}{where}" + (f"; {found.note}" if found.note else "")
 
 
 def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:
-    """Return what the strongest attack with this goal shows on the students `keys`; attacks without power say so."""
+    """Return the result of the strongest attack with this goal on the students `keys`, noting attacks without power."""
     done = [a for key in keys for a in attacks.get(key, ()) if a.goal == goal and a.status is Status.DONE]
     strong = [(found, attack) for attack in done if not attack.no_power and (found := headline(attack)) is not None]
-    # Robustness is an accuracy: the strongest attack leaves least of it.
+    # Robustness is an accuracy: the strongest attack has the lowest.
     sign = -1 if goal == "robustness" else 1
     strong = [pair for pair in strong if not math.isnan(pair[0][0].value)]
     strong.sort(key=lambda pair: (-sign * pair[0][0].value, pair[1].key))
@@ -362,7 +349,6 @@ def _covered(claimed: float, uncovered: bool, refuted: bool) -> str:
 
 
 def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
-    """Return the key of the record that a row's epsilon comes from."""
     for record in group:
         if record.privacy is not None and getattr(record.privacy, name).epsilon == epsilon:
             return record.key

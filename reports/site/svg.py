@@ -1,8 +1,4 @@
-"""Pictures of the site, as inline SVG: the three epsilons of a row, and accuracy against epsilon of a ranking.
-
-Both have logarithmic axes of epsilon. What is beyond the last decade, and what is infinite, has a place of its own at
-the right end, so that a finite number never looks like none.
-"""
+"""Inline SVG of the site; epsilons beyond the last decade and infinite ones have their own places on the log axes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 LOWEST, HIGHEST = -2, 3
-"""Decades that the picture of a row shows; the same in every row, so that rows compare."""
+"""Decades of a row's picture, the same in every row so that rows compare."""
 
 WIDTH, HEIGHT, _LEFT, _DECADE = 184, 18, 4.0, 30.0
 _END = _LEFT + (HIGHEST - LOWEST) * _DECADE
@@ -22,7 +18,7 @@ _FAR = _END + 9.0
 
 
 def row_place(epsilon: float) -> float:
-    """Return where `epsilon` lies in the picture of a row, in pixels from its left."""
+    """Return the x of `epsilon` in a row's picture, in pixels from the left."""
     if epsilon > 10.0**HIGHEST:
         return _FAR
     if epsilon <= 10.0**LOWEST:
@@ -34,10 +30,9 @@ def row_picture(
     said: str, *, claimed: float | None, proven: float | None = None, audited: float | None = None,
     hollow: bool = False, covered: bool | None = None,
 ) -> Markup:  # fmt: skip
-    """Return the picture of one row: a bar from what is audited to what is proven, and a mark at what is claimed.
+    """Return a row's picture: a bar from audited to proven epsilon (the true one is inside), a mark at the claimed one.
 
-    The true epsilon lies in the bar. A claim that the proof covers is a dot; one that it does not is a red diamond.
-    `hollow` marks are claims that were not checked here by a run. `said` is the picture in words.
+    A covered claim is a dot, others a red diamond; `hollow` if not checked by a run here; `said` is the text.
     """
     covered = (proven is not None and claimed is not None and proven <= claimed) if covered is None else covered
     parts = [
@@ -65,7 +60,7 @@ def _bar(start: float, proven: float) -> str:
         return f'<path class="b open" d="M{start:.4g} 5H{WIDTH - 9}V1L{WIDTH - 1} 9L{WIDTH - 9} 17V13H{start:.4g}z"/>'
     if proven > 10.0**HIGHEST:
         end = _FAR + 5
-        # A break in the bar: the axis ends here, the number is beyond.
+        # A break in the bar: the number is beyond the axis.
         return (
             f'<path class="b" d="M{start:.4g} 5H{_END + 1:.4g}l-3 8H{start:.4g}z'
             f'M{_END + 5:.4g} 5H{end:.4g}V13H{_END + 2:.4g}z"/>'
@@ -74,7 +69,7 @@ def _bar(start: float, proven: float) -> str:
 
 
 def row_axis() -> Markup:
-    """Return the axis that stands over the pictures of rows."""
+    """Return the axis above the pictures of rows."""
     labels = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
     parts = [f'<svg class="axis" width="{WIDTH}" height="14" viewBox="0 0 {WIDTH} 14" aria-hidden="true">']
     for decade, label in labels.items():
@@ -88,7 +83,7 @@ def row_axis() -> Markup:
 
 
 COLOURS = 6
-"""How many colours the style sheet has for methods of ours; one more is for systems that only papers report."""
+"""Method colours in the style sheet; one more is for systems that only papers report."""
 
 SYMBOLS = {
     "circle": "M-4.3 0a4.3 4.3 0 1 0 8.6 0a4.3 4.3 0 1 0-8.6 0z",
@@ -99,32 +94,28 @@ SYMBOLS = {
     "star": "M0-5.8L1.5-2L5.5-1.8L2.4 0.8L3.4 4.7L0 2.5L-3.4 4.7L-2.4 0.8L-5.5-1.8L-1.5-2z",
     "x": "M-4.8-2.4L-2.4-4.8L0-2.4L2.4-4.8L4.8-2.4L2.4 0L4.8 2.4L2.4 4.8L0 2.4L-2.4 4.8L-4.8 2.4L-2.4 0z",
 }
-"""Outline of each symbol by its name. No diamond: it is the frame of an uncovered claim."""
+"""SVG path of each symbol. No diamond: it frames an uncovered claim."""
 
 
 class Look(NamedTuple):
-    """How a method is drawn: the number of its colour in the style sheet, and its symbol."""
+    """A method's colour number in the style sheet, and its symbol."""
 
     colour: int
     symbol: str
 
 
 ONLY_REPORTED = Look(COLOURS, "circle")
-"""Of systems that are not on the board."""
+"""For systems that are not on the board."""
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each of `methods`, by its place among their sorted names.
-
-    The first 42 differ: 6 and 7 have no factor in common. Neighbours differ in colour and in symbol, so that
-    a pair is distinct without its colour as well.
-    """
+    """Return each method's look, by sorted name: 42 differ (6, 7 coprime), neighbours in both colour and symbol."""
     symbols = list(SYMBOLS)
     return {name: Look(i % COLOURS, symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
 
 
 def mark(look: Look, hollow: bool = False) -> Markup:
-    """Return the symbol of a method alone, for the key below a plot."""
+    """Return a method's symbol for the key below a plot."""
     return Markup(
         f'<svg class="mark k{look.colour}{" hollow" if hollow else ""}" viewBox="-6.5 -6.5 13 13" '
         f'aria-hidden="true"><path d="{SYMBOLS[look.symbol]}"/></svg>'
@@ -133,7 +124,7 @@ def mark(look: Look, hollow: bool = False) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row in the plot of its ranking; accuracies in percent."""
+    """One row in its ranking's plot; accuracies in percent."""
 
     row: str
     said: str
@@ -149,14 +140,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The axis of epsilon: whole decades from `low` to `high`, then a band for what is beyond, then one for none."""
+    """The epsilon axis: decades `low` to `high`, a band for values beyond them if any, then one for infinity."""
 
     low: int
     high: int
     beyond: bool
 
     def place(self, epsilon: float) -> float:
-        """Return where `epsilon` lies, in decades."""
+        """Return the place of `epsilon`, in decades."""
         if math.isinf(epsilon):
             return self.high + (1.5 if self.beyond else 0.5)
         if epsilon > 10.0**self.high:
@@ -165,12 +156,12 @@ class Axis:
 
     @property
     def end(self) -> float:
-        """Where the axis ends, in decades."""
+        """The end of the axis, in decades."""
         return self.high + (2.0 if self.beyond else 1.0)
 
 
 def axis_of(epsilons: Iterable[float]) -> Axis:
-    """Return an axis for `epsilons`, of at most the decades from 0.01 to 1000."""
+    """Return an axis for `epsilons`, at most from 0.01 to 1000."""
     finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
     low = max(math.floor(math.log10(min(finite, default=0.1))), LOWEST)
     high = min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST)
@@ -183,11 +174,7 @@ _BOX = (52.0, 12.0, PLOT_WIDTH - 12.0, PLOT_HEIGHT - 44.0)
 
 
 def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
-    """Return accuracy against epsilon as SVG, each point a link; both places of a point are in its data.
-
-    A point has the look of its method; hollow is reported. One whose claim is not covered stands in a red diamond.
-    The tab key passes over the points: the table has the same links.
-    """
+    """Return accuracy against epsilon as SVG. Points are links that the tab key skips: the table has the same links."""
     left, top, right, bottom = _BOX
     unit = (right - left) / (axis.end - axis.low)
     least = min((p.accuracy - (p.spread or 0) for p in points), default=0.0)
