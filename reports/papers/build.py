@@ -1,4 +1,4 @@
-"""Writes the tables and figures of papers from records: files, captions, and one index of all."""
+"""The tables and figures of papers, written from records: files, captions and one index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from reports.reported.numbers import Reported
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """A table or figure that was written: its files, and how many of its cells have records."""
+    """A written table or figure: its files, and how many of its cells have records."""
 
     paper: str
     kind: str
@@ -47,11 +47,10 @@ class Artefact:
     missing: tuple[Missing, ...]
     caption: str
     body: str
-    """The table in Markdown, or the figure's picture."""
 
     @property
     def name(self) -> str:
-        """Return what the artefact is called: ``dgd table I``."""
+        """Return the artefact's name: ``dgd table I``."""
         return f"{self.paper} {self.kind} {self.number}"
 
 
@@ -143,7 +142,7 @@ def _listed(title: str, lines: Sequence[str]) -> str:
 
 
 def missing_text(missing: Sequence[Missing]) -> str:
-    """Return what is missing and why, with the commands that fill it, as Markdown."""
+    """Return the missing numbers with reasons and commands as Markdown."""
     lines = ["Missing:\n", *(f"- {md(one.label)}: {md(one.why)}" for one in missing)]
     commands = commands_of(missing)
     if commands:
@@ -152,10 +151,7 @@ def missing_text(missing: Sequence[Missing]) -> str:
 
 
 def commands_of(missing: Iterable[Missing]) -> list[str]:
-    """Return the commands that fill what is missing, each once, runs before attacks and audits on their students.
-
-    Runs that differ in their epsilon alone are one command: what they share is then made once.
-    """
+    """Return the commands that fill `missing`: runs first, those that differ only in epsilon as one command."""
     missing = list(missing)
     grids: dict[tuple[WantedCell, bool], set[float]] = {}
     for one in missing:
@@ -183,7 +179,6 @@ def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[st
 
 
 def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
-    """Return a line for each attack on a cell: its metric on the student and on each control."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for entry in entries:
         if isinstance(entry, Attacked) and material.value(entry) is not None:
@@ -196,7 +191,6 @@ def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[st
 
 
 def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:
-    """Return why the printed epsilons hold or do not, a line for each system whose verdict is shown."""
     shown = (e.number for e in entries if isinstance(e, Theirs) and e.show == "verdict" and e.number is not None)
     lines = (f"{md(n.system)}: {n.verdict.value}. {md(n.reason)} ({md(n.source)})" for n in shown)
     return list(dict.fromkeys(lines))
@@ -237,7 +231,7 @@ def _used_row(found: Found) -> tuple[str, ...]:
 
 
 def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
-    """Return the index of all that was drawn, as Markdown."""
+    """Return the index of all artefacts as Markdown."""
     parts = [
         "# Tables and figures of the papers\n",
         "Drawn from records. In figures what a paper prints is hollow and dashed, ours is filled and solid; error bars "

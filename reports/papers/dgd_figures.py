@@ -16,13 +16,13 @@ QUERIES = (27, 750, 1000, 3000)
 """Section IV-B, label query."""
 QUERY_TICKS = (27, 100, 300, 1000, 3000)
 GENERATORS = {"data-free": "data-free", "acgan": "ACGAN", "wgan": "WGAN", "infogan": "InfoGAN", "private": "RAW"}
-"""Our setting `images` to the name in Fig. 4."""
+"""Our setting `images` to its name in Fig. 4."""
 AMOUNTS = (1000, 2000, 5000, 6000, 10_000, 20_000, 40_000, 60_000, 80_000)
-"""Ours: the text gives 8 amounts without their values, but for 60,000. 6,000 is the quick preset's."""
+"""Ours: of the paper's 8 amounts only 60,000 is given. 6,000 is the quick preset's."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Ours: the text does not name the epsilons of Fig. 7 and 8."""
+"""Ours: not given for Fig. 7 and 8."""
 TEACHERS = (50, 100, 150, 200, 250, 300)
-"""Ours: the text does not name the numbers of Fig. 8."""
+"""Ours: not given for Fig. 8."""
 ATTACKS = {"data-free": "data-free [62]", "mi-face": "MI-Face [7]", "inversion-network": "inversion network [8]"}
 ROLES = {
     "student": "student",
@@ -30,16 +30,14 @@ ROLES = {
     "counterfactual": "trained on other records",
     "prior": "not trained",
 }
-"""Role of a target in a record of an attack, and its name in the legend."""
 IMAGE_GRID = (0.0, 0.045, 0.77, 0.52)
-"""Part of an attack's image grid: its first five classes, without the private records that it compares with."""
+"""Crop of an attack's image grid: its first five classes, without the private records."""
 NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN"}
 LIMITS = (0, 105)
 TEXTS = Texts("dgd")
 
 
 def _count(number: Reported) -> float:
-    """Return the number at the start of a reported setting."""
     return float(number.setting.partition(" ")[0])
 
 
@@ -62,7 +60,7 @@ def _figure_3(material: Material) -> Sequence[Panel]:
 
 
 def _images(images: str) -> dict[str, Any]:
-    """Return the settings of a student on images of this kind; those of a GAN are not mixed with random ones."""
+    """Return the settings for images of this kind; GAN images are not mixed with random ones."""
     return {"images": images, **({"random_share": 0.0} if images.endswith("gan") else {})}
 
 
@@ -76,7 +74,7 @@ def _figure_4(material: Material) -> Sequence[Panel]:
 
 
 def _figure_5(material: Material) -> Sequence[PicturePanel]:
-    part = (0.0, 0.0, 0.5, 0.5)  # 25 of 100 images: enough to see, and large enough in print
+    part = (0.0, 0.0, 0.5, 0.5)  # 25 of 100 images, large enough in print
     kinds = [(name, _images(kind)) for kind, name in GENERATORS.items() if kind != "private"]
     return [
         PicturePanel(NAMES[d], tuple(Picture(name, cell("dgd", d, 10.0, **how), crop=part) for name, how in kinds))

@@ -14,7 +14,6 @@ BUDGETS = (10.0, 1.0)
 
 
 def _holds(material: Material, wanted: WantedCell) -> str:
-    """Return whether the claim of our records for `wanted` holds, in a few words; a dash without records."""
     found = material.find(wanted)
     if found is None:
         return "–"
@@ -45,7 +44,7 @@ def _table_1(material: Material) -> Sequence[TableRow]:
         for method, name in (("dgd", "DGD"), ("dgd-plus", "DGD+"), ("dgd-sound", "DGD-sound (ours)")):
             basis = Basis.PROVEN if method == "dgd-sound" else Basis.CLAIMED
             cells = [WantedCell(method, dataset, epsilon, basis) for dataset in datasets]
-            # Only the method of the paper's row stands beside its numbers.
+            # Only DGD itself is compared with the printed row.
             system = "DGD" if method == "dgd" else ""
             ours = [Ours(c, beside=printed(dataset=c.dataset, epsilon=epsilon, system=system)) for c in cells]
             head = (f"{name}, here", f"{epsilon:g} ({basis.value})")

@@ -1,4 +1,4 @@
-"""DPSD's figures 4 to 6: teachers, settings of the annotation, kinds of distillation. And what its modules share."""
+"""DPSD's figures 4 to 6 (teachers, annotation, distillation), and what DPSD's modules share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ NAMES = {
     "cifar100": "CIFAR100", "imagenet": "ImageNet", "covidx": "COVIDx", "medmnist": "MedMNIST",
     "medmnist-pathmnist": "PathMNIST",
 }  # fmt: skip
-"""Data sets as the paper writes them."""
 TWO = ("mnist", "fmnist")
 WHOLE = (0.0, 102.0)
 
 
 def why_not() -> str:
-    """Return why the claim does not hold, in one line, with the proven epsilon of the printed settings."""
+    """Return one line on why the claim fails, with the proven epsilon of the printed settings."""
     from bench.privacy.accountants import proven
     from bench.privacy.claims import dpsd, dpsd_events
 
@@ -39,7 +38,7 @@ TEXTS = Texts("dpsd", lambda material: {"why_not": why_not()})
 
 
 def shown(material: Material, one: WantedCell, between: str = ", proven ") -> str:
-    """Return accuracy and proven epsilon of a cell; nothing where it was not run."""
+    """Return accuracy and proven epsilon of a cell; empty if it was not run."""
     found = material.find(one)
     if found is None:
         return ""
@@ -53,7 +52,7 @@ TEACHERS: tuple[tuple[str, str], ...] = (
     ("DenseNet", "densenet161"), ("MobileNet", "mobilenetv2_100"), ("ShuffleNet", ""), ("GoogleNet", ""),
     ("ViT", "vit_base_patch16_224"),
 )  # fmt: skip
-"""The paper's teachers and timm's names for them; timm has no AlexNet, ShuffleNet and GoogleNet."""
+"""The paper's teachers and their timm names, if any."""
 
 
 def _figure_4(material: Material) -> Sequence[Panel]:
@@ -84,7 +83,7 @@ SIGMAS = (20.0, 60.0, 100.0, 140.0, 180.0)
 ITERATIONS = (40, 80, 160, 320)
 TOP = (2, 3, 5, 7, 10)
 SHARES = (0.1, 0.3, 1.0)
-"""Parts of the amount of synthetic images from which the paper says that accuracy no longer rises."""
+"""Fractions of the number of synthetic images above which, in the paper, accuracy no longer rises."""
 FOUR = ("mnist", "fmnist", "cifar10", "cifar100")
 
 

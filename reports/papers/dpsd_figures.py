@@ -1,4 +1,4 @@
-"""DPSD's figures 3 and 7 to 9 beside records, and the specs of all its figures."""
+"""DPSD's figures 3 and 7 to 9, and the specs of all its figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LEARNT_FROM = (
     ("synthetic data (DPSD-sound), proven ε 10", proven_cell("dpsd-sound", "mnist", 10.0)),
 )
 FAR = (1.0, 1e9)
-"""The proven epsilons that are shown."""
+"""Range of proven epsilons shown."""
 
 
 def _figure_3(material: Material) -> Sequence[Panel]:
     (name, whole), *others = LEARNT_FROM
-    # A student without noise has an infinite epsilon: its accuracy is a line across.
+    # Epsilon is infinite without noise: a horizontal line.
     series = (
         curve(f"{name} (ε ∞)", 6, [(x, whole) for x in FAR], "formula", dashed=True),
         *(curve(label, slot, [(Ours(one, "proven"), one)]) for slot, (label, one) in enumerate(others)),
@@ -40,7 +40,7 @@ def _found_3(material: Material) -> Mapping[str, str]:
 # --- Figure 7: synthetic images ---------------------------------------------------------------------------------------
 
 CORNER = (0.0, 0.0, 0.5, 0.5)
-"""The part of an image grid, ten images wide, that is shown: five rows of five."""
+"""Crop of a grid ten images wide: five rows of five."""
 
 
 def _figure_7(material: Material) -> Sequence[PicturePanel]:
@@ -69,7 +69,7 @@ TARGETS = (
 ROLES = (("student", "the student"), ("counterfactual", "a target that saw other records"), ("prior", "no target"))
 TRIES = (0.0, 0.045, 0.33, 0.53)
 CONTROLS = (0.355, 0.045, 0.76, 0.53)
-"""Parts of an attack's image grid: the tries on the student, and its controls; the first five classes."""
+"""Crops of an attack's image grid, first five classes: tries on the student, and its controls."""
 
 
 def _figure_8(material: Material) -> Sequence[Panel | PicturePanel]:

@@ -1,7 +1,4 @@
-"""DPSD's tables beside records: "Privacy-Preserving Model Transcription with ... Synthetic Distillation" (Liu et al.).
-
-The figures are in :mod:`reports.papers.dpsd_figures`.
-"""
+"""DPSD's tables beside records (Liu et al., arXiv:2601.19090); its figures: :mod:`reports.papers.dpsd_figures`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Place = tuple[str, float | None]
 
 
 def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
-    """Return the accuracy at a column; a system without privacy has one for all epsilons."""
+    """Return the accuracy of a column; a system without privacy has one for all epsilons."""
     dataset, epsilon = place
     for number in numbers:
         there = epsilon is None or number.epsilon is None or number.epsilon in (epsilon, float("inf"))
@@ -32,7 +29,7 @@ def _at(numbers: Iterable[Reported], place: Place) -> Reported | None:
 
 
 def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple[Entry, ...]]]:
-    """Return the numbers of each row that the paper prints, and its head: approach, unit, public data, verdict."""
+    """Return each printed row's numbers and its head: approach, unit, public data, verdict."""
     rows: dict[str, list[Reported]] = {}
     for number in material.printed(table=table):
         rows.setdefault(number.row, []).append(number)
@@ -44,7 +41,6 @@ def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple
 
 
 def _printed_rows(material: Material, places: Sequence[Place], table: str) -> list[TableRow]:
-    """Return the rows that the paper prints, with its accuracies in the columns."""
     return [
         TableRow((*head, *(Theirs(_at(numbers, place)) for place in places)))
         for numbers, head in _printed(material, table)
@@ -52,7 +48,6 @@ def _printed_rows(material: Material, places: Sequence[Place], table: str) -> li
 
 
 def _beside(material: Material, places: Sequence[Place], table: str, system: str = "DPSD") -> list[Reported | None]:
-    """Return the accuracies of `system` that stand beside ours."""
     return [_at(material.printed(table=table, system=system), place) for place in places]
 
 
@@ -70,7 +65,6 @@ def _claimed(method: str, places: Sequence[Place]) -> list[WantedCell]:
 
 
 def _dpsd_rows(places: Sequence[Place], beside: Sequence[Reported | None]) -> list[TableRow]:
-    """Return DPSD's rows of ours: at the claimed epsilon, its proven one, and repaired at the same epsilon proven."""
     claimed = _claimed("dpsd", places)
     sound = [proven_cell("dpsd-sound", dataset, epsilon) for dataset, epsilon in places]
     return [
@@ -79,8 +73,6 @@ def _dpsd_rows(places: Sequence[Place], beside: Sequence[Reported | None]) -> li
         _ours("DPSD-sound here, ε proven", "record", "sound", sound),
     ]
 
-
-# --- Tables I and II: explicit approaches -----------------------------------------------------------------------------
 
 TABLE_1: tuple[Place, ...] = tuple((dataset, epsilon) for dataset in IMAGES for epsilon in (1.0, 10.0))
 TABLE_2: tuple[Place, ...] = tuple(
@@ -106,7 +98,6 @@ def _table_1(material: Material) -> Sequence[TableRow]:
 
 
 def _found_1(material: Material) -> Mapping[str, str]:
-    """Return the three epsilons of DPSD and of its repaired variant, where records have them."""
     found = []
     for dataset, epsilon in TABLE_1:
         one = material.find(cell("dpsd", dataset, epsilon))
@@ -126,15 +117,13 @@ def _found_1(material: Material) -> Mapping[str, str]:
 
 
 def _table_2(material: Material) -> Sequence[TableRow]:
-    # The paper does not say which of the twelve sets of MedMNIST it means: its column is theirs, PathMNIST is ours.
+    # The paper does not name its MedMNIST data set; ours is PathMNIST.
     printed: tuple[Place, ...] = tuple((dataset.partition("-")[0], epsilon) for dataset, epsilon in TABLE_2)
     return [*_printed_rows(material, printed, "II"), *_dpsd_rows(TABLE_2, _beside(material, TABLE_2, "II"))]
 
 
-# --- Table III: implicit approaches -----------------------------------------------------------------------------------
-
 BUDGETS_3 = ((1.0, 2.0), (2.0, 3.0))
-"""Epsilons on MNIST and CIFAR10 at which DP-SGD is run here: DPSD's, and the next that the table has."""
+"""DP-SGD's epsilons here on MNIST and CIFAR10: DPSD's, and the next that the table has."""
 
 
 def _table_3(material: Material) -> Sequence[TableRow]:
@@ -178,8 +167,6 @@ def _found_3(material: Material) -> Mapping[str, str]:
     return {"found": ". ".join([*found, *([f"DPSD has {text}"] if text else [])])}
 
 
-# --- Table IV: label-sensitive ----------------------------------------------------------------------------------------
-
 TABLE_4: tuple[Place, ...] = (
     ("mnist", 1.0), ("fmnist", 1.0), ("celeba-h", 1.0), ("celeba-h", 2.0), ("celeba-g", 3.0), ("celeba-g", 8.0),
 )  # fmt: skip
@@ -202,15 +189,12 @@ def _table_4(material: Material) -> Sequence[TableRow]:
 
 
 def _record_level(material: Material, wanted: WantedCell) -> str:
-    """Return the epsilon of one training record, from the answers to all queries."""
     found = material.find(wanted)
     if found is None:
         return "not run"
     levels = [r.privacy.record_level.epsilon for r in found.records if r.privacy and r.privacy.record_level]
     return epsilon_text(max(levels), "up") if levels else "–"
 
-
-# --- Tables V and VI --------------------------------------------------------------------------------------------------
 
 TABLE_5: tuple[Place, ...] = tuple((dataset, None) for dataset in ("mnist", "fmnist", "cifar10", "imagenet"))
 
@@ -231,7 +215,7 @@ TERMS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("without IE", {"entropy_loss": False}),
     ("without NORM", {"activation_loss": False}),
 )
-"""What table VI leaves out of Eq. 8: the reported number's setting, and the settings of ours."""
+"""Ablations of Eq. 8 in table VI: printed setting and our settings."""
 SYSTEMS_6 = (("DPSD", "dpsd"), ("DPSD(L)", "dpsd-label"))
 
 
@@ -253,7 +237,6 @@ def _table_6(material: Material) -> Sequence[TableRow]:
 
 
 def _found_6(material: Material) -> Mapping[str, str]:
-    """Return the worth of each term here, beside its worth in the paper."""
     lines = []
     for dataset in TWO:
         for system, method in SYSTEMS_6:
@@ -269,8 +252,6 @@ def _found_6(material: Material) -> Mapping[str, str]:
     return {"found": "; ".join(lines)}
 
 
-# --- The paper --------------------------------------------------------------------------------------------------------
-
 _QUICK: dict[str, Setting] = {"beta": 1e-4, "iterations": 300, "random_share": 0.75, "teacher": "small_cnn"}
 _CLASSES = {"celeba-g": 2, "celeba-h": 3, "covidx": 3, "cifar100": 100, "imagenet": 1000, "medmnist-pathmnist": 9}
 _ABLATED = (
@@ -281,12 +262,12 @@ _DATA_SENSITIVE = ("beta", "sigma", "calibrate", "distillation", "non_target_wei
 
 
 def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Check]:
-    """Return that each field must be as the preset has it; `tiny` is never drawn from beside others."""
+    """Return a check per field that it is as in the preset; `quick` has the values of that preset."""
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
 
 def _all_classes(record: Record) -> bool:
-    """Return whether a label-sensitive record has its preset's k: all classes in quick, else that of section IV-A."""
+    """Return whether k is the preset's: all classes in quick, else that of section IV-A."""
     if record.preset == "quick":
         return record.config.get("k") == _CLASSES.get(record.dataset, 10)
     return as_preset("k")(record)

@@ -1,7 +1,4 @@
-"""Which records answer a cell of a paper's table or figure, and the command that makes those that are missing.
-
-Records that differ in more than their seed never stand for one number: an answer is one row of the board.
-"""
+"""The records (one row of the board) for a cell of a paper's table or figure, or the command that makes them."""
 
 from __future__ import annotations
 
@@ -25,37 +22,32 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The value of a setting that a cell leaves open, by preset; None in `quick`: as in `paper`.
-
-    Where calibration may change it, the value is no condition: a record that has it comes before one that has not.
-    """
+    """A setting's usual value by preset (`quick` None: as `paper`); a `calibrated` one is preferred, not required."""
 
     paper: Setting
     quick: Setting | None = None
     calibrated: bool = False
 
     def held(self, name: str, record: Record) -> bool | None:
-        """Return whether `record` has the value; None where it has no such field, or a preset without a known value."""
+        """Return whether `record` has the value; None if the field or the preset's value is unknown."""
         quick = self.paper if self.quick is None else self.quick
         value = {"paper": self.paper, "quick": quick}.get(record.preset)
         return None if value is None or name not in record.config else _same(record.config[name], value)
 
 
 Check = Callable[[Record], bool]
-"""Whether a record's setting is as usual, where no value can be named; see :func:`as_preset`."""
 Plain = Mapping[str, Mapping[str, Usual | Check]]
-"""Method to the settings that a paper's ablations change, each with the value that it has where none is asked for."""
+"""Method to the usual values of the settings that a paper's ablations change."""
 
 _PRESETS = ("tiny", "quick", "paper")
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCell:
-    """What a number of ours has to be of: one cell of a grid, over seeds.
+    """The cell of a grid, over seeds, for a number of ours; `epsilon` is the target, None without privacy.
 
-    `settings` must hold in the record's config; what it leaves open is as the preset has it (and, for the fields that
-    a paper's ablations change, as the paper's `plain` says). `epsilon` is what was asked for, None for a method
-    without privacy. `cannot` says why no command makes it, where none does.
+    `settings` must hold in the record's config; open ones are as in the preset and the paper's `plain`. `cannot`
+    states why no command makes the cell.
     """
 
     method: str
@@ -64,11 +56,11 @@ class WantedCell:
     basis: Basis = Basis.CLAIMED
     settings: tuple[tuple[str, Setting], ...] = ()
     preset: str = ""
-    """Empty: the paper's where there is one, else what there is."""
+    """Empty: the paper's if there are records of it, else any."""
     seeds: tuple[int, ...] = (0, 1, 2)
     cannot: str = ""
     delta: float | None = None
-    """None: the default of the command line, and any in a record."""
+    """None: the command line's default, and any in a record."""
 
     @property
     def label(self) -> str:
@@ -79,7 +71,7 @@ class WantedCell:
 
     @property
     def command(self) -> str:
-        """Return the command that makes the cell's records; empty where none does."""
+        """Return the command that makes the cell's records; empty if `cannot` is set."""
         return self.command_at([] if self.epsilon is None else [self.epsilon])
 
     def command_at(self, epsilons: Sequence[float]) -> str:
@@ -119,7 +111,7 @@ def _text(value: Setting) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number of ours: mean and standard deviation over `n` seeds (None with one), or an interval of an attack."""
+    """A number of ours: mean and standard deviation over `n` seeds (None with one), or an attack's interval."""
 
     mean: float
     spread: float | None = None
@@ -138,20 +130,19 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "public": lambda record: float(record.public_records),
     "test": lambda record: None if record.utility is None else float(record.utility.test_records),
 }
-"""Measures of one record: accuracy and right labels in %, numbers of queries and of records."""
 COUNTS = ("queries", "private", "public", "test")
-"""Measures that count: of them a spread over seeds is shown only where there is one."""
+"""Their spread is shown only where seeds differ."""
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
     "audited": lambda row: row.audited,
 }
-"""Measures of a row of the board: the three epsilons, the worst over its seeds."""
+"""The epsilons of a board row, the worst over its seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The records that answer a cell, ordered by seed, and their row of the board."""
+    """The records of a cell, ordered by seed, and their row of the board."""
 
     cell: WantedCell
     records: tuple[Record, ...]
@@ -163,7 +154,7 @@ class Found:
         return self.row.preset
 
     def value(self, measure: str = "accuracy") -> Value | None:
-        """Return the `measure` (of :data:`MEASURES` or :data:`OF_ROW`); None where the records do not hold it."""
+        """Return the `measure` (of :data:`MEASURES` or :data:`OF_ROW`); None if the records lack it."""
         if measure in OF_ROW:
             one = OF_ROW[measure](self.row)
             return None if one is None else Value(one, n=len(self.records))
@@ -177,13 +168,13 @@ class Found:
 
 @dataclass(slots=True)
 class Evidence:
-    """All that was read, and how to find in it what a cell asks for."""
+    """All that was read, searchable by cell."""
 
     records: list[Record] = field(default_factory=list)
     audits: list[AuditRecord] = field(default_factory=list)
     attacks: list[AttackRecord] = field(default_factory=list)
     places: dict[str, Path] = field(default_factory=dict)
-    """Key of a record or attack to the run directory that it was read from."""
+    """Key of a record or attack to its run directory."""
     warnings: list[str] = field(default_factory=list)
     _groups: dict[tuple[str, str], list[Found]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
@@ -205,10 +196,7 @@ class Evidence:
         self._groups, self._failed = dict(groups), dict(failed)
 
     def find(self, wanted: WantedCell, plain: Plain | None = None) -> Found | None:
-        """Return the row that answers `wanted`; None where there is none.
-
-        Of several: the paper's preset first, then usual settings, most seeds, and the fewest changes.
-        """
+        """Return the best row for `wanted` or None: paper preset, then usual settings, most seeds, fewest changes."""
         usual = (plain or {}).get(wanted.method, {})
         fitting = [
             found
@@ -231,7 +219,7 @@ class Evidence:
         return Found(wanted, best.records, best.row)
 
     def failure(self, wanted: WantedCell, plain: Plain | None = None) -> str:
-        """Return why the cell's run failed, where it was tried; else nothing."""
+        """Return why the cell's run failed; empty if no run did."""
         usual = (plain or {}).get(wanted.method, {})
         for record in self._failed.get((wanted.method, wanted.dataset), []):
             if answers(record, wanted, usual) and record.failure is not None:
@@ -247,7 +235,7 @@ class Evidence:
 
 
 def as_preset(name: str, **values: Setting) -> Check:
-    """Return whether a record's setting `name` is that of its preset: one of `values`, by preset, else the paper's."""
+    """Return a check that setting `name` is its preset's: one of `values`, by preset, else the paper's."""
 
     def usual(record: Record) -> bool:
         if record.preset in values:
@@ -258,7 +246,7 @@ def as_preset(name: str, **values: Setting) -> Check:
 
 
 def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Check]) -> bool:
-    """Return whether `record` is one of the cell `wanted`."""
+    """Return whether `record` belongs to the cell `wanted`."""
     if (record.method, record.dataset) != (wanted.method, wanted.dataset):
         return False
     if record.epsilon is None or wanted.epsilon is None:
@@ -271,7 +259,7 @@ def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Chec
     if wanted.delta is not None and not math.isclose(record.delta, wanted.delta, rel_tol=1e-6):
         return False
     asked = dict(wanted.settings)
-    # A record leaves out a field that its method got later, where it has its usual value.
+    # Records from before a field was added have its usual value.
     alike = {name: u.paper for name, u in plain.items() if isinstance(u, Usual) and u.quick is None}
     held = alike | record.config
     if any(name not in held or not _same(held[name], value) for name, value in asked.items()):
@@ -279,7 +267,7 @@ def answers(record: Record, wanted: WantedCell, plain: Mapping[str, Usual | Chec
     for name, usual in plain.items():
         if name in asked:
             continue
-        # An older record without the field cannot be of the ablation that the field is for.
+        # A record without the field is older than its ablation.
         if not usual(record) if callable(usual) else not usual.calibrated and usual.held(name, record) is False:
             return False
     return True
@@ -311,10 +299,9 @@ def _refused(record: Record) -> str:
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
-    """Return what the run directories hold; of records with one key those of the last directory.
+    """Return what the run directories hold; of records with equal keys the last. Unreadable files become warnings.
 
-    What is damaged, or written by a newer program, is named in the warnings and moved nowhere. Raises
-    :class:`BenchError` where a directory does not exist, or none holds a record.
+    Raise :class:`BenchError` if a directory does not exist or no record can be read.
     """
     records: dict[str, Record] = {}
     audits: dict[str, AuditRecord] = {}
@@ -330,7 +317,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
         records.update((record.key, record) for record in read.found)
         audits.update((audit.key, audit) for audit in found)
         attacks.update((attack.key, attack) for attack in struck)
-        # A directory that has the files beside its records is the better place: the committed records have none.
+        # Prefer a directory that has the images: committed records have none.
         for key, file in _files(read.found, struck):
             if key not in places or (path / file).is_file():
                 places[key] = path

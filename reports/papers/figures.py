@@ -1,4 +1,4 @@
-"""A paper's figure, drawn: ours filled and solid, what the paper prints hollow and dashed, gaps marked on the axis."""
+"""Drawing of a paper's figure: ours filled and solid, theirs hollow and dashed, gaps marked on the axis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POINT_COLUMNS = (
 def draw_figure(
     spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
 ) -> tuple[Path, Path]:
-    """Draw the panels and write `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
+    """Draw the panels into `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
     wide = spec.wide if spec.wide is not None else len(panels) > 1
     across = min(spec.columns or len(panels), len(panels))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
@@ -41,7 +41,7 @@ def draw_figure(
         grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
             row = place // across
-            # Pictures that are alone in the last row have all of it.
+            # Pictures alone in a row span it.
             alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
             where = grid[row, :] if alone else grid[row, place % across]
             if isinstance(panel, PicturePanel):
@@ -52,11 +52,10 @@ def draw_figure(
 
 
 _LEGEND_LINE = 0.15
-"""Inches of a line of a legend."""
+"""Inches per line of a legend."""
 
 
 def _legend_columns(panel: Panel) -> int:
-    """Return how many columns the legend below a panel has: long names stand alone."""
     return 1 if any(len(series.label) > 24 for series in panel.series) else 2
 
 
@@ -82,7 +81,7 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     absent, anything = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
     if panel.y_limits is not None:
         axes.set_ylim(*panel.y_limits)
-    elif not anything:  # nothing to read off: no numbers at the axis
+    elif not anything:  # an empty axis has no numbers
         axes.set_ylim(0.5, 1)
         axes.set_yticks([])
         axes.minorticks_off()
@@ -99,7 +98,7 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     if absent:
         handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
     if handles:
-        # Below the axes: inside it would hide what a reader looks for.
+        # Below the axes: inside it would hide points.
         place = (0.5, -0.24 if panel.x_label else -0.1)
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=place, ncols=_legend_columns(panel))
 
@@ -119,7 +118,7 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool
                 continue
             points.append((x, value.mean, _errors(value)))
         if any(isinstance(point.x, Ours) for point in series.points):
-            points.sort(key=lambda point: float(point[0]))  # where they lie is known only now
+            points.sort(key=lambda point: float(point[0]))  # x comes from records
         _draw_series(axes, series, points)
         anything = anything or bool(points)
     _mark_absent(axes, absent)
@@ -127,7 +126,6 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool
 
 
 def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
-    """Mark at the axis what was not run; marks of several series at one place stand above each other."""
     heights: dict[float | str, int] = {}
     for x, slot in absent:
         height = heights.get(x, 0)
@@ -145,7 +143,6 @@ def _errors(value: Value) -> tuple[float, float]:
 
 
 def _line_look(series: Series) -> dict[str, Any]:
-    """Return how a series of a line panel looks: ours filled and solid, theirs hollow and dashed."""
     colour = COLOURS[series.slot % len(COLOURS)]
     if series.whose == "formula":
         return {"color": colour, "linestyle": LINES[1] if series.dashed else LINES[series.slot % len(LINES)]}
@@ -166,7 +163,7 @@ def _bar_look(series: Series) -> dict[str, Any]:
     hatch = HATCHES[series.slot % len(HATCHES)]
     if series.whose == "theirs":
         return {"facecolor": "white", "edgecolor": colour, "linestyle": "--", "linewidth": 0.9, "hatch": hatch}
-    # A lighter face, so that the pattern is seen in print without colour.
+    # A light face keeps the hatch visible in print without colour.
     light = tuple(1 - 0.55 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
     return {"facecolor": light, "edgecolor": colour, "linewidth": 0.8, "hatch": hatch}
 
@@ -178,7 +175,6 @@ def _proxy(**look: Any) -> Any:
 
 
 def _handle(series: Series, form: str) -> Any:
-    """Return the legend's sign of a series, also of one that has no point yet."""
     if form == "lines":
         return _proxy(label=series.label, **_line_look(series))
     from matplotlib.patches import Patch
@@ -196,7 +192,7 @@ def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, 
 
 
 def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
-    """Draw the series as bars, grouped by category; return whether one is missing, and whether there is one."""
+    """Draw the series as bars grouped by category; return the same as :func:`_draw_lines`."""
     groups: dict[str, list[tuple[Series, Value | None]]] = {}
     for series in panel.series:
         for point in series.points:

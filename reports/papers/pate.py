@@ -13,14 +13,14 @@ from reports.reported.numbers import Reported
 NAMES = {"mnist": "MNIST", "svhn": "SVHN"}
 TEACHERS = (10, 100, 250)
 GAMMAS = (0.005, 0.01, 0.02, 0.05, 0.1)
-"""Ours: at epsilon 10 larger ones pay for too few queries to read a share from."""
+"""Ours: at epsilon 10 larger ones pay for too few queries to estimate an accuracy."""
 SCALE = 20.0
-"""Section 4.1: the scale of the Laplacian noise."""
+"""Section 4.1: scale of the Laplace noise."""
 TEXTS = Texts("pate")
 
 
 def student_cell(number: Reported) -> WantedCell:
-    """Return the cell of a printed student: as many queries as the paper has, with its noise and its claim."""
+    """Return the cell of a printed student, with the paper's epsilon, delta, noise and claim."""
     settings = (("claim", "data-dependent"), ("gamma", 1 / SCALE))
     delta = number.delta if number.delta != 1e-5 else None
     return WantedCell("pate", number.dataset, number.epsilon, settings=settings, delta=delta)

@@ -1,10 +1,6 @@
-"""What a paper's table or figure consists of: entries of ours, of the paper, and text. Specs are data, drawn elsewhere.
+"""Specs of papers' tables (rows of entries) and figures (panels of series or pictures), as data.
 
-    Paper            one per paper; its module has it as PAPER
-      TableSpec      columns, and rows of entries
-      FigureSpec     panels of series of points, or of pictures
-
-An entry is a text, a number, :class:`Theirs` (printed in the paper, from :mod:`reports.reported.numbers`),
+A paper's module has its :class:`Paper` as ``PAPER``. An entry is a text, a number, :class:`Theirs` (printed),
 :class:`Ours` (from records) or :class:`Attacked` (from records of attacks).
 """
 
@@ -25,7 +21,7 @@ from reports.reported.numbers import Reported
 
 @dataclass(frozen=True, slots=True)
 class Theirs:
-    """A number that a paper prints; None shows as not printed. `show` is a field of it: "value", "epsilon", ..."""
+    """A printed number (None: not printed) and which of its fields to show: "value", "epsilon", ..."""
 
     number: Reported | None
     show: str = "value"
@@ -42,7 +38,7 @@ class Theirs:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A number from the records of `cell`; `measure` is one of ``evidence``, `beside` what is printed."""
+    """A number from the records of `cell`; `measure` is one of ``evidence``, `beside` the printed number."""
 
     cell: WantedCell
     measure: str = "accuracy"
@@ -52,7 +48,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """A number from an attack on the students of `cell`: a metric of the target in `role`, times `scale`."""
+    """A metric of an attack on the students of `cell`: the target in `role`, times `scale`."""
 
     cell: WantedCell
     attack: str
@@ -75,7 +71,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class PaperPoint:
-    """A point of a series; `x` is a number, or the name of a category."""
+    """A point of a series; `x` is a number or a category."""
 
     x: float | str | Ours
     y: float | Theirs | Ours | Attacked
@@ -83,10 +79,7 @@ class PaperPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together. `slot` picks colour and marker: the same thing of ours and of theirs shares one.
-
-    `whose` decides how they are drawn: ours filled and solid, theirs hollow and dashed, a formula as a plain line.
-    """
+    """Points of one line; `slot` picks colour and marker, shared by ours and theirs, `whose` fill and line style."""
 
     label: str
     points: tuple[PaperPoint, ...]
@@ -107,7 +100,7 @@ def curve(
     measure: str = "accuracy",
     dashed: bool = False,
 ) -> Series:
-    """Return a series of pairs (x, y): a cell stands for its `measure`, a reported number for itself."""
+    """Return a series of pairs (x, y): a cell gives its `measure`, a reported number itself."""
 
     def entry(y: Plotted) -> float | Theirs | Ours | Attacked:
         if isinstance(y, WantedCell):
@@ -132,22 +125,19 @@ class Panel:
     x_limits: tuple[float, float] | None = None
     x_ticks: tuple[float, ...] = ()
     gap: str = ""
-    """Said inside the axes, where records do not hold what the paper's panel shows."""
+    """Text inside the axes, where records do not hold what the paper's panel shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that lies beside a record of `cell`: the image grid of released images, or that of `attack`.
-
-    `crop` is the part that is shown: left, top, right, bottom, as shares of the picture. A `square` part is as many
-    pixels high as it is wide.
-    """
+    """The image grid of a record of `cell`, or of `attack`; `crop` is (left, top, right, bottom) as shares."""
 
     title: str
     cell: WantedCell
     attack: str = ""
     crop: tuple[float, float, float, float] | None = None
     square: bool = False
+    """The crop is as many pixels high as wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +150,7 @@ class PicturePanel:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table: what it is called, what the paper says with it, its columns, and how its rows come about."""
+    """A table: title, the paper's statement, columns, and a function for its rows."""
 
     number: str
     title: str
@@ -168,12 +158,12 @@ class TableSpec:
     columns: tuple[str, ...]
     rows: Rows
     shows: Callable[[Material], Sequence[str]] = lambda material: ()
-    """Sentences on what ours shows, besides the comparison that every caption has."""
+    """Sentences on our results, besides the comparison in every caption."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A figure: what it is called, what the paper says with it, and how its panels come about."""
+    """A figure: title, the paper's statement, and a function for its panels, `columns` per row (0: all)."""
 
     number: str
     title: str
@@ -181,11 +171,10 @@ class FigureSpec:
     panels: Panels
     shows: Callable[[Material], Sequence[str]] = lambda material: ()
     columns: int = 0
-    """Panels in a row; 0: all."""
     height: float = 2.3
-    """Inches of one row of panels."""
+    """Inches per row of panels."""
     wide: bool | None = None
-    """Two columns of a paper; None: where there is more than one panel."""
+    """Two columns of a paper; None: with more than one panel."""
 
 
 Spec = TableSpec | FigureSpec
@@ -195,7 +184,7 @@ Panels = Callable[["Material"], Sequence[Panel | PicturePanel]]
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's tables and figures. `plain` has the settings that its ablations change; see :class:`WantedCell`."""
+    """A paper's tables and figures; `plain` has the usual values of the settings that its ablations change."""
 
     name: str
     title: str
@@ -206,15 +195,13 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What has no record: why, in a few words and with details, and what fills it (nothing where no command does)."""
+    """A missing number: the reason, short and in detail; `run` is its cell, `then` a command on that cell's student."""
 
     label: str
     short: str
     detail: str = ""
     run: WantedCell | None = None
-    """Cell that `bench run` makes."""
     then: str = ""
-    """Command on the student of that cell: an attack or an audit."""
 
     @property
     def why(self) -> str:
@@ -223,13 +210,13 @@ class Missing:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """Return the commands that fill it, in their order."""
+        """Return the commands that fill it, in order."""
         return tuple(filter(None, (self.run.command if self.run is not None else "", self.then)))
 
 
 @dataclass(slots=True)
 class Material:
-    """What a spec is filled from, for one paper: records of ours, and numbers that the paper prints."""
+    """The sources of one paper's specs: our records and the printed numbers."""
 
     evidence: Evidence
     reported: Sequence[Reported]
@@ -240,14 +227,11 @@ class Material:
         return self.evidence.find(cell, self.plain)
 
     def printed(self, **wanted: Any) -> list[Reported]:
-        """Return the numbers whose fields have the `wanted` values, in the order of their file."""
+        """Return the numbers whose fields equal `wanted`, in file order."""
         return [number for number in self.reported if all(_fits(number, *item) for item in wanted.items())]
 
     def one(self, **wanted: Any) -> Reported | None:
-        """Return the only number whose fields have the `wanted` values; None where there is none.
-
-        Raises :class:`BenchError` where there are several: the spec does not say which it means.
-        """
+        """Return the only number whose fields equal `wanted`, or None; raise :class:`BenchError` for several."""
         found = self.printed(**wanted)
         if len(found) > 1:
             told = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
@@ -255,7 +239,7 @@ class Material:
         return found[0] if found else None
 
     def value(self, entry: Entry) -> Value | None:
-        """Return the number of an entry; None for a text, or where it is missing."""
+        """Return an entry's number; None for a text or a missing number."""
         if isinstance(entry, str):
             return None
         if isinstance(entry, int | float):
@@ -280,13 +264,13 @@ class Material:
         return Value(mean, None, 1, low, high)
 
     def powerless(self, entry: Attacked) -> str:
-        """Return why an attack's number says nothing, where it has no power; else nothing."""
+        """Return why an attack on the entry's cell has no power; empty if it has."""
         found = self.find(entry.cell)
         struck = [] if found is None else self.evidence.attacks_on(found, entry.attack)
         return next((attack.no_power for attack in struck if attack.no_power), "")
 
     def picture(self, picture: Picture) -> Path | None:
-        """Return the file of a picture; None where it lies beside no record."""
+        """Return the file of a picture; None if there is no such file."""
         found = self.find(picture.cell)
         if found is None:
             return None
@@ -297,14 +281,14 @@ class Material:
             wanted = [(record.key, record.image_grid.file) for record in found.records if record.image_grid is not None]
         for key, file in wanted:
             place = self.evidence.places.get(key)
-            # The name comes from a record, which may be anyone's: nothing outside of the run directory is read.
+            # File names in records are untrusted: read only inside the run directory.
             inside = place is not None and (place / file).resolve().is_relative_to(place.resolve())
             if place is not None and inside and (place / file).is_file():
                 return place / file
         return None
 
     def missing(self, entry: Entry | Picture) -> Missing | None:
-        """Return what is missing for an entry; None where it is there or nothing of ours."""
+        """Return what is missing for an entry; None if it is complete or not ours."""
         if isinstance(entry, str | float | int | Theirs):
             return None
         cell, found = entry.cell, self.find(entry.cell)
@@ -350,7 +334,7 @@ def number_text(value: float, digits: int = 2) -> str:
 
 
 def entries_of(parts: Sequence[TableRow | Panel | PicturePanel]) -> Iterator[Entry | Picture]:
-    """Return all entries of a table's rows or a figure's panels, in order."""
+    """Yield all entries of rows or panels, in order."""
     for one in parts:
         if isinstance(one, TableRow):
             yield from one.entries
@@ -368,11 +352,11 @@ PAPERS = {
     "dgd": "reports.papers.dgd_tables", "dpsd": "reports.papers.dpsd_tables",
     "trpate": "reports.papers.trpate_tables", "pate": "reports.papers.pate",
 }  # fmt: skip
-"""Paper to the module that has it as ``PAPER``, in the order of the index."""
+"""Paper to the module with its ``PAPER``, in index order."""
 
 
 def load_paper(name: str) -> Paper:
-    """Return a paper by name; raises :class:`UnknownNameError` for one that is not here."""
+    """Return a paper by name; raise :class:`UnknownNameError` for an unknown name."""
     if name not in PAPERS:
         raise UnknownNameError("paper", name, PAPERS)
     paper = importlib.import_module(PAPERS[name]).PAPER
@@ -384,13 +368,13 @@ _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xi
 
 
 def plain_number(number: str) -> str:
-    """Return a table's or figure's number with Roman numerals as digits: "II" and "2" are the same table."""
+    """Return a number in lower case with Roman numerals as digits: "II" and "2" are the same table."""
     low = number.strip().lower()
     return str(_ROMAN.index(low) + 1) if low in _ROMAN else low
 
 
 def choose(specs: Sequence[Spec], number: str, kind: str, paper: str) -> Spec:
-    """Return the spec of that number; raises :class:`BenchError` with those that exist."""
+    """Return the spec with that number; raise :class:`BenchError` with the existing ones."""
     for spec in specs:
         if plain_number(spec.number) == plain_number(number):
             return spec

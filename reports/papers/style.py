@@ -1,8 +1,4 @@
-"""One look for all figures of papers, and how they are written: equal figures give equal bytes.
-
-Column widths of two-column journals, 8 pt text, embedded TrueType fonts that come with matplotlib, and colours that the
-colour-blind tell apart (Okabe and Ito 2008), each with a marker of its own for print without colour.
-"""
+"""The style of all paper figures: colour-blind safe (Okabe and Ito 2008), each colour with a marker of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
-"""Widths in inches."""
+"""Column widths of two-column journals, in inches."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "**")
@@ -63,7 +59,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw in this style, whatever style the user has."""
+    """Draw in this style, whatever the user's style is."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", _STYLE]):
@@ -81,11 +77,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write the figure as `stem`.pdf and `stem`.png and return their paths. Call inside :func:`paper_style`.
-
-    The files hold no date and no program's version.
-    """
-    # The layout is found once: left to itself, each format would find it again.
+    """Write `stem`.pdf and `stem`.png without dates or versions; return both. Call inside :func:`paper_style`."""
+    # Compute the layout once for both formats.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     written = []

@@ -1,4 +1,4 @@
-"""A paper's table as Markdown, CSV and LaTeX. Texts of records stay text in all three."""
+"""A paper's table as Markdown, CSV and LaTeX, with the texts of records escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPSILONS = ("claimed", "proven", "audited")
 
 
 def entry_text(entry: Entry, material: Material) -> str:
-    """Return an entry as a table shows it: a mean with its spread and number of seeds; what is missing says so."""
+    """Return an entry as shown: mean, spread and number of seeds, or why it is missing."""
     if isinstance(entry, str):
         return entry
     if isinstance(entry, int | float):
@@ -57,7 +57,7 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return CSV; numbers as they are, text that a spreadsheet would run as a formula with an apostrophe before it."""
+    """Return CSV; see :func:`csv_cell`."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([csv_cell(column) for column in columns])
@@ -66,7 +66,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def csv_cell(value: object) -> str:
-    """Return a value as a cell of CSV."""
+    """Return a value as a CSV cell, with an apostrophe before text that a spreadsheet would run as a formula."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -87,15 +87,15 @@ _LATEX = {
 
 
 def latex(text: str) -> str:
-    """Return `text` so that it stays text in LaTeX."""
+    """Return `text` escaped for LaTeX."""
     return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def latex_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], rules: Sequence[bool], caption: str, label: str
 ) -> str:
-    """Return a table in LaTeX; it needs the package booktabs."""
-    wide = "*" if len(columns) > 4 else ""  # of two columns of text
+    """Return a LaTeX table; it needs the package booktabs."""
+    wide = "*" if len(columns) > 4 else ""
     lines = [
         "% needs \\usepackage{booktabs}",
         f"\\begin{{table{wide}}}",
@@ -110,6 +110,6 @@ def latex_table(
     for row, rule in zip(rows, rules, strict=True):
         if rule and lines[-1] != "\\midrule":
             lines.append("\\midrule")
-        # A row that begins with a bracket would be an argument of the line before.
+        # LaTeX would read a leading bracket as an argument of the previous line.
         lines.append("{}" + " & ".join(map(latex, row)) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"\\end{{table{wide}}}", ""])

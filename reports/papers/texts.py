@@ -1,4 +1,4 @@
-"""Captions: the prose of ``texts/PAPER.yaml``, and sentences that the reported numbers themselves hold."""
+"""Captions: sentences of ``texts/PAPER.yaml``, filled with values and notes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reports.papers.spec import FigureSpec, Material, Panels, Rows, TableSpec
 from reports.reported.numbers import Reported
 
 Fill = Callable[[Material], Mapping[str, str]]
-"""Returns the values of a caption's {names}; an empty one leaves its sentence out."""
+"""Returns the values of a caption's {names}; an empty value drops its sentence."""
 
 
 class Texts:
-    """The captions of one paper. They make specs of the functions that fill them."""
+    """The captions of one paper; it makes specs from the functions that fill them."""
 
     def __init__(self, paper: str, fill: Fill = lambda material: {}) -> None:
-        """Read the captions of `paper`; `fill` gives the values that all of them share."""
+        """Read the captions of `paper`; all of them share the values of `fill`."""
         path = Path(__file__).parent / "texts" / f"{paper}.yaml"
         self._entries: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         self._fill = fill
@@ -48,7 +48,6 @@ class Texts:
 
 
 def _verdicts(printed: Iterable[Reported]) -> str:
-    """Return the verdict on the epsilon of each system of a table, and why."""
     lines: dict[str, str] = {}
     for number in printed:
         if number.reason:
@@ -58,7 +57,6 @@ def _verdicts(printed: Iterable[Reported]) -> str:
 
 
 def _notes(printed: Iterable[Reported]) -> str:
-    """Return what a reader of single numbers should know."""
     places: dict[str, list[str]] = {}
     for number in printed:
         if number.note:

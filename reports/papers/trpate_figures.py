@@ -1,4 +1,4 @@
-"""TrPATE's figures beside records, and the cells that its tables and figures share."""
+"""TrPATE's figures beside records, and the cells shared with its tables."""
 
 from __future__ import annotations
 
@@ -21,47 +21,44 @@ TSNE = (
 TEXTS = Texts("trpate", lambda material: {"tsne": TSNE})
 Settings = dict[str, Any]
 SMALL_NETS: Settings = {"teachers": 200, "gamma": 0.05, "least_queries": 1, "claim": "closed-form"}
-"""PATE with small nets, of which the paper says no more than that there are 200 teachers."""
+"""PATE with small nets; the paper gives only the number of teachers, 200."""
 
 
 def asked_for(gamma: float, queries: int) -> float:
-    """Return the target epsilon at which Theorem 1 pays for so many queries: its figure, with two digits, up."""
+    """Return the target epsilon that pays for `queries` by Theorem 1, rounded up to two decimals."""
     from bench.privacy.claims import pate_closed_form
 
     return math.ceil(100 * pate_closed_form(gamma, queries, DELTA).epsilon) / 100
 
 
 def transferred(method: str, dataset: str, gamma: float, queries: int, settings: Settings | None = None) -> WantedCell:
-    """Return the cell of the paper's preset that answers so many queries with Laplacian noise of scale 1 / `gamma`."""
+    """Return the paper-preset cell that answers `queries` with Laplace noise of scale 1 / `gamma`."""
     changed: Settings = {**({} if gamma == 0.05 else {"gamma": gamma}), **(settings or {})}
     return cell(method, dataset, asked_for(gamma, queries), preset="paper", **changed)
 
 
 def plain_pate(dataset: str, gamma: float, queries: int, **settings: Any) -> WantedCell:
-    """Return the cell of PATE with small nets; the paper's own teachers for PATE are not described."""
+    """Return the cell of PATE with :data:`SMALL_NETS`."""
     changed: Settings = {**SMALL_NETS, "gamma": gamma, **settings}
     return cell("pate", dataset, asked_for(gamma, queries), preset="quick", **changed)
 
 
 def measured(material: Material, one: WantedCell, measure: str = "accuracy") -> float | None:
-    """Return the mean of a measure of a cell; None where it was not run."""
+    """Return the mean of a measure of a cell; None if it was not run."""
     value = material.value(Ours(one, measure))
     return None if value is None else value.mean
 
 
-# --- Figures 1 and 5: size of the training set ------------------------------------------------------------------------
-
 SIZES = (100, 250, 500, 1000, 2500, 5000, 10_000, 20_000)
 FULL = {"mnist": 60_000, "cifar10": 40_000}
-"""Private records here; the paper's CIFAR-10 curve goes to 50,000."""
+"""Private records here; the paper's CIFAR-10 curve ends at 50,000."""
 PRINTED_FULL = {"mnist": 60_000, "cifar10": 50_000}
-"""Records of the official training sets, which the paper's caption calls full."""
+"""Records of the official training sets ("full" in the paper)."""
 
 
 def _by_size(
     material: Material, table: str, dataset: str, here: tuple[str, str, str], theirs: str, slot: int
 ) -> list[Series]:
-    """Return the accuracies by size, ours (label, method and preset in `here`) and those that the text prints."""
     label, method, preset = here
     printed: dict[float, Reported] = {}
     for number in material.printed(table=table, dataset=dataset):
@@ -95,16 +92,13 @@ def _figure_5(material: Material) -> Sequence[Panel]:
     return [Panel("CIFAR-10", "training records", "accuracy (%)", series, x_scale="log", y_limits=WHOLE)]
 
 
-# --- Figures 4 and 7 --------------------------------------------------------------------------------------------------
-
-
 def _figure_4(material: Material) -> Sequence[PicturePanel]:
     kinds = (("(a) raw pixels", "nonprivate"), ("(b) transferred features", "nonprivate-transfer"))
     return [PicturePanel("", tuple(Picture(title, cell(method, "cifar10", cannot=TSNE)) for title, method in kinds))]
 
 
 GAMMAS = (10.0, 0.2, 0.1, 0.05, 0.025, 0.0125)
-"""The scale of the noise is 1 / gamma; 10 is next to none."""
+"""Noise scale is 1 / gamma; 10 is almost no noise."""
 
 
 def _figure_7(material: Material) -> Sequence[Panel]:

@@ -1,4 +1,4 @@
-"""TrPATE's tables 2, 4 and 5 beside what ran here, and what else the same features buy. Pure functions of records."""
+"""TrPATE's tables 2, 4 and 5 beside our records, and other methods on the same features: a pure function of records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reports.papers.tables import markdown_table
 from reports.reported.numbers import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]
-"""Queries to what the paper prints: epsilon, PATE's accuracy and TrPATE's, in %."""
+"""Queries to printed values: epsilon, accuracy of PATE and of TrPATE in %."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """One of the paper's tables: its number and name, and which records stand beside it."""
+    """One of the paper's tables, and the methods whose records are compared with it."""
 
     number: str
     title: str
@@ -32,7 +32,7 @@ class PaperTable:
 
     @property
     def printed(self) -> Printed:
-        """What the paper prints for gamma 0.05."""
+        """The printed values for gamma 0.05."""
         rows: dict[int, dict[str, float]] = defaultdict(dict)
         for number in _reported():
             asked = _QUERIES.search(number.setting)
@@ -42,7 +42,7 @@ class PaperTable:
 
     @property
     def baseline(self) -> float:
-        """The accuracy that the paper prints for its baseline without privacy, in %."""
+        """The printed accuracy of the baseline without privacy, in %."""
         return next(n.value for n in _reported() if (n.table, n.column) == (self.number, "Baseline"))
 
 
@@ -62,10 +62,7 @@ TABLES = (
 
 
 def trpate_page(records: Iterable[Record]) -> str:
-    """Return the paper's tables beside the records, and the comparison at equal proven epsilon, as Markdown.
-
-    Empty where no record belongs to it.
-    """
+    """Return the tables beside the records, and a comparison at equal proven epsilon; empty without such records."""
     done = [r for r in records if r.status is Status.DONE and r.privacy is not None and r.utility is not None]
     parts = [_paper_table(table, done) for table in TABLES]
     parts += [_sources(done), _equal_proven(done)]
@@ -80,7 +77,7 @@ def trpate_page(records: Iterable[Record]) -> str:
 
 
 def _is_plain(record: Record) -> bool:
-    """Return whether a record is one of the papers' tables: gamma 0.05, claimed basis, all of the source."""
+    """Return whether a record has the papers' settings: gamma 0.05, claimed basis, the whole source."""
     config = record.config
     return (
         record.basis.value == "claimed"
@@ -92,7 +89,6 @@ def _is_plain(record: Record) -> bool:
 
 
 def _rows(records: Iterable[Record]) -> list[list[Record]]:
-    """Return the records by row of the board: those that differ in their seed alone."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[row_key(record)].append(record)
@@ -100,7 +96,7 @@ def _rows(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[int, list[Record]]:
-    """Return one row of the board for each number of queries: that of the paper's preset, else of the most seeds."""
+    """Return one board row per number of queries: the paper preset's, else the one with most seeds."""
     found: dict[int, list[Record]] = {}
     plain = [r for r in records if r.method == method and r.dataset == dataset and r.queries and _is_plain(r)]
     for group in sorted(_rows(plain), key=lambda g: (g[0].preset == "paper", len(g), g[0].key)):
@@ -110,7 +106,7 @@ def _by_queries(records: Sequence[Record], method: str, dataset: str) -> dict[in
 
 
 def accuracy_text(group: Sequence[Record]) -> str:
-    """Return mean and spread of the accuracies of `group`, in %, with the number of seeds; a dash for none."""
+    """Return mean ± standard deviation (number of seeds) of accuracies in %; a dash without records."""
     if not group:
         return "–"
     values = [100 * r.utility.accuracy for r in group if r.utility is not None]
@@ -146,7 +142,6 @@ _COLUMNS = (
 
 
 def _sources(records: Sequence[Record]) -> str:
-    """Return what the kind and the quantity of the source do, at the largest number of queries of each data set."""
     claimed = [
         r for r in records if r.method in ("trpate", "trpate-bayes") and r.basis.value == "claimed" and r.queries
     ]
@@ -169,7 +164,6 @@ def _sources(records: Sequence[Record]) -> str:
 
 
 def _equal_proven(records: Sequence[Record]) -> str:
-    """Return the methods on transferred features at equal proven epsilon."""
     kinds = ("trpate", "trpate-gnmax", "trpate-confident", "dp-linear", "dp-linear-gd", "pate")
     chosen = [r for r in records if r.method in kinds and r.basis.value == "proven" and r.epsilon is not None]
     places = {r.dataset for r in chosen if r.method != "pate"}

@@ -1,7 +1,4 @@
-"""TrPATE's tables and figures beside records: Wang et al., "Enhance PATE on Complex Tasks With Knowledge Transferred".
-
-What it found is in docs/transfer.md. :mod:`reports.papers.trpate_page` makes the page that the board links to.
-"""
+"""TrPATE's tables and figures beside records (Wang et al., IEEE Access 2019); findings: docs/transfer.md."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from reports.papers.evidence import Plain, WantedCell, as_preset, cell
 from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
 from reports.papers.trpate_figures import FIGURES, TEXTS, Settings, measured, plain_pate, transferred
 from reports.reported.numbers import Reported
-
-# --- Table 1: splits --------------------------------------------------------------------------------------------------
 
 SPLITS = (
     ("CIFAR-10", "cifar10", transferred("trpate", "cifar10", 0.05, 1000)),
@@ -38,8 +33,6 @@ def _table_1(material: Material) -> Sequence[TableRow]:
     return rows
 
 
-# --- Tables 2 to 5 ----------------------------------------------------------------------------------------------------
-
 QUERIES_2 = (1000, 500, 200, 150, 100)
 QUERIES = (1000, 500, 200, 100)
 
@@ -63,12 +56,10 @@ _PARTS = ("ε, printed", "ε, Theorem 1", "ε, proven", "PATE, printed", "PATE h
 
 
 def _baseline(material: Material, head: Sequence[Entry], theirs: Reported | None, one: WantedCell) -> TableRow:
-    """Return the row of the baseline without privacy."""
     return TableRow((*head, "∞", "∞", "∞", "–", "–", Theirs(theirs), Ours(one, beside=theirs), "–"), rule=True)
 
 
 def _first(material: Material, table: str, setting: str = "") -> Reported | None:
-    """Return the baseline that a table prints in each of its rows."""
     found = [n for n in material.printed(table=table, column="Baseline") if setting in n.setting]
     return found[0] if found else None
 
@@ -107,12 +98,12 @@ def _table_3(material: Material) -> Sequence[TableRow]:
 
 
 TEXT = (("movie-review", "IMDB"), ("movie-review-sst", "SST"))
-"""Data sets of Table 4 and 5, and their sources: ours, and the paper's, which holds the private sentences."""
+"""Data sets and sources of tables 4 and 5: IMDB is ours; SST is the paper's and contains the private sentences."""
 
 
 def _text_table(material: Material, table: str, model: str) -> list[TableRow]:
     rows = []
-    # PATE's CNN has all its layers trained on a teacher's part: the net of the data set's own teachers.
+    # PATE's CNN trains all its layers on a teacher's partition.
     bayes = model == "naive Bayes"
     for dataset, source in TEXT:
         for gamma in (0.05, 0.1):
@@ -139,7 +130,6 @@ def _table_5(material: Material) -> Sequence[TableRow]:
 
 
 def _lower(material: Material, method: str, dataset: str) -> dict[str, str]:
-    """Return Theorem 1's epsilon of 1,000 queries and the proven one."""
     found = material.find(transferred(method, dataset, 0.05, 1000))
     if found is None:
         return {"claimed": "", "proven": ""}
@@ -180,9 +170,6 @@ def _found_5(material: Material) -> Mapping[str, str]:
         "baseline": Theirs(_first(material, "5")).text,
         **_lower(material, "trpate-bayes", "movie-review"),
     }
-
-
-# --- The paper --------------------------------------------------------------------------------------------------------
 
 
 _TRANSFER = (

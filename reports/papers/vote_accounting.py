@@ -1,4 +1,4 @@
-"""Panels of accounting without records: the cost of answers of a noisy vote, by several accountants."""
+"""Panels of the cost of noisy votes by several accountants, without records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELTA = 1e-5
 def advanced(queries: int, scale: float) -> float:
     """Return the epsilon of `queries` answers with Lap(`scale`) noise on each count, by advanced composition.
 
-    It is PATE's closed form, TrPATE's Theorem 1 and DGD's analysis without the share of its VAE.
+    PATE's closed form, TrPATE's Theorem 1, and DGD's analysis without its VAE's share.
     """
     from bench.privacy.claims import dgd
 
@@ -21,7 +21,7 @@ def advanced(queries: int, scale: float) -> float:
 
 
 def moments(queries: int, scale: float) -> float:
-    """Return the same by PATE 2017's moments accountant, whatever the votes."""
+    """Return the same by PATE 2017's moments accountant in data-independent mode."""
     from bench.privacy.pate import pure_moments_epsilon
 
     return pure_moments_epsilon(2 / scale, queries, DELTA)[0]
@@ -29,7 +29,7 @@ def moments(queries: int, scale: float) -> float:
 
 @functools.cache
 def exact(queries: int, scale: float) -> float:
-    """Return the same by privacy loss distributions: the tightest of the sound accountants here."""
+    """Return the same by privacy loss distributions, the tightest of the sound accountants here."""
     from bench.privacy.accountants import pld
     from bench.privacy.events import LNMax
 
@@ -39,7 +39,6 @@ def exact(queries: int, scale: float) -> float:
 
 
 def _curves(points: Iterable[tuple[float, int, float]]) -> tuple[Series, ...]:
-    """Return a curve for each accountant through the points (x, queries, scale)."""
     accountants: dict[str, Callable[[int, float], float]] = {
         "advanced composition (the papers')": advanced,
         "moments accountant (PATE 2017)": moments,
