@@ -42,7 +42,7 @@ def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
 
 
 def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> str:
-    """Return `attacks` as Markdown, students by data set, method, falling epsilon and seed."""
+    """Return `attacks` as Markdown, students by data set, method, descending epsilon and seed."""
     every = list(records)
     by_key = {record.key: record for record in every}
 
@@ -156,7 +156,6 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
 
 
 def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
-    """Return the AutoAttack accuracies by perturbation size, ascending, without size 0."""
     found = (
         (float(name.rsplit("@", 1)[1]), estimate)
         for name, estimate in attack.targets[Role.STUDENT.value].metrics.items()
@@ -166,14 +165,10 @@ def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:
 
 
 def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
-    """Return the one number of an attack and its text, None where it has none.
-
-    Inversion: committee top-1 above counterfactual, %. Membership: AUC. Robustness: accuracy, %, smallest
-    perturbation.
-    """
+    """Return the main number of an attack and its text; None where it has none."""
     if Role.STUDENT.value not in attack.targets:
         return None
-    if attack.goal == "robustness":
+    if attack.goal == "robustness":  # accuracy at the smallest perturbation
         swept = _swept(attack)
         return (swept[0][1], _at(0)(attack)) if swept else None
     metric, scale = (ABOVE_COUNTERFACTUAL, 100) if attack.goal == "inversion" else (f"{_family(attack)} auc", 1)

@@ -1,7 +1,4 @@
-"""The leaderboard as Markdown and CSV: a pure function of records, grouped over seeds.
-
-Tables never mix privacy units or data sets. Rows sort by target epsilon, then finite proven epsilon, then accuracy.
-"""
+"""The leaderboard as Markdown and CSV, from records grouped over seeds; tables never mix privacy units or data sets."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ class BoardRow:
     config: str
     """Short hash of the config: separates rows that differ only in an option."""
     baseline: tuple[str, ...] = ()
-    """Keys of the baseline's records."""
 
     @property
     def budget(self) -> Asked:
@@ -114,7 +110,6 @@ class Source:
     reported: Sequence[Reported] = ()
     homes: dict[str, Path] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """One line per unreadable file."""
 
     @cached_property
     def board(self) -> Board:
@@ -128,7 +123,6 @@ class Source:
 
 
 def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one table row per board row: mean and spread over seeds, worst epsilons, and the baseline."""
     groups = frame.groupby("row", sort=False)
     worst = frame.loc[groups["proven"].idxmax()].set_index("row")
     table = groups.first().assign(
@@ -203,7 +197,7 @@ def _audit_remarks(
 ) -> Iterator[str]:
     """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
     done = [audit for audit in audits if audit.status is Status.DONE]
-    # Audited pipelines may have one record more or less and prove slightly more: a bound is compared with that.
+    # Audited pipelines may have one record more or less and prove slightly more: compare with what they prove.
     allowed = max((audit.allowed for audit in done if audit.allowed is not None), default=None)
     if (audited := audited_of(done, unit)) is not None:
         limit = proven if allowed is None else max(proven, allowed)

@@ -53,7 +53,7 @@ class DropError:
 
 
 def drop_errors(rows: Sequence[Reported]) -> list[DropError]:
-    """Return the drops off by more than rounding, in the rows' order; see :func:`drop_parts` for what is skipped."""
+    """Return the drops wrong by more than rounding, in the rows' order; skip those without :func:`drop_parts`."""
     errors = []
     for drop in rows:
         parts = drop_parts(drop, rows) if drop.measure == "drop" else None
@@ -66,7 +66,7 @@ def drop_errors(rows: Sequence[Reported]) -> list[DropError]:
 
 
 def drop_parts(drop: Reported, rows: Iterable[Reported]) -> tuple[Reported, Reported] | None:
-    """Return a drop's baseline (same setting) and table accuracy (same epsilon) in its paper; None if either lacks."""
+    """Return a drop's baseline (same setting) and table accuracy (same epsilon), from its paper; None without both."""
     here = [r for r in rows if (r.paper, r.dataset, r.measure) == (drop.paper, drop.dataset, "accuracy")]
     baseline = next((r for r in here if r.system == BASELINE and r.setting == drop.setting), None)
     accuracy = next(

@@ -13,7 +13,6 @@ from reports.reported.numbers import PAPERS, Reported, Verdict
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 
 UNITS = ("record", "client", "label", "query-label", "none")
-"""In the order of the tables."""
 
 HEAD = """# What the four papers print
 
@@ -73,7 +72,6 @@ def _rank(row: Reported) -> tuple[object, ...]:
 
 
 def _section(title: str, columns: Sequence[str], cells: Iterable[Sequence[str]], intro: str = "") -> str:
-    """Return a titled table with equal rows merged; empty without rows."""
     rows = list(dict.fromkeys("| " + " | ".join(map(md, each)) + " |" for each in cells))
     head = [f"## {title}\n"] if title else []
     head += [intro] if intro else []
