@@ -1,8 +1,4 @@
-"""Extraction of chosen members from an untrusted archive.
-
-The caller gives the relative path of each member that it wants; names in the archive are never used as they are. Links,
-devices and folders are not created, and a path that leaves the target is refused even where the caller's rule passed.
-"""
+"""Extraction of chosen members from an untrusted archive, each to a path that the caller gives; links are refused."""
 
 from __future__ import annotations
 
@@ -19,17 +15,14 @@ from typing import IO
 from bench.core.errors import BenchError
 
 Wanted = Callable[[str], "str | None"]
-"""From a member's name to the relative path it is wanted under, or None."""
+"""Maps a member's name to the relative path to extract it to, or to None."""
 
 LARGEST_MEMBER = 16 << 30
-"""Bytes that one member may have unpacked: no data set here comes near, a decompression bomb does."""
+"""Limit on a member's unpacked bytes, against decompression bombs."""
 
 
 def only(*patterns: str, keep: int = 1) -> Wanted:
-    """Return the rule that wants members matching one of `patterns`, under the last `keep` parts of their names.
-
-    Patterns and names are compared part by part, so that ``*`` matches no slash; a leading ``./`` is ignored.
-    """
+    """Return the rule that keeps the last `keep` parts of names matching one of `patterns`; ``*`` matches no slash."""
 
     def wanted(name: str) -> str | None:
         parts = name.removeprefix("./").split("/")
@@ -45,10 +38,8 @@ def only(*patterns: str, keep: int = 1) -> Wanted:
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
-    Raises:
-        BenchError: where the archive is damaged, a path leaves `into`, a wanted member is no plain file, or nothing
-            that is wanted is inside.
-
+    Raise BenchError where the archive is damaged, has no wanted member or one that is no plain file, or a path leaves
+    `into`.
     """
     into.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -69,7 +60,6 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
 
 
 def _inside(into: Path, relative: str) -> Path:
-    """Return `into`/`relative`, refusing a path that leaves `into`."""
     pure = PurePosixPath(relative)
     if pure.is_absolute() or ".." in pure.parts or "\\" in relative or not pure.parts:
         raise BenchError(f"the path {relative!r} leaves the folder that is unpacked into; refused")
@@ -77,7 +67,7 @@ def _inside(into: Path, relative: str) -> Path:
 
 
 def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Yield name, unpacked size and stream of every wanted member; the stream is None for what is no plain file."""
+    """Yield name, unpacked size and stream of every wanted member; the stream is None unless it is a plain file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -94,7 +84,7 @@ def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes
 
 @contextmanager
 def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Open a tar file of any compression, or the tar file within a Debian package, for one pass."""
+    """Open a tar file of any compression, or the tar file in a Debian package, for one pass."""
     if archive.suffix != ".deb":
         with tarfile.open(archive, "r|*") as packed:
             yield packed
@@ -109,7 +99,7 @@ def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(fileobj=process.stdout, mode="r|") as packed:
             yield packed
     finally:
-        # A caller that stops early leaves the process writing into a closed pipe, where it would linger.
+        # Otherwise the process would stay blocked on the pipe of a caller that stops early.
         process.kill()
         process.wait()
         if process.stdout:

@@ -1,10 +1,8 @@
 """Atomic storage of decoded data sets.
 
-Below the data root (``$BENCH_DATA``, else the user's cache folder) each data set has one folder with one ``.npy`` per
-array and a ``manifest.json`` with every array's SHA-256. The folder is written under another name, flushed to the disk
-and renamed. Reads check sizes and headers; :func:`verify_store` reads every byte.
-
-The SHA-256 of an array covers its raw bytes in C order without the npy header, so it does not depend on the route.
+Each data set is a folder below the data root with one ``.npy`` per array and a ``manifest.json`` with the SHA-256 of
+each array's raw bytes, in C order without the npy header, so that all routes give the same digests. The folder is
+written under another name, flushed to the disk and renamed. Only :func:`verify_store` reads every byte.
 """
 
 from __future__ import annotations
@@ -36,21 +34,20 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class StorageError(BenchError):
-    """The disk is full or the folder is not writable: no other route would help."""
+    """The disk is full or the folder is not writable, so no other route would help."""
 
 
 class DamagedError(BenchError):
     """The stored file `path` does not match its manifest."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        """Name the file at `path` and the `reason`."""
         self.path = path
         super().__init__(f"{path} is damaged: {reason}.")
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """An array of `shape` and `dtype` (``uint8`` or ``int64``) in pieces along its first axis, to save memory."""
+    """An array of `shape` and `dtype` (``uint8`` or ``int64``), in pieces along its first axis to save memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -73,14 +70,14 @@ def data_root(root: Path | None = None) -> Path:
 
 
 def revision_of(digests: Mapping[str, str]) -> str:
-    """Return the revision of arrays, a hash over the SHA-256 of each by name."""
+    """Return a hash over the names and SHA-256 digests of arrays."""
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a folder that cannot be written, at `path`, into a :class:`StorageError`."""
+    """Turn a full disk or a folder that is not writable, at `path`, into a :class:`StorageError`."""
     try:
         yield
     except OSError as error:
@@ -96,7 +93,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(root: Path, store: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of `store`, waiting for another process that fetches it. A lock ends with its process."""
+    """Hold the lock of `store`, waiting for another process that fetches it; a lock ends with its process."""
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / f".{store}.lock")
@@ -116,12 +113,8 @@ def write_store(
 ) -> None:
     """Store `arrays` by name under `root`/`store`, replacing an older version once all are written and verified.
 
-    `route` is for the manifest; `pinned` gives the SHA-256 that arrays must have, by name.
-
-    Raises:
-        BenchError: where an array is not the pinned one; names the array and both digests.
-        StorageError: where the disk is full or not writable. An older version is then kept.
-
+    `route` is for the manifest; `pinned` gives the required SHA-256 by array. Raise BenchError for another digest and
+    StorageError where the disk is full or not writable; both keep the older version.
     """
     staging = root / f".{store}.staging"
     with storage_errors(root / store):
@@ -157,13 +150,11 @@ def write_store(
 
 
 def _write(handle: BinaryIO, data: bytes | memoryview) -> None:
-    """Write `data` through to the operating system."""
     handle.write(data)
     handle.flush()
 
 
 def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
-    """Write one array and return its manifest entry."""
     digest, rows = hashlib.sha256(), 0
     header = {"descr": DTYPES[blocks.dtype], "fortran_order": False, "shape": tuple(int(n) for n in blocks.shape)}
     with path.open("wb") as handle:
@@ -188,12 +179,7 @@ def _write_array(path: Path, blocks: Blocks) -> dict[str, Any]:
 
 
 def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
-    """Return the manifest of `store`, or None where the data set is not stored.
-
-    Raises:
-        DamagedError: where the manifest is unreadable.
-
-    """
+    """Return the manifest of `store`, None where it is not stored; raise DamagedError where it is unreadable."""
     path = root / store / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -214,11 +200,7 @@ def read_store(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
     """Return the arrays of `store`, memory-mapped and read-only, and its manifest; None where it is not stored.
 
-    Only sizes and headers are checked.
-
-    Raises:
-        DamagedError: where a file is missing, cut, or not the array of the manifest.
-
+    Raise DamagedError where a file is missing, cut or has another header than in the manifest, or a digest is not `pinned`.
     """
     manifest = read_manifest(root, store)
     if manifest is None:
@@ -245,13 +227,7 @@ def read_store(
 
 
 def verify_store(root: Path, store: str, progress: Progress) -> None:
-    """Read every byte of `store` and compare it with the manifest.
-
-    Raises:
-        DamagedError: naming the first file that does not match.
-        BenchError: where the data set is not stored.
-
-    """
+    """Compare every byte of `store` with its manifest; raise DamagedError where they differ, BenchError if absent."""
     found = read_store(root, store)
     if found is None:
         raise BenchError(f"{store} is not under {root}. Fetch it with: python -m bench data get {store}")
@@ -270,7 +246,7 @@ def verify_store(root: Path, store: str, progress: Progress) -> None:
 
 
 def set_aside(root: Path, store: str, error: DamagedError) -> Path:
-    """Rename the damaged file to ``STORE.FILE.damaged`` beside the folder and drop the rest; return its new path."""
+    """Rename the damaged file to ``STORE.FILE.damaged`` beside the folder, remove the folder, return the new path."""
     target = root / f"{store}.{error.path.name}.damaged"
     with storage_errors(root):
         if error.path.exists():

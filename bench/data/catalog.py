@@ -1,4 +1,4 @@
-"""The built-in data sets: their facts are in ``catalog.toml``, their routes and decoders are here."""
+"""The built-in data sets: facts are in ``catalog.toml``, routes and decoders are here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDMNIST_RECORD = "https://zenodo.org/records/10519652/files/"
 
 
 def mirrors(kind: str) -> HttpRoute:
-    """Return the route to the addresses of ``torchvision.datasets.KIND``, which are read when they are needed."""
+    """Return the route to the addresses of ``torchvision.datasets.KIND``, which are read on demand."""
 
     def files() -> Sequence[HttpFile]:
         from bench.core.torchvision_compat import allow_cpu_torchvision
@@ -49,7 +49,7 @@ def cifar(name: str, md5: str, members: tuple[str, ...], decode: Decode) -> Way:
 
 
 def from_tar(archive: str, names: tuple[str, ...], decode: Decode) -> Decode:
-    """Return a decoder for files `names` that lie, in any folder, in the tar file `archive` or beside it."""
+    """Return a decoder for the files `names`, in any folder of the tar file `archive` or beside it."""
 
     def unpack(folder: Path) -> Mapping[str, Blocks]:
         if not all((folder / name).is_file() for name in names):
@@ -141,7 +141,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
     ),
     "digits": (Way(None, formats.digits),),
 }  # fmt: skip
-"""How each stored data set is fetched and decoded, in the order in which the ways are tried; by its folder."""
+"""Ways to fetch and decode each stored data set, in the order of trial, by folder."""
 
 
 def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:
@@ -151,7 +151,7 @@ def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:
 
 
 def classes_view(first: int, end: int) -> View:
-    """Return a view of the classes `first` .. `end` - 1 of a stored set, whose labels then count from 0."""
+    """Return a view of the classes `first` .. `end` - 1 of a stored set, with labels from 0."""
 
     def view(arrays: Arrays) -> tuple[Records, Records]:
         def half(name: str) -> Records:
@@ -165,7 +165,7 @@ def classes_view(first: int, end: int) -> View:
 
 
 def specs() -> list[DatasetSpec]:
-    """Return every built-in data set, in the order in which they are listed."""
+    """Return every built-in data set, in the order of listings."""
     entries: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
     made: dict[str, DatasetSpec] = {}
     for name, entry in entries.items():
@@ -177,7 +177,7 @@ def specs() -> list[DatasetSpec]:
 
 
 def _spec(name: str, entry: dict[str, Any], whole: DatasetSpec | None) -> DatasetSpec:
-    """Return the data set of a completed `entry`; `whole` is the one that it names as `like`."""
+    """Return the data set of a completed `entry`; `whole` is the one named by `like`."""
     classes, pinned, shape = entry.pop("class_names"), entry.pop("pinned", None), tuple(entry.pop("shape"))
     if isinstance(classes, dict):
         classes = [f"{classes['text']} {classes['first'] + i}" for i in range(classes["count"])]

@@ -1,8 +1,7 @@
 """CelebA: its files, and the two data sets that the papers make of it.
 
-``celeba-g`` has every image with the attribute Male as its class; ``celeba-h`` has those with exactly one of the
-attributes Black_Hair, Blond_Hair, Brown_Hair, in this order. Both follow the owner's partition: 0 is for training, 2
-for testing; 1, the validation part, is not used. Pixels and all 40 attributes are stored once for both.
+``celeba-g`` has all images, with the attribute Male as class; ``celeba-h`` those with exactly one of Black_Hair,
+Blond_Hair, Brown_Hair, in this order. Of the owner's partition, 0 is for training, 2 for testing and 1 unused.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _STEP = 512
 
 @dataclass(frozen=True)
 class DriveRoute(HandRoute):
-    """The owner's shared drive, by torchvision's own code, which needs the package gdown."""
+    """The owner's shared drive, by torchvision's code, which needs the package gdown."""
 
     by_hand: str = f"download {', '.join(FILES)} (aligned and cropped images) from the owner's page on CelebA"
     label: str = "its owner's shared drive"
@@ -74,8 +73,7 @@ class DriveRoute(HandRoute):
 def decode_celeba(folder: Path) -> Mapping[str, Blocks]:
     """Return images uint8 (n, 3, 64, 64) and attributes uint8 (n, 40) of 0 and 1, for train and test.
 
-    The images come from ``img_align_celeba.zip`` or from a folder ``img_align_celeba``. Each, 178 x 218 pixels, is
-    scaled to a width of 64 and cut at the centre.
+    Images (178 x 218 pixels, in the archive or unpacked) are scaled to a width of 64 and cropped at the centre.
     """
     names, attributes = _attributes(folder / FILES[1])
     parts = _partition(folder / FILES[2], names)
@@ -91,7 +89,7 @@ def decode_celeba(folder: Path) -> Mapping[str, Blocks]:
 
 
 def _attributes(path: Path) -> tuple[list[str], NDArray[np.uint8]]:
-    """Read a count, a line with 40 names, then a file name and 40 values of -1 or 1 in each line."""
+    """Read a count, a line with 40 names, then a file name and 40 values of -1 or 1 per line."""
     lines = path.read_text(encoding="ascii", errors="replace").splitlines()
     if len(lines) < 3 or lines[1].split() != ATTRIBUTES or int(lines[0]) != len(lines) - 2:
         raise ValueError(f"{path.name} is cut short or no list of CelebA's 40 attributes")
@@ -103,7 +101,7 @@ def _attributes(path: Path) -> tuple[list[str], NDArray[np.uint8]]:
 
 
 def _partition(path: Path, names: list[str]) -> NDArray[np.int64]:
-    """Read a file name and 0, 1 or 2 in each line."""
+    """Read a file name and 0, 1 or 2 per line."""
     rows = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines() if line.strip()]
     if [row[0] for row in rows] != names:
         raise ValueError(f"{path.name} does not list the same images as {FILES[1]}")
@@ -132,7 +130,7 @@ def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
 
 
 def _view(choose: Callable[[NDArray[np.uint8]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]]) -> View:
-    """Return a view whose records, as rows (None: all), and labels are what `choose` makes of the attributes."""
+    """Return the view of the rows (None: all) and labels that `choose` makes of the attributes."""
 
     def view(arrays: Arrays) -> tuple[Records, Records]:
         def half(name: str) -> Records:

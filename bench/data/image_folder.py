@@ -1,13 +1,12 @@
 """A user's own images, ``folder:PATH``, and public sets that are too large to be stored decoded.
 
 Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.png`` (or ``val``, ``valid``,
-``validation``), and ``PATH/CLASS/*.png``, of which a fifth is for testing, by a hash of each file's relative path. All
-images get one shape, (channels, height, width) as in ``folder:PATH@1x64x64``; left out, it is the shape of the first
-file by name, which is thereby public, like the number of records and the class names.
+``validation``), and ``PATH/CLASS/*.png``, where a hash of each relative path selects a fifth for testing. The shape
+(channels, height, width) is stated as in ``folder:PATH@1x64x64``, else taken from the first file by name. It is public,
+like the number of records and the class names.
 
-A record must not reveal the folder's content, so the revision is keyed: HMAC-SHA256 over names, sizes and contents with
-a random salt in the data root (file ``folder-salt``, readable by its owner only). Runs on one machine are comparable,
-but a guess of the content cannot be tested without the salt. If the salt is lost, only the revision changes.
+A revision must not reveal the content, so it is an HMAC-SHA256 over names, sizes and contents with a random salt in the
+data root (``folder-salt``, readable by its owner only): without the salt no guess of the content can be tested.
 """
 
 from __future__ import annotations
@@ -46,12 +45,7 @@ def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
 
 
 def folder_spec(name: str) -> DatasetSpec:
-    """Return the data set in a user's own folder, from its file names and the size of one image.
-
-    Raises:
-        BenchError: where the folder is missing, has fewer than two classes, or no image.
-
-    """
+    """Return the data set in a user's folder; raise BenchError if it is missing or has < 2 classes or no image."""
     path, shape = parse(name)
     if not path.is_dir():
         raise BenchError(f"{path} is no folder. Accepted: {LAYOUT}.")
@@ -101,9 +95,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 def load_folder(request: LoadRequest) -> Loaded:
     """Return the records of a user's own folder; images are decoded on demand.
 
-    Raises:
-        BenchError: where a test class is no training class, a half is empty, or the salt cannot be stored.
-
+    Raise BenchError where a test class is no training class, a half is empty, or the salt cannot be stored.
     """
     spec = request.spec
     path, _ = parse(spec.name)
@@ -166,7 +158,7 @@ def _salt(root: Path) -> bytes:
                     handle.write(os.urandom(32))
                     handle.flush()
                     os.fsync(handle.fileno())
-                # A link fails where another process was first; its salt then counts.
+                # The link fails where another process was first; its salt then counts.
                 os.link(aside, target)
             except FileExistsError:
                 pass
@@ -182,20 +174,12 @@ def _salt(root: Path) -> bytes:
 
 @dataclass(frozen=True)
 class PublicFolderLoader:
-    """Loads a large public set from ``raw/STORE/{train,val}/CLASS/*``, decoding on demand.
-
-    The revision is a SHA-256 over relative names and sizes.
-    """
+    """Loads a large public set from ``raw/STORE/{train,val}/CLASS/*`` on demand; names and sizes give its revision."""
 
     by_hand: str
 
     def __call__(self, request: LoadRequest) -> Loaded:
-        """Return the records.
-
-        Raises:
-            BenchError: where the folders are missing, with how to get them, or have another number of classes.
-
-        """
+        """Return the records; raise BenchError, with how to get them, where folders are missing or classes differ."""
         spec, base = request.spec, request.root / "raw" / request.spec.store
         train, test = base / "train", base / "val"
         classes = list_classes(train)

@@ -1,4 +1,4 @@
-"""An order of records that depends on nothing but their number: the ground under every split and partition."""
+"""An order of records by a hash of their index, the basis of every split and partition."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 def keys(name: str, count: int, purpose: str) -> NDArray[np.uint64]:
-    """Return one 64-bit key for each of the indices 0..`count`-1, for the data set `name` and a `purpose`.
+    """Return a 64-bit key for each index 0..`count`-1 of the data set `name` and a `purpose`, independent of `count`.
 
-    One SHA-256 of (name, purpose, i // 4) gives the keys of four neighbours, read big-endian: the same on every
-    platform, and a quarter of the hashing. The key of an index does not depend on `count`.
+    One SHA-256 of (name, purpose, i // 4), read big-endian on every platform, gives four keys to save time.
     """
     prefix = hashlib.sha256(f"bench.data/1\0{name}\0{purpose}\0".encode())
 
@@ -29,5 +28,5 @@ def keys(name: str, count: int, purpose: str) -> NDArray[np.uint64]:
 
 
 def ranks(name: str, count: int, purpose: str) -> NDArray[np.int64]:
-    """Return the indices 0..`count`-1 ordered by their :func:`keys`: a permutation, int64 (count,)."""
+    """Return the indices 0..`count`-1 ordered by their :func:`keys`, int64 (count,)."""
     return np.argsort(keys(name, count, purpose), kind="stable").astype(np.int64)

@@ -1,7 +1,4 @@
-"""What a public source of transferred knowledge may share with a private data set: printed in every row that uses it.
-
-A guarantee speaks of the private records. It says nothing of one that also lies in the public source.
-"""
+"""Known overlaps of public sources and private data sets; the guarantee does not cover a private record in both."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ OVERLAPS: dict[tuple[str, str], str] = {
     ("imagenet", "svhn"): "no class and no image in common is known",
     ("imagenet", "chest-xray"): "no class and no image in common is known",
 }
-"""(source, data set) to what is known."""
+"""By (source, data set), in words."""
 UNKNOWN = "not examined"
 
 
 def overlap(source: str, dataset: str) -> str:
-    """Return in words what the public `source` is known to share with `dataset`."""
+    """Return in words the known overlap of the public `source` and `dataset`."""
     if source == dataset:
         return "the source is the private set itself"
     if source == "imagenet-21k" and ("imagenet", dataset) in OVERLAPS:

@@ -34,13 +34,13 @@ View = Callable[[Arrays], "tuple[Records, Records]"]
 
 
 def plain_view(arrays: Arrays) -> tuple[Records, Records]:
-    """Return the train and the test records as they are stored."""
+    """Return the train and the test records as stored."""
     train, test = (ArrayRecords(arrays[f"{half}_images"], arrays[f"{half}_labels"]) for half in ("train", "test"))
     return train, test
 
 
 def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
-    """Raise ValueError where decoded `arrays` do not have the number of records, the shape or the labels of `spec`."""
+    """Raise ValueError where record counts, shapes or labels of decoded `arrays` differ from `spec`."""
     halves = [("train", spec.train_records, spec.shape), ("test", spec.test_records, spec.shape)]
     if spec.labelled is not None:
         halves.append(("source", spec.labelled.records, spec.labelled.shape))
@@ -51,7 +51,7 @@ def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
         if tuple(shape) != wanted:
             raise ValueError(f"{half} images have the shape {tuple(shape)}, {wanted} is expected")
         given = arrays.get(f"{half}_labels")
-        # A list can be read twice; a stream of pieces is for the store alone.
+        # A list can be read twice; a stream of pieces only once, by the store.
         for labels in given.pieces if given and isinstance(given.pieces, list) else ():
             if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
                 raise ValueError(f"a {half} label lies outside 0..{spec.classes - 1}")
@@ -59,7 +59,7 @@ def check(spec: DatasetSpec, arrays: Mapping[str, Blocks]) -> None:
 
 @dataclass(frozen=True)
 class Way:
-    """A route and the decoder of its files. Without a route the data come with an installed package."""
+    """A route and the decoder of its files; None: the data come with an installed package."""
 
     route: Route | None
     decode: Decode
@@ -67,27 +67,21 @@ class Way:
 
 @dataclass(frozen=True)
 class StoredLoader:
-    """Loads a data set that is decoded once and stored as arrays.
-
-    `ways` are tried in order, after the user's own files in ``raw/STORE`` below the data root. `pinned` gives the
-    SHA-256 of decoded arrays by name, the same for every way.
-    """
+    """Loads a data set stored as arrays; `ways` are tried in order, after the user's own files in ``raw/STORE``."""
 
     ways: tuple[Way, ...]
     pinned: Mapping[str, str] | None = None
+    """SHA-256 of decoded arrays by name, the same for every way."""
     view: View = plain_view
     layout: str = ""
-    """The raw files that a user may put under ``raw/STORE``, in words."""
+    """Raw files that a user may put under ``raw/STORE``, in words."""
     whole: DatasetSpec | None = None
-    """The data set that is stored, where `view` is a subset of it: decoded arrays are checked against it."""
+    """The stored data set where `view` is a subset of it: decoded arrays are checked against it."""
 
     def __call__(self, request: LoadRequest) -> Loaded:
         """Return the stored data set, fetching it first where it is missing or damaged.
 
-        Raises:
-            BenchError: where it cannot be fetched, with the failure of every route; where a damaged file may not be
-                fetched anew, naming the file.
-
+        Raise BenchError with the failure of every route, or with a damaged file that may not be fetched again.
         """
         spec, root, damage = request.spec, request.root, ""
         try:
@@ -175,7 +169,7 @@ class StoredLoader:
                 raise
             except UNUSABLE as error:
                 if not isinstance(error, RouteError):
-                    # The files are not the right ones: kept, they would fail every later call.
+                    # Wrong files, if kept, would fail every later call.
                     shutil.rmtree(folder, ignore_errors=True)
                 reasons.append(f"{label}: {error}")
             else:

@@ -1,9 +1,7 @@
 """Fetch a source archive from the index that pip is configured for, without running anything in it.
 
-``pip download`` of a source archive runs its ``setup.py`` to learn its dependencies. This little program asks pip's
-own machinery for the archive's address and downloads it, and stops there. It leans on pip's inner modules, which may
-change: it is run as a process of its own (``python -P sdist.py NAME VERSION SHA256``), its failure closes
-one route, and the bytes are checked against a pinned SHA-256 whatever pip did.
+``pip download`` would run its ``setup.py`` for the dependencies. This program uses pip's internal modules, which may
+change, so it runs as its own process (``python -P pip_sdist.py NAME VERSION SHA256``), so a failure closes one route.
 """
 
 from __future__ import annotations
@@ -16,12 +14,7 @@ from typing import Any
 
 
 def fetch(name: str, version: str, sha256: str) -> Path:
-    """Write the archive of `name` `version` into the current folder and return its path.
-
-    Raises:
-        RuntimeError: where the index has no such archive or its bytes do not have the pinned `sha256`.
-
-    """
+    """Write the archive to the current folder and return its path; raise RuntimeError if missing or not `sha256`."""
     command: Any = importlib.import_module("pip._internal.commands.download").DownloadCommand("download", "")
     network: Any = importlib.import_module("pip._internal.network.utils")
     version_of: Any = importlib.import_module("pip._vendor.packaging.version").Version

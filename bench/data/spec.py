@@ -1,8 +1,4 @@
-"""Interfaces of data sets: the public facts, the request to a loader, and the loaded records.
-
-A third-party package builds a :class:`DatasetSpec` with its own loader and offers it through the entry-point group
-``bench.datasets``; see :mod:`bench.data.datasets`.
-"""
+"""Interfaces of data sets: public facts, loader requests and loaded records; see also :mod:`bench.data.datasets`."""
 
 from __future__ import annotations
 
@@ -37,11 +33,7 @@ class Records(abc.ABC):
     def images(self, which: NDArray[np.int64] | slice | list[int]) -> NDArray[np.uint8]:
         """Return the images at `which` as a new uint8 array (k, channels, height, width).
 
-        `which` holds positions in 0..n-1 in any order, repeats allowed, or is a slice.
-
-        Raises:
-            IndexError: where a position lies outside 0..n-1.
-
+        `which` is a slice or positions in 0..n-1, in any order, repeats allowed; raise IndexError for other positions.
         """
         positions: NDArray[np.int64]
         if isinstance(which, slice):
@@ -58,10 +50,7 @@ class Records(abc.ABC):
 
 
 class ArrayRecords(Records):
-    """Records over one array, in memory or memory-mapped: uint8 (m, channels, height, width).
-
-    `index` selects and orders the rows that are records; left out, all are.
-    """
+    """Records over an array uint8 (m, channels, height, width), in memory or mapped; `index` picks and orders rows."""
 
     def __init__(
         self, images: NDArray[np.uint8], labels: NDArray[np.int64], index: NDArray[np.int64] | None = None
@@ -76,7 +65,7 @@ class ArrayRecords(Records):
     def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
         rows = positions if self._index is None else self._index[positions]
         if rows.size and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
-            # Consecutive rows are one read from the disk; fancy indexing would fault page by page.
+            # One read of consecutive rows from the disk; fancy indexing would fault page by page.
             return np.array(self._images[int(rows[0]) : int(rows[0]) + rows.size], dtype=np.uint8, order="C")
         return np.ascontiguousarray(self._images[rows], dtype=np.uint8)
 
@@ -90,11 +79,10 @@ class Loaded:
     test: Records
     revision: str
     route: str = ""
-    """Where the data come from, in words."""
+    """Origin of the data, in words."""
     paths: tuple[Path, ...] = ()
-    """Its files or folders."""
     labelled: Records | None = None
-    """The labelled public source that comes with it; see :class:`LabelledSpec`."""
+    """Its labelled public source; see :class:`LabelledSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,47 +97,41 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSpec:
-    """Facts of a labelled public source, other records of the same classes, before it is read.
-
-    `shape` is (channels, height, width) of a record, which may be larger than the data set's; `records` is None where
-    only the files give it.
-    """
+    """A labelled public source, other records of the same classes; `records` is None where only the files give it."""
 
     name: str
     records: int | None
     shape: tuple[int, int, int]
+    """(channels, height, width) of a record, which may exceed the data set's."""
     overlap: str
-    """The overlap with the private records, in words."""
+    """Overlap with the private records, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Public facts of a data set before it is read.
-
-    `shape` is (channels, height, width) of a decoded image in pixels; a count of records is None where only the files
-    give it.
-    """
+    """Public facts of a data set before it is read; a count of records is None where only the files give it."""
 
     name: str
     classes: int
     shape: tuple[int, int, int]
+    """(channels, height, width) of a decoded image in pixels."""
     class_names: tuple[str, ...]
     train_records: int | None
     test_records: int | None
     loader: Callable[[LoadRequest], Loaded]
     split_rule: str
-    """Name of the default rule of :mod:`bench.data.splits`."""
+    """Default rule of :mod:`bench.data.splits`."""
     revision: str | None = None
-    """``sha256:`` and 16 hex digits over the decoded arrays, where they were verified; None where nothing is pinned."""
+    """``sha256:`` and 16 hex digits over the decoded arrays; None where they are not pinned."""
     public_benchmark: bool = False
     """Whether anyone may read the set. Otherwise facts that depend on its content are withheld from records."""
     licence: str = "not stated by its owner"
     source: str = ""
     citation: str = ""
     resolution: str = ""
-    """How images are brought to the shape, in words; empty where they have it."""
+    """Resampling of the images in words; empty where they have the shape."""
     store: str = ""
-    """Folder under the data root, shared by sets with the same pixels. Empty: the name."""
+    """Folder under the data root, shared by sets with the same pixels; empty: the name."""
     download_bytes: int | None = None
     labelled: LabelledSpec | None = None
 

@@ -1,26 +1,18 @@
 """Splits into private, public and test records, by index alone and never by the content of a record.
 
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
-depends on the data set's name, its record counts and the rule, so no record affects the place of another.
+depends on the data set's name, its record counts and the rule, so no record affects the place of another. The rules:
 
-The rules, and the papers that state them:
-
-=========  ===========================================================================================================
-pate       PATE (Papernot et al., ICLR 2017, section 4): private is the official training set. Public, without labels,
-           is the beginning of the official test set, 9,000 of MNIST's (and Fashion-MNIST's) 10,000 and 10,000 of
-           SVHN's 26,032; the student is tested on the rest. SVHN's ``extra`` file, which the paper's teachers also
-           use, is not part of this data set here.
-trpate     TrPATE (IEEE Access 2019, table 1): CIFAR-10 as 40,000 private, 10,000 public, 10,000 test. The paper does
-           not say which; here the 50,000 training records are divided by index hash and the official test set is the
-           test set. CIFAR-100 likewise. STL-10's 13,000 labelled images, pooled, as 10,000 private, 1,000 public and
-           2,000 test, by index hash; Movie Review's 10,662 sentences as 8,000, 1,000 and 1,662. Of the 8,530 sentences
-           of the set movie-review, 6,400 are private (80 teachers with 80 each, where the paper's have 100), 1,000
-           public and 1,130 for testing.
-official   DGD and DPSD: no public data; private is the official training set, the test set the official one.
-hash       For sets that no paper of these divides. Where the official test set has 1,000 records or more: private is
-           the training set, half of the test set (at most 10,000) is public. Below that the training set is divided
-           instead: 2 of 7 records are public (digits: 400 of 1,400), so that there is something left to test on.
-=========  ===========================================================================================================
+pate: PATE (Papernot et al., ICLR 2017, section 4). Private is the official training set, here without SVHN's ``extra``
+    file; public, without labels, is the beginning of the official test set: 9,000 of 10,000 for MNIST and
+    Fashion-MNIST, 10,000 of 26,032 for SVHN. The student is tested on the rest.
+trpate: TrPATE (IEEE Access 2019, table 1). The paper does not state which records; here the index hash decides.
+    CIFAR-10 and CIFAR-100: 40,000 private and 10,000 public training records, the official test set. All labelled
+    records as private, public, test: STL-10 10,000, 1,000, 2,000; movie-review-sst 8,000, 1,000, 1,662; movie-review
+    6,400 (80 teachers with 80 each, the paper's have 100), 1,000, 1,130.
+official: DGD and DPSD. No public data; private is the official training set, the test set is the official one.
+hash: other data sets. With 1,000 official test records or more, private is the training set and half of the test set
+    (at most 10,000) is public; else 2 of 7 training records are public, so that enough records are left to test on.
 """
 
 from __future__ import annotations
@@ -45,9 +37,9 @@ if TYPE_CHECKING:
 RULES = ("pate", "trpate", "official", "hash")
 
 PATE_PUBLIC = {"mnist": 9_000, "fmnist": 9_000, "svhn": 10_000}
-"""How many of the first official test records are public."""
+"""Number of first official test records that are public."""
 TRPATE_PUBLIC = {"cifar10": 10_000, "cifar100": 10_000}
-"""How many of the official training records are public."""
+"""Number of official training records that are public."""
 TRPATE_POOLED = {
     "stl10": (10_000, 1_000, 2_000),
     "movie-review": (6_400, 1_000, 1_130),
@@ -74,23 +66,16 @@ class Materialised:
     private: PrivateData
     public: PublicData
     public_labels: torch.Tensor
-    """Held back from methods; used afterwards to score the teachers' answers."""
+    """Held back from methods; scores the teachers' answers afterwards."""
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
 
 def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
-    """Divide the records of a data set.
+    """Divide the records of a data set by `rule`, one of `RULES`; left out, the data set's own.
 
-    Args:
-        loaded: the data set, of which only the name, the record counts and the default rule are used.
-        rule: one of `RULES`; left out, the data set's own.
-        private_records: the maximum number of private records, chosen by index hash; left out, all.
-
-    Raises:
-        UnknownNameError: where no rule has this name.
-        BenchError: where the rule does not cover this data set, or a number is out of its range.
-
+    At most `private_records` private records are kept, by index hash. Raise UnknownNameError for an unknown rule,
+    BenchError where the rule does not cover this data set or a number is out of its range.
     """
     spec = loaded.spec
     # The split does not depend on a folder's path.
@@ -105,7 +90,6 @@ def split(loaded: Loaded, rule: str | None = None, private_records: int | None =
 
 
 def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indices, Indices]:
-    """Return the private, public and test indices of a rule, pooled."""
     everything = np.arange(train + test, dtype=np.int64)
     trained, tested = everything[:train], everything[train:]
     match rule:
@@ -139,11 +123,7 @@ def _divide(name: str, rule: str, train: int, test: int) -> tuple[Indices, Indic
 def partition(count: int, parts: int, seed_name: str) -> list[Indices]:
     """Assign each of `count` records to exactly one of `parts` teachers, by a hash of its index and `seed_name`.
 
-    Returns one sorted int64 array of positions in 0..count-1 for each teacher; sizes differ by one record at most.
-
-    Raises:
-        BenchError: where there are more teachers than records, or no teacher.
-
+    Return sorted int64 positions by teacher; sizes differ by at most 1. Raise BenchError unless 1 <= parts <= count.
     """
     if parts < 1:
         raise BenchError(f"the number of teachers must be 1 or more, not {parts}.")
@@ -162,7 +142,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
     from bench.data.image_folder import parse
 
     spec = loaded.spec
-    # A record names a user's folder, never the path to it.
+    # A record gives the name of a user's folder, never its path.
     own = spec.name.startswith("folder:")
     return Facts(
         dataset=f"folder:{parse(spec.name)[0].resolve().name}" if own else spec.name,
@@ -176,12 +156,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 
 
 def materialise(loaded: Loaded, split: Split) -> Materialised:
-    """Return a split as tensors.
-
-    Raises:
-        BenchError: where a class has no private record, naming it; where the images do not fit into memory.
-
-    """
+    """Return a split as tensors; raise BenchError for a class without private records or images beyond the memory."""
     import torch
 
     from bench.core.types import LabelledSource, PrivateData, PublicData
@@ -235,7 +210,7 @@ def _check_classes(spec: DatasetSpec, labels: Indices) -> None:
 
 
 def _check_memory(spec: DatasetSpec, split: Split) -> None:
-    """Refuse images that do not fit into memory before hours of decoding, where its size is known."""
+    """Raise BenchError, before hours of decoding, where the images exceed the memory, if its size is known."""
     import os
 
     images = len(split.private) + len(split.public) + len(split.test)

@@ -1,19 +1,16 @@
 """Sentences as images of word numbers, and the decoders of Movie Review with a labelled public source.
 
-A sentence is stored as uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the remainder, so
-that splits, canaries, caches and checks handle images only. Number 0 is padding, 1 is any word outside the vocabulary,
-2 and on are the vocabulary's words by frequency. Other numbers, from random bytes, mean the same as 1.
+A sentence is uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the remainder, so that splits,
+canaries, caches and checks handle images only. 0 is padding, 1 (or an unused number) a word outside the vocabulary.
 
-The tokeniser is public and fixed: HTML line breaks become blanks, letters lower case, typographic apostrophes plain; a
-word is a run of letters and digits, with single apostrophes inside (``don't``, ``90's``).
+The tokeniser is fixed: HTML line breaks become blanks, letters lower case, typographic apostrophes plain; a word is a
+run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes from the public
+source alone, as in TrPATE (IEEE Access 2019, section V.B), so no private record affects the encoding of another.
 
-The vocabulary comes from the public source alone, as in TrPATE (IEEE Access 2019, section V.B: "5000 words with the
-highest frequency"), ties by alphabet, so no private record affects the encoding of another.
-
-TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of the parsed and
-labelled sentences of MR (Socher et al., EMNLP 2013, section 3), so the paper's "public" source contains the private,
-public and test sentences with labels, and the guarantee does not cover them. ``movie-review-sst`` is that setting;
-``movie-review`` uses IMDB's reviews instead, which share only stock phrases with MR.
+TrPATE transfers from the Stanford Sentiment Treebank (SST) to Movie Review (MR). SST consists of MR's sentences, parsed
+and labelled (Socher et al., EMNLP 2013, section 3), so this source contains the private, public and test sentences with
+labels, and the guarantee does not cover them: ``movie-review-sst``. ``movie-review`` uses IMDB's reviews instead, which
+share only stock phrases with MR.
 """
 
 from __future__ import annotations
@@ -35,13 +32,13 @@ if TYPE_CHECKING:
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 VOCABULARY = 5_000
-"""Number of words in the vocabulary: TrPATE, section V.B."""
+"""Number of words; TrPATE, section V.B."""
 SENTENCE_WORDS = 64
 """Words kept of a sentence; the longest of Movie Review has 51."""
 REVIEW_WORDS = 1_024
-"""Words kept of a review of the source: 30 of IMDB's 25,000 are longer."""
+"""Words kept of a source review; 30 of IMDB's 25,000 are longer."""
 PARTS = {"movie-review": (7_400, 1_130), "movie-review-sst": (9_000, 1_662)}
-"""Training and test records. Neither set has an official test part, so one is drawn by index hash."""
+"""Training and test records; neither set has an official test part, so the index hash draws one."""
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -55,18 +52,18 @@ def is_text(shape: Sequence[int]) -> bool:
 
 
 def tokenise(text: str) -> list[str]:
-    """Return the words of `text` by the rule above."""
+    """Return the words of `text` by the module's rule."""
     return WORD.findall(BREAK.sub(" ", text).translate(APOSTROPHES).lower())
 
 
 def build_vocabulary(texts: Iterable[Sequence[str]], size: int = VOCABULARY) -> list[str]:
-    """Return the `size` most frequent words of tokenised `texts`, the most frequent first, ties by alphabet."""
+    """Return the `size` most frequent words of tokenised `texts`, most frequent first, ties by alphabet."""
     counts = Counter(word for text in texts for word in text)
     return sorted(counts, key=lambda word: (-counts[word], word))[:size]
 
 
 def encode(texts: Sequence[Sequence[str]], vocabulary: Sequence[str], length: int) -> NDArray[np.uint8]:
-    """Return tokenised `texts` as uint8 (n, 2, 1, `length`): cut where they are longer, filled with 0 where shorter."""
+    """Return tokenised `texts` as uint8 (n, 2, 1, `length`), cut or padded with 0."""
     number = {word: FIRST_WORD + index for index, word in enumerate(vocabulary)}
     numbers = np.zeros((len(texts), length), dtype=np.int64)
     for row, text in zip(numbers, texts, strict=True):
@@ -84,10 +81,9 @@ def word_numbers(images: NDArray[np.uint8]) -> NDArray[np.int64]:
 def windows(
     images: NDArray[np.uint8], labels: NDArray[np.int64], length: int, least: int = 10
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Cut records into pieces of `length` words, each with its record's label.
+    """Cut records uint8 (n, 2, 1, any) into pieces (m, 2, 1, `length`) with their record's label.
 
-    `images` is uint8 (n, 2, 1, any), the pieces (m, 2, 1, `length`). All first pieces come first, in the order of the
-    records, then all second ones. A piece of fewer than `least` words is dropped unless it is the first of its record.
+    All first pieces come first, then all second ones. Later pieces of fewer than `least` words are dropped.
     """
     written = (word_numbers(images) != PADDING).sum(axis=1)
     pieces, kept = [], []
@@ -107,7 +103,7 @@ def _lines(folder: Path, name: str, encoding: str) -> list[str]:
         text = path.read_text(encoding=encoding)
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is damaged or not {encoding} ({error.reason})") from error
-    # Not splitlines: Latin-1 text of Windows-1252 files has controls that it takes for ends of lines.
+    # Not splitlines: Latin-1 text of Windows-1252 files has controls that it treats as ends of lines.
     return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
 
 
@@ -169,10 +165,7 @@ BRACKETS = {"-LRB-": "", "-RRB-": "", "-LSB-": "", "-RSB-": "", "-LCB-": "", "-R
 
 
 def read_tree(line: str, name: str) -> tuple[int, list[str]]:
-    """Return the label 0..4 of the root and the words of a tree ``(3 (2 The) (2 Rock))`` of the file `name`.
-
-    The treebank writes ``do n't`` and ``it 's``; they are joined, so that words are those of :func:`tokenise`.
-    """
+    """Return the root's label 0..4 and the words of ``(3 (2 The) (2 Rock))``; ``do n't`` becomes ``don't``."""
     line = line.strip()
     leaves = LEAF.findall(line)
     if not re.match(r"\([0-4] ", line) or line.count("(") != line.count(")") or not leaves:
@@ -184,8 +177,8 @@ def read_tree(line: str, name: str) -> tuple[int, list[str]]:
 def decode_sst(folder: Path) -> Mapping[str, Blocks]:
     """Decode Pang and Lee's two files (Latin-1, one sentence a line) and the trees of the Stanford Sentiment Treebank.
 
-    The source is all of the treebank, its three parts together: labels 0 and 1 become 0, 3 and 4 become 1, neutral
-    sentences are left out (TrPATE, section V.B). The vocabulary is counted over all sentences, the neutral ones too.
+    All parts of the treebank are the source (TrPATE, section V.B): labels 0 and 1 become 0, 3 and 4 become 1; neutral
+    sentences are left out, but count for the vocabulary.
     """
     sentences: list[list[str]] = []
     labels: list[int] = []
