@@ -200,7 +200,7 @@ def read_store(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
     """Return the arrays of `store`, memory-mapped and read-only, and its manifest; None where it is not stored.
 
-    Raise DamagedError where a file is missing, cut or has another header than in the manifest, or a digest is not `pinned`.
+    Raise DamagedError where a file is missing or cut, its header is not that of the manifest, or a digest not `pinned`.
     """
     manifest = read_manifest(root, store)
     if manifest is None:

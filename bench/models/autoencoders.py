@@ -12,17 +12,13 @@ from bench.models.layers import normalise
 
 
 class VAE(nn.Module):
-    """Two strided convolutions to a normal over codes (n, `latent`); the decoder is a generator of images.
+    """Two strided convolutions to a normal over codes (n, `latent`), and a generator as decoder; pixels are Bernoulli.
 
-    Like the nets of tangent-normal adversarial regularisation (Yu et al., CVPR 2019, arXiv:1808.06088), which encode
-    and decode by convolutions; the layers are ours. Pixels are taken as Bernoulli, which suits values in [0, 1].
+    Convolutional like the nets of Yu et al. (CVPR 2019, arXiv:1808.06088); the layers are ours.
     """
 
     def __init__(self, channels: int, height: int, width: int, latent: int = 32, units: int = 64) -> None:
-        """Encode images of (`channels`, `height`, `width`) to `latent` values.
-
-        Raises :class:`BenchError` for a latent size outside 1..1024 or images below 4x4.
-        """
+        """Raise BenchError for `latent` outside 1..1024 or images below 4x4."""
         super().__init__()
         if not 1 <= latent <= 1024:
             raise BenchError(f"the autoencoder takes codes of 1 to 1024 values, not {latent}.")
@@ -37,7 +33,7 @@ class VAE(nn.Module):
         self.encoder = nn.Sequential(*body, nn.Linear(values, 2 * latent))
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and deviation (n, latent) of the codes of `images` in [0, 1]."""
+        """Return mean and standard deviation (n, latent) of the codes of `images` in [0, 1]."""
         mean, log_variance = self.encoder(normalise(images)).chunk(2, 1)
         return mean, (0.5 * log_variance.clamp(-20.0, 20.0)).exp()
 
@@ -47,7 +43,7 @@ class VAE(nn.Module):
         return images
 
     def terms(self, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the two terms of the loss per image, ``reconstruction`` and ``divergence``, both in nats."""
+        """Return the loss terms ``reconstruction`` and ``divergence``, averaged over images, in nats."""
         mean, deviation = self.encode(images)
         noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
         decoded = self.decode(mean + deviation * noise).clamp(1e-6, 1 - 1e-6)

@@ -11,28 +11,22 @@ from bench.core.errors import BenchError
 from bench.models.feature_net import Size
 from bench.models.registration import model_options, register_all
 
-# Whoever imports this asks for nets by name.
+# Modules import this to build nets by name.
 register_all()
 
 
 def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
-    """Make the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
+    """Build the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
 
-    The model and the arguments that its own entry point takes are found by name; `img_size` is left out for models
-    that refuse it (most convolutional ones take any size). Weights come from torch's global generator: seed it first.
-
-    Raises :class:`UnknownNameError` for a name that timm does not know, :class:`BenchError` where the model cannot be
-    built with these arguments or cannot take such images.
+    `img_size` is left out for models that refuse it. Weights come from torch's global generator: seed it first. Raise
+    UnknownNameError for a name unknown to timm, BenchError where the arguments or the images do not fit the model.
     """
     model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
     return model
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the last hidden layer (n, features) and the logits (n, classes) of `images` in one pass, for any timm net.
-
-    Raises :class:`BenchError` for a model without timm's feature interface.
-    """
+    """Return last hidden layer (n, features) and logits (n, classes); raise BenchError without timm's interface."""
     if not (hasattr(model, "forward_features") and hasattr(model, "forward_head")):
         raise BenchError(f"{type(model).__name__} has no forward_features and forward_head: take a timm model.")
     timm_model: Any = model

@@ -1,9 +1,8 @@
 """The papers' own classifiers, registered with timm.
 
-Every net takes float images in [0, 1] of shape (n, in_chans, height, width) and normalises them itself by public
-constants (:mod:`bench.models.layers`). Entry points take `num_classes`, `in_chans` and `img_size`. Like timm's models
-they have ``forward_features`` and ``forward_head(x, pre_logits=True)``, which returns the last hidden layer: feature
-matching and attacks rely on it. None has batch normalisation, so all of them allow per-example gradients.
+Every net takes float images (n, in_chans, height, width) in [0, 1] and normalises them itself, without statistics of
+the data. As in timm, ``forward_features`` and ``forward_head(x, pre_logits=True)`` give the last hidden layer, for
+feature matching and attacks. No net has batch normalisation, so all allow per-example gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bench.models.registration import register_own
 
 
 def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tuple[int, int]) -> int:
-    """Return the number of outputs of `layers` for one image; raise :class:`BenchError` where it is too small."""
+    """Return the number of outputs of `layers` for one image; raise BenchError where it is too small."""
     try:
         with torch.no_grad():
             return int(nn.Sequential(*layers)(torch.zeros(1, in_chans, *size)).numel())
@@ -36,7 +35,6 @@ def _assemble(
     name: str, layers: list[nn.Module], dense: Sequence[int], activation: type[nn.Module], in_chans: int, size: Size,
     num_classes: int, before_head: nn.Module | None = None,
 ) -> FeatureNet:  # fmt: skip
-    """Add dense layers of the widths `dense`, each with `activation`, and a linear head to convolutional `layers`."""
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
     for units in dense:
@@ -59,11 +57,9 @@ def _pate_layers(scale: nn.Module, in_chans: int) -> list[nn.Module]:
 def pate_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build the MNIST teacher of PATE 2017 (two 5x5 convolutions of 64 and 128, dense 384 and 192).
 
-    Papernot et al., ICLR 2017, section 4; layer by layer from ``inference`` in ``research/pate_2017/deep_cnn.py`` of
-    tensorflow/privacy: same-padded convolutions, 3x3 max pools of stride 2, response normalisation, truncated normal
-    starts of 1e-4 (convolutions), 0.04 (dense) and 1/192 (last). Pooling goes before the first ReLU, which gives the
-    same values faster. The code's weight decay, 0.004 on the two dense layers, is the `dense_decay` of
-    :class:`bench.training.loop.FitSettings`.
+    Papernot et al., ICLR 2017, section 4, by ``inference`` in ``research/pate_2017/deep_cnn.py`` of tensorflow/privacy,
+    with its truncated normal starts. Pooling precedes the first ReLU, which gives the same values faster. The code's
+    weight decay, 0.004 on the two dense layers, is `dense_decay` of :class:`bench.training.loop.FitSettings`.
     """
     layers = _pate_layers(BytesAboutHalf(), in_chans)
     net = _assemble("pate_mnist", layers, (384, 192), nn.ReLU, in_chans, img_size, num_classes)
@@ -78,16 +74,15 @@ def pate_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **
 
 @register_own
 def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> FeatureNet:
-    """Build the SVHN teacher of PATE 2017: the MNIST one with two more hidden layers.
+    """Build the SVHN teacher of PATE 2017: the MNIST one with two more hidden layers, on whitened images.
 
-    Papernot et al., ICLR 2017, section 4 ("we add two hidden layers"). The published code trains SVHN with the net of
-    :func:`pate_mnist` on whitened images (per-image mean 0, deviation 1); the two further hidden layers are read here
-    as two more dense layers of 192, and the input is normalised per image as the code does.
+    Papernot et al., ICLR 2017, section 4 ("we add two hidden layers"), read here as two more dense layers of 192. The
+    published code trains the net of :func:`pate_mnist` on SVHN, whitened.
     """
     layers = _pate_layers(WhitenImage(), in_chans)
     net = _assemble("pate_svhn", layers, (384, 192, 192, 192), nn.ReLU, in_chans, img_size, num_classes)
     for layer in net.modules():
-        # He's start, not the code's 1e-4: through four dense layers that one gives no gradient at all.
+        # He's start: the code's 1e-4 gives no gradient through four dense layers.
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
@@ -98,8 +93,7 @@ def pate_svhn(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_
 class WhitenImage(nn.Module):
     """Give each image mean 0 and standard deviation 1, without statistics of the data set.
 
-    ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes; the deviation
-    is at least one over the root of the number of pixels.
+    By ``image_whitening`` in ``research/pate_2017/input.py`` of tensorflow/privacy, on the scale of bytes.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -116,10 +110,7 @@ def dgd_cnn(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     dense: Sequence[int] = (), **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build DGD's baseline and teacher: two 3x3 convolutions (64, 128), each with ReLU and a 2x2 pool, Xavier starts.
-
-    DGD, section IV; `dense` adds layers with ReLU before the last, 384 and 192 there for SVHN.
-    """
+    """Build DGD's baseline and teacher (section IV): two 3x3 convolutions; `dense` is (384, 192) there for SVHN."""
     layers: list[nn.Module] = [Normalise()]
     channels = in_chans
     for width in (64, 128):
@@ -136,9 +127,7 @@ def dgd_cnn(
 def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on MNIST and Fashion-MNIST.
 
-    Convolution 16 of 8x8 with stride 2 and padding 2, pool 2x2 of stride 1, convolution 32 of 4x4 with stride 2, pool
-    2x2 of stride 1, dense 32. Below 20 pixels the first convolution becomes one of 4x4 with stride 1 and the second one
-    of 3x3 with stride 1, so that 8x8 digits fit.
+    Below 20 pixels, kernels and strides are smaller, so that 8x8 digits fit.
     """
     if min(height_width(img_size)) >= 20:
         first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
@@ -152,10 +141,7 @@ def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28
 
 @register_own
 def tanh_cnn_cifar(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> FeatureNet:
-    """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on CIFAR-10.
-
-    Three pairs of 3x3 convolutions of 32, 64 and 128 channels, each pair before a 2x2 pool of stride 2; dense 128.
-    """
+    """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on CIFAR-10."""
     layers: list[nn.Module] = [Normalise()]
     channels = in_chans
     for width in (32, 64, 128):
@@ -179,10 +165,7 @@ def small_cnn(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, wid
 
 @register_own
 def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build a linear classifier of pixels: the net of Fredrikson et al. 2015, section 5, attacked on faces there.
-
-    Pixels are mapped to [-1, 1]; the head starts at 0, so that what it ends as comes of the data alone.
-    """
+    """Build the linear classifier of pixels of Fredrikson et al. 2015, section 5; it starts at 0, not at random."""
     net = _assemble("softmax_regression", [Normalise()], (), nn.ReLU, in_chans, img_size, num_classes)
     head = net.get_classifier()
     if isinstance(head, nn.Linear):
@@ -198,9 +181,7 @@ def salimans_mlp(
 ) -> FeatureNet:  # fmt: skip
     """Build the MNIST classifier of the improved GAN (Salimans et al. 2016): weight-normed dense layers with noise.
 
-    ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan: Gaussian noise 0.3 on the input and
-    0.5 before every other layer, dense 1000, 500, 250, 250, 250 with ReLU, a last layer whose scale is trained. Pixels
-    stay in [0, 1] as there.
+    By ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan; pixels stay in [0, 1] as there.
     """
     height, across = height_width(img_size)
     fan = in_chans * height * across

@@ -8,7 +8,7 @@ Size = int | tuple[int, int]
 
 
 def height_width(img_size: Size) -> tuple[int, int]:
-    """Return the height and the width that `img_size` gives, in pixels."""
+    """Return height and width of `img_size` in pixels."""
     return (img_size, img_size) if isinstance(img_size, int) else (int(img_size[0]), int(img_size[1]))
 
 
@@ -35,14 +35,9 @@ class TwoPartNet(nn.Module):
 
 
 class FeatureNet(TwoPartNet):
-    """A body that gives a vector of features, and a head.
-
-    `before_head` (noise or dropout) lies between the features, which ``forward_head(x, pre_logits=True)`` returns, and
-    the last layer.
-    """
+    """A body that gives feature vectors, and a head after `before_head` (noise or dropout)."""
 
     def __init__(self, body: nn.Sequential, head: nn.Module, num_features: int, before_head: nn.Module | None) -> None:
-        """Join `body`, whose output is (n, `num_features`), and `head`."""
         super().__init__()
         self.body = body
         self.before_head = before_head if before_head is not None else nn.Identity()

@@ -1,10 +1,8 @@
 """Classifiers on a frozen public backbone: TrPATE's teachers and students, and the linear baselines.
 
-The backbone is trained on public data and never changes, so a student's own state is its head. A released student names
-a backbone that can be fetched by its hash, and carries one that cannot (trained here, or drawn at random).
-
-Features depend on one image alone: batch normalisation keeps its public statistics, and features are normalised image
-by image, so no record affects the features of another.
+A released student names a backbone that can be fetched by its hash, and carries one that cannot (trained here, or drawn
+at random). Batch normalisation keeps its public statistics, and features are normalised image by image, so no record
+affects the features of another.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ from bench.models.layers import Normalise
 from bench.models.registration import model_options, register_all, register_own
 
 VERSION = 1
-"""Raised whenever the same backbone would give other features."""
+"""Increased when the same backbone would give other features."""
 HeadKind = Literal["dense", "gaussian"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackboneSpec:
-    """A frozen backbone in JSON values: timm name, weights, and preprocessing.
+    """A frozen backbone in JSON values: timm name, weights and preprocessing.
 
-    `sha256` is the digest of the weights' file, or of the tensors where there is no file. Images are resized to `size`
-    pixels a side (0: not at all); `mean` and `std` are by channel, of values in [0, 1], empty for none.
+    `sha256` is the digest of the weights' file, or of the tensors without one. Images are resized to `size` pixels a
+    side (0: not resized); `mean` and `std` are by channel, of values in [0, 1], empty for none.
     """
 
     name: str
@@ -52,11 +50,11 @@ class BackboneSpec:
 
     @property
     def carried(self) -> bool:
-        """Whether a released student must carry the backbone, since it cannot be fetched by its hash."""
+        """Whether a released student carries the backbone, since it cannot be fetched by its hash."""
         return self.origin in ("random", "trained")
 
     def identity(self) -> dict[str, Any]:
-        """Return everything but the images that features depend on, as JSON values."""
+        """Return, as JSON values, everything but the images that affects features."""
         options = {**self.options()["backbone"], "version": VERSION}
         return {name: value for name, value in options.items() if name not in ("origin", "source", "trained_on")}
 
@@ -74,7 +72,6 @@ class FrozenBackbone(nn.Module):
     """Maps images, float in [0, 1] (n, channels, height, width), to features (n, num_features), each by itself."""
 
     def __init__(self, spec: BackboneSpec, net: nn.Module) -> None:
-        """Wrap `net`, a timm model without classifier whose weights are those of `spec`."""
         super().__init__()
         self.spec = spec
         self.net: nn.Module = net.eval().requires_grad_(False)
@@ -130,20 +127,14 @@ def check_known(name: str) -> None:
 
 
 def headless(name: str, in_chans: int, size: tuple[int, int]) -> nn.Module:
-    """Return the timm model `name` without its classifier, initialised by torch's generator.
-
-    Raises :class:`UnknownNameError` where timm does not know it, :class:`BenchError` where it cannot take such images.
-    """
+    """Return timm's untrained model without classifier; raise UnknownNameError, BenchError where images do not fit."""
     check_known(name)
     net: nn.Module = create_model(name, **model_options(name, 0, in_chans, size))
     return net
 
 
 def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, int], seed: int) -> FrozenBackbone:
-    """Return an untrained backbone, drawn from the public `seed`, for controls and tests.
-
-    `shape` is the shape of the data's images, which they keep with a `size` of 0.
-    """
+    """Return an untrained backbone from the public `seed`, for controls and tests; `size` 0 keeps images of `shape`."""
     pixels = height_width(size or shape[1:])
     with seeded(torch.Generator().manual_seed(seed)):
         net = headless(name, in_chans, pixels)
@@ -154,7 +145,7 @@ def random_backbone(name: str, in_chans: int, size: int, shape: tuple[int, int, 
 
 
 def state_digest(net: nn.Module) -> str:
-    """Return the SHA-256 of the net's tensors by name: the weights' identity where no file holds them."""
+    """Return the SHA-256 of the net's tensors by name, its identity where no file holds them."""
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -166,13 +157,12 @@ class DenseHead(nn.Module):
     """Features to logits: one hidden layer of ReLU units, or none with `hidden` = 0."""
 
     def __init__(self, features: int, hidden: int, classes: int) -> None:
-        """Make the layers, initialised by torch's generator."""
         super().__init__()
         self.first = nn.Linear(features, hidden) if hidden else None
         self.last = nn.Linear(hidden or features, classes)
 
     def hidden(self, features: Tensor) -> Tensor:
-        """Return what the last layer is given."""
+        """Return the input of the last layer."""
         return features if self.first is None else self.first(features).relu()
 
     def forward(self, features: Tensor) -> Tensor:
@@ -182,19 +172,15 @@ class DenseHead(nn.Module):
 
 
 class FrozenTransfer(TwoPartNet):
-    """A head on a frozen backbone: its parameters are the head's, and so is its state unless it carries the backbone.
-
-    ``forward_features`` gives the backbone's features.
-    """
+    """A head on a frozen backbone: parameters are the head's, and so is the state unless the backbone is carried."""
 
     def __init__(self, backbone: FrozenBackbone, head: nn.Module, classes: int) -> None:
-        """Put `head` on `backbone`."""
         super().__init__()
         self.head = head
         self.num_classes = classes
         if backbone.spec.carried:
             self.carried = backbone
-        # In a tuple torch does not see it: neither its weights nor its statistics are the student's.
+        # A tuple hides it from torch: neither its weights nor its statistics are the student's.
         self._backbone = (backbone,)
 
     @property
@@ -226,7 +212,7 @@ class FrozenTransfer(TwoPartNet):
 
 
 def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Module:
-    """Return a head of `kind`; `hidden` units count for a dense one."""
+    """Return a head of `kind`; `hidden` units are for a dense one."""
     return DenseHead(features, hidden, classes) if kind == "dense" else GaussianHead(features, classes)
 
 
@@ -235,10 +221,9 @@ def frozen_transfer(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     backbone: dict[str, Any] | None = None, head: HeadKind = "dense", hidden: int = 256, **_: Any,
 ) -> FrozenTransfer:  # fmt: skip
-    """Build a head on the frozen backbone of the options; a backbone that is not carried is found by its hash.
+    """Build a head on the frozen backbone of the options, found by its hash unless carried (TrPATE, section V.A).
 
-    TrPATE, section V.A: one hidden layer of 256 units on the pretrained net without its top layer. Raises
-    :class:`BenchError` where the weights are missing.
+    Raise BenchError where the weights are missing.
     """
     if backbone is None:
         raise BenchError("frozen_transfer needs the option backbone; a method makes it, see methods/_transfer.py.")

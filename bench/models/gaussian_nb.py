@@ -1,4 +1,4 @@
-"""Naive Bayes over features as a net: the head, and the registered net that has pixels for features."""
+"""Naive Bayes over features as a head, and the registered net on pixels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from bench.models.feature_net import FeatureNet, Size, height_width
 from bench.models.registration import register_own
 
 NEVER = -1e30
-"""The logit of a class of which nothing is known: finite, so that nothing downstream meets an infinity."""
+"""The logit of an unknown class, finite to keep infinities out of later steps."""
 
 
 class GaussianHead(nn.Module):
     """Log-likelihoods of features (n, d) under one Gaussian for each class and feature, without their constant."""
 
     def __init__(self, features: int, classes: int) -> None:
-        """Start with standard Gaussians; :func:`set_gaussians` writes others."""
         super().__init__()
         self.in_features, self.out_features = features, classes
         self.mean = nn.Parameter(torch.zeros(classes, features))

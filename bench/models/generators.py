@@ -1,7 +1,4 @@
-"""Generators of the improved GAN (Salimans et al., 2016) and of data-free distillation.
-
-They map noise (n, `noise_size`) to images (n, channels, height, width) in [0, 1].
-"""
+"""Generators of the improved GAN (Salimans et al., 2016) and of data-free distillation."""
 
 from __future__ import annotations
 
@@ -15,13 +12,12 @@ from bench.models.layers import WeightNormLinear
 
 
 class Generator(nn.Module):
-    """Base of generators: maps that `project` makes of noise, with `low` their shape, go through `net` to images."""
+    """Base of generators: `project` maps noise to maps of the shape `low`, and `net` maps these to images."""
 
     project: nn.Module
     net: nn.Module
 
     def __init__(self, shape: tuple[int, int, int], noise_size: int, low: tuple[int, ...]) -> None:
-        """Make images of `shape`, (channels, height, width), from `noise_size` values."""
         super().__init__()
         self.shape, self.noise_size, self.low = shape, noise_size, low
 
@@ -38,12 +34,10 @@ class Generator(nn.Module):
 class DenseGenerator(Generator):
     """100 uniform values -> 500 -> 500, each batch-normalised and softplus, -> pixels by a sigmoid.
 
-    ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan: Glorot starts, batch normalisation
-    without scale before the softplus, weight norm with trained scale on the last layer.
+    By ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan.
     """
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 500) -> None:
-        """Make images of (`channels`, `height`, `width`)."""
         super().__init__((channels, height, width), noise_size, (noise_size,))
         first, second = nn.Linear(noise_size, units, bias=False), nn.Linear(units, units, bias=False)
         pixels = WeightNormLinear(units, channels * height * width, train_scale=True)
@@ -57,14 +51,13 @@ class DenseGenerator(Generator):
 
 
 class ConvGenerator(Generator):
-    """Noise -> 4x4x512 -> three 5x5 transposed convolutions (256, 128, channels) -> image, for sizes of 8 k from 8.
+    """Noise -> 4x4x512 at 32x32 -> three 5x5 transposed convolutions (256, 128, channels) -> image.
 
-    ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan: batch norm and ReLU after all but the
-    last layer. Pixels come from a sigmoid here, in [0, 1], where the code has tanh.
+    By ``mnist_svhn_cifar10/train_svhn_feature_matching.py`` of openai/improved-gan, with a sigmoid instead of tanh.
     """
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 512) -> None:
-        """Make images of (`channels`, `height`, `width`), both sides divisible by 8."""
+        """Raise BenchError where a side is not divisible by 8."""
         if height % 8 or width % 8:
             raise BenchError(f"the convolutional generator needs sides divisible by 8, not {height}x{width}.")
         super().__init__((channels, height, width), noise_size, (units, height // 8, width // 8))
@@ -82,7 +75,6 @@ class ShiftedBatchNorm(nn.BatchNorm1d):
     """Batch normalisation with a trained shift and no trained scale (``g=None`` in the published code)."""
 
     def __init__(self, units: int) -> None:
-        """Normalise (n, `units`)."""
         super().__init__(units, eps=1e-6, affine=False)
         self.shift = nn.Parameter(torch.zeros(units))
 
@@ -101,17 +93,12 @@ def generator_for(channels: int, height: int, width: int) -> DenseGenerator | Co
 class DataFreeGenerator(Generator):
     """Gaussian noise -> quarter-sized maps -> two times up, each with a convolution -> pixels by a sigmoid.
 
-    The generator of DAFL (Chen et al., ICCV 2019, arXiv:1904.01186), which DGD and DPSD build on: dense layer, batch
-    normalisation, doubling before each of two 3x3 convolutions with batch normalisation and leaky ReLU of 0.2, a last
-    3x3 convolution. Pixels come from a sigmoid, in [0, 1], where DAFL has tanh and a batch normalisation. Sides that
-    four does not divide are reached by a last resizing. Its batch statistics are those of generated images only.
+    DAFL's generator (Chen et al., ICCV 2019, arXiv:1904.01186), which DGD and DPSD build on, with a sigmoid instead of
+    tanh and batch normalisation at the end. Its batch statistics are those of generated images only.
     """
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 128) -> None:
-        """Make images of (`channels`, `height`, `width`) from `noise_size` values.
-
-        Raises :class:`BenchError` for a size of noise outside 1..4096 or images below 4x4.
-        """
+        """Raise BenchError for `noise_size` outside 1..4096 or images below 4x4."""
         if not 1 <= noise_size <= 4096:
             raise BenchError(f"the generator takes noise of 1 to 4096 values, not {noise_size}.")
         if min(height, width) < 4:

@@ -1,8 +1,7 @@
 """Keras' first ResNet-50 (``resnet50_keras``), registered with timm, for weights trained with it.
 
-It differs from timm's ``resnet50``: the first block of layers 2 to 4 has its stride on the first convolution (He et
-al., CVPR 2016) instead of the second, and batch normalisation adds 1e-3 to the variance. Keras' convolutions have a
-bias, which the converter of :mod:`bench.models.weight_packages` puts into the running mean.
+Unlike timm's ``resnet50``, layers 2 to 4 have their stride on the first convolution (He et al., CVPR 2016), and batch
+normalisation adds 1e-3 to the variance. :mod:`bench.models.weight_packages` moves biases into the running means.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ def resnet50_keras(
 ) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `img_size` is ignored. `options` are those of timm's ResNet.
-
-    Raises :class:`BenchError` for other than three channels, and for `pretrained`: its weights are in a package
-    registry, not on timm's hub.
+    `img_size` is ignored. Raise BenchError for other channels, and for `pretrained`: its weights are on no hub.
     """
     if in_chans != 3:
         raise BenchError(f"resnet50_keras takes images of 3 channels, not of {in_chans}: repeat a grey channel.")

@@ -1,7 +1,6 @@
-"""The layers that the papers' own nets need and torch has not: public normalisation, noise, weight norm, fast LRN.
+"""Layers of the papers' nets that torch lacks.
 
-Every net of this project takes float images in [0, 1], shape (n, channels, height, width), and normalises them by
-constants that are public. Statistics of the private images would be a leak round the ledger.
+Images are normalised by public constants: statistics of the private images would leak outside the ledger.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ class Normalise(nn.Module):
 
 
 class BytesAboutHalf(nn.Module):
-    """Map images in [0, 1] to [-0.5, 254.5], the scale that the published PATE nets really see on MNIST.
+    """Map images in [0, 1] to [-0.5, 254.5], the scale on which the published PATE nets train on MNIST.
 
-    Source: ``research/pate_2017/input.py`` of tensorflow/privacy. Its MNIST reader subtracts half of `pixel_depth` and
-    divides by it, and is called with a depth of 1, so pixels stay on the scale of bytes (its docstring says otherwise).
-    The nets' convolutions start at a deviation of 1e-4, which trains only because of that.
+    ``research/pate_2017/input.py`` of tensorflow/privacy normalises MNIST by a `pixel_depth` of 1, so pixels stay on
+    the scale of bytes, contrary to its docstring. The nets' starts of 1e-4 train only because of that.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -44,7 +42,6 @@ class GaussianNoise(nn.Module):
     """Add N(0, `sigma`^2) to every value while training; nothing in evaluation."""
 
     def __init__(self, sigma: float) -> None:
-        """Keep `sigma`, the standard deviation."""
         super().__init__()
         self.sigma = sigma
 
@@ -60,15 +57,14 @@ class GaussianNoise(nn.Module):
 
 
 class WeightNormLinear(nn.Module):
-    """A dense layer whose rows have a set length: ``scale * direction / |direction|``, with data-dependent start.
+    """A dense layer whose rows are ``scale * direction / |direction|``, with data-dependent start.
 
-    Salimans and Kingma 2016; used as ``nn.DenseLayer`` is in the MNIST script of the improved GAN (openai/improved-gan,
-    ``mnist_svhn_cifar10/nn.py``): direction from N(0, 0.1^2), scale 1 and fixed but in the last layer, bias 0. The
-    first batch seen inside :func:`data_dependent_start` sets scale and bias so that outputs have mean 0, deviation 1.
+    Salimans and Kingma 2016, by ``nn.DenseLayer`` in ``mnist_svhn_cifar10/nn.py`` of openai/improved-gan. Inside
+    :func:`data_dependent_start` a batch sets scale and bias so that outputs have mean 0, deviation 1.
     """
 
     def __init__(self, inputs: int, outputs: int, *, train_scale: bool = False) -> None:
-        """Make a layer of `inputs` to `outputs` values; `train_scale` makes the rows' lengths parameters."""
+        """Initialise the layer; `train_scale` makes the scale a parameter."""
         super().__init__()
         self.in_features, self.out_features = inputs, outputs
         self.direction = nn.Parameter(torch.empty(outputs, inputs).normal_(0.0, 0.1))
@@ -95,10 +91,7 @@ class WeightNormLinear(nn.Module):
 
 @contextmanager
 def data_dependent_start(model: nn.Module) -> Iterator[None]:
-    """While open, a forward pass of `model` sets scale and bias of its weight-normed layers from the batch it sees.
-
-    The batch must be public: what it sets is released with the model.
-    """
+    """While open, a forward pass starts the weight-normed layers; its batch must be public: the values are released."""
     layers = [layer for layer in model.modules() if isinstance(layer, WeightNormLinear)]
     for layer in layers:
         layer.starting = True
@@ -112,15 +105,13 @@ def data_dependent_start(model: nn.Module) -> Iterator[None]:
 class ChannelNorm(nn.Module):
     """Local response normalisation across channels: ``x / (1 + alpha * sum of x^2 over 2 * radius + 1 channels)^0.75``.
 
-    TensorFlow's form, where `alpha` is not divided by the window. The sum is a product with a banded matrix and the
-    power two square roots: torch's own layer pads, pools in three dimensions and raises to a power, several times
-    slower on a CPU.
+    TensorFlow's form, where `alpha` is not divided by the window. A banded matrix and two square roots are several
+    times faster on a CPU than torch's layer.
     """
 
     band: Tensor
 
     def __init__(self, channels: int, radius: int = 4, alpha: float = 0.001 / 9.0) -> None:
-        """Normalise over the `radius` channels on each side of each of `channels`."""
         super().__init__()
         index = torch.arange(channels)
         near = ((index[:, None] - index[None, :]).abs() <= radius).float()
@@ -129,5 +120,5 @@ class ChannelNorm(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Return `values`, (n, channels, height, width), normalised."""
         root = (1.0 + functional.conv2d(values.square(), self.band)).rsqrt()
-        # Under autocast the product must stay in the type of the values: mixed products are several times slower.
+        # Under autocast the product stays in the type of the values: mixed products are several times slower.
         return values * (root * root.sqrt()).to(values.dtype)

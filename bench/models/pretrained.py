@@ -1,8 +1,8 @@
 """Public weights of timm models: found by name, stored once, identified by the SHA-256 of their file.
 
-They come from a package of a registry (:mod:`bench.models.weight_packages`), from timm's hub, or from the user's own
-file. Fetched weights are converted once to ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's
-names, with a small manifest; a user's file stays where it is, and only its digest and path are kept.
+They come from a registry package (:mod:`bench.models.weight_packages`), timm's hub or the user's own file. Fetched ones
+are converted once to ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's names; a user's file is not
+copied, only its digest and path are kept.
 """
 
 from __future__ import annotations
@@ -53,17 +53,9 @@ def find_weights(
 ) -> PublicWeights:
     """Return weights for the timm model `backbone`, fetching and converting them where they are missing.
 
-    Args:
-        backbone: a timm model, with or without a tag.
-        weights: ``auto`` (a package where one is known, else timm's hub), ``package``, ``hub`` or ``file:PATH``.
-        sha256: the digest that the file must have; empty takes any.
-        fetch: whether missing weights may be fetched.
-        progress: called during downloads.
-
-    Raises:
-        UnknownNameError: for a model that timm does not know.
-        BenchError: where the weights are not available, do not fit the model, or have another digest.
-
+    `weights` is ``auto`` (a package where one is known, else timm's hub), ``package``, ``hub`` or ``file:PATH``;
+    `sha256` is the required digest of the file, empty for any. Raise UnknownNameError for a model unknown to timm,
+    BenchError where the weights are not available, do not fit the model or have another digest.
     """
     check_backbone(backbone)
     say = progress or silent
@@ -87,12 +79,7 @@ def find_weights(
 
 
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return weights of `backbone` that were found before, by the digest of their file. Nothing is fetched.
-
-    Raises:
-        BenchError: where they are missing or changed; says how to get them.
-
-    """
+    """Return known weights by their file's digest; raise BenchError, with how to get them, if missing or changed."""
     check_backbone(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
@@ -113,12 +100,9 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
 
-    It is in evaluation mode, without gradients. Images (n, 3, height, width) must be normalised by `found.mean` and
-    `found.std`. Models for one input size only (most transformers) are fitted to `size` pixels where it is given.
-
-    Raises:
-        BenchError: where the file has changed since it was found, or does not fit the model.
-
+    It is in evaluation mode, without gradients, and takes images (n, 3, height, width) normalised by `found.mean` and
+    `found.std`; `size` refits models for one input size (most transformers). Raise BenchError where the file has
+    changed or does not fit the model.
     """
     if not is_whole(found):
         digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
@@ -137,10 +121,7 @@ def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
 
 @functools.cache
 def image_size_problem(backbone: str, size: int) -> str:
-    """Return why `backbone` without its classifier cannot take RGB images of `size` x `size`; empty where it can.
-
-    The model is tried on the meta device, first as it is and then fitted to the size as in :func:`load_backbone`.
-    """
+    """Return why `backbone` cannot take RGB images of `size` x `size` even when refitted; empty where it can."""
     check_backbone(backbone)
     if size < 1:
         return f"{backbone} takes images of 1 pixel or more, not of {size}"
@@ -156,7 +137,7 @@ def image_size_problem(backbone: str, size: int) -> str:
                 return ""
             return f"{backbone} without its classifier gives no vector of features"
         except (AssertionError, ValueError, RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
-            # The first error counts: it may name the size that the model takes.
+            # The first error may name the size that the model takes.
             reason = reason or " ".join(str(error).split())[:160] or f"{type(error).__name__} within timm"
     config: Any = timm.get_pretrained_cfg(backbone)
     native = f" (its own size: {config.input_size[-1]})" if config else ""
@@ -164,11 +145,9 @@ def image_size_problem(backbone: str, size: int) -> str:
 
 
 def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
-    """Hash every stored file of `backbone` anew and return its weights.
+    """Hash every stored file of `backbone` again and return its weights.
 
-    Raises:
-        BenchError: where nothing is stored, or a file is damaged; fetched files are then set aside.
-
+    Raise BenchError where nothing is stored, or a file is damaged; fetched files are then set aside.
     """
     check_backbone(backbone)
     found = [weights for weights in known_weights() if weights.backbone == backbone]
@@ -192,7 +171,7 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
 
 
 def check_backbone(backbone: str) -> None:
-    """Refuse names and tags that timm does not know, and nets of this project without public weights."""
+    """Raise UnknownNameError for names and tags unknown to timm, BenchError for own nets without public weights."""
     # The name becomes part of a file name.
     if not re.fullmatch(r"[\w.-]+", backbone) or not is_model(backbone):
         raise UnknownNameError("backbone", backbone, list_models(), "Any timm model is accepted.")
@@ -209,7 +188,6 @@ def check_backbone(backbone: str) -> None:
 
 
 def _facts(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
-    """Return timm's size, mean, standard deviation and tag of `backbone`."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None:
         raise BenchError(f"timm does not say which images {backbone} takes: it has no default configuration.")
@@ -225,19 +203,14 @@ def _headless(backbone: str) -> nn.Module:
 
 
 def _set_size(model: nn.Module, size: int) -> None:
-    """Fit a model that is made for one size to another, where timm can."""
+    """Fit a model for one input size to another, where timm can."""
     resize: Any = getattr(model, "set_input_size", None)
     if resize is not None:
         resize(img_size=(size, size))
 
 
 def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
-    """Return the part of `state` that belongs to the model without its classifier.
-
-    Raises:
-        BenchError: naming the first tensor that is missing, of another shape, or of another model.
-
-    """
+    """Return `state` without the classifier; raise BenchError for a missing or foreign tensor or another shape."""
     with torch.device("meta"):
         body, whole = _headless(backbone).state_dict(), timm.create_model(backbone, pretrained=False).state_dict()
     advice = f"Give weights of {backbone} in timm's names, or the model they belong to."
@@ -257,7 +230,7 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
 
 
 def _own_file(backbone: str, given: Path) -> PublicWeights:
-    """Return the user's own file, checked against the model, and store its digest and path."""
+    """Check the user's own file against the model and store its digest and path."""
     path = given.absolute()
     _fitting(backbone, read_state(path), path)
     size, mean, std, _ = _facts(backbone)
@@ -311,7 +284,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
 
 
 def _from_package(backbone: str, say: Progress) -> State:
-    """Return the converted state dict of a package: from the user's own copy of the archive, else from the registry."""
+    """Return the converted state dict of a package, from the user's copy of the archive, else from the registry."""
     package, given, into = PACKAGES[backbone], folder() / "raw", folder() / "partial" / backbone
     try:
         say(f"fetching weights of {backbone}: {package.route.label}", 0, None)
@@ -329,7 +302,7 @@ def _from_package(backbone: str, say: Progress) -> State:
         state = package.convert(into, model)
         _fitting(backbone, state, into)
     finally:
-        # The archive is pinned: what cannot be converted now could not be later.
+        # The archive is pinned: a later conversion would fail alike.
         shutil.rmtree(into, ignore_errors=True)
         with contextlib.suppress(OSError):  # others are fetching
             into.parent.rmdir()

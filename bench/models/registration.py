@@ -1,7 +1,4 @@
-"""Registration of this project's nets with timm. As timm's own nets do, they load weights with `pretrained`.
-
-``timm.create_model("local-dir:FOLDER", pretrained=True)`` reads a folder written by ``bench export``.
-"""
+"""Registration of this project's nets with timm; with `pretrained` they load a folder that ``bench export`` wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ OWN_NETS = (
     "bench.models.text_nets",
     "bench.models.frozen_backbone",
 )
-"""The modules that register nets."""
 
 B = TypeVar("B", bound=Callable[..., nn.Module])
 
@@ -36,10 +32,9 @@ def register_all() -> None:
 
 
 def register_own(build: B) -> B:
-    """Register the entry point `build` with timm; with `pretrained` it loads the weights of ``pretrained_cfg``.
+    """Register the entry point `build` with timm.
 
-    Raises RuntimeError, as :func:`timm.models.load_pretrained` does, where the configuration names no weights or a
-    tensor does not fit.
+    With `pretrained` it loads the weights of ``pretrained_cfg``; RuntimeError where it names none or one does not fit.
     """
 
     @functools.wraps(build)
@@ -58,14 +53,13 @@ def register_own(build: B) -> B:
 
 
 OWN_MODULES = "bench.models."
-"""Where this project's own entry points lie: they take `img_size`."""
+"""Prefix of this project's entry points, which take `img_size`."""
 
 
 def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
     """Return the keyword arguments, JSON values, with which ``timm.create_model(name, ...)`` gives the same net.
 
-    The model is made once on the meta device to find whether it takes `img_size`. Raises as
-    :func:`bench.models.build.build` does.
+    A trial on the meta device finds whether the model takes `img_size`. Raise as :func:`bench.models.build.build` does.
     """
     register_all()
     if not is_model(name):

