@@ -141,7 +141,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
     ),
     "digits": (Way(None, formats.digits),),
 }  # fmt: skip
-"""Ways to fetch and decode each stored data set, in the order of trial, by folder."""
+"""Ways to fetch and decode each stored data set, in trial order, by folder."""
 
 
 def _medmnist(kind: str, md5: str, channels: int) -> tuple[Way, ...]:
@@ -165,7 +165,7 @@ def classes_view(first: int, end: int) -> View:
 
 
 def specs() -> list[DatasetSpec]:
-    """Return every built-in data set, in the order of listings."""
+    """Return every built-in data set, in listing order."""
     entries: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
     made: dict[str, DatasetSpec] = {}
     for name, entry in entries.items():

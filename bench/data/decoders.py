@@ -135,7 +135,7 @@ def svhn_mat(folder: Path) -> Mapping[str, Blocks]:
         try:
             content = loadmat(str(path), variable_names=("X", "y"))
             pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
-        except Exception as error:  # scipy raises whatever it stumbled over in a damaged file
+        except Exception as error:  # scipy raises many types for a damaged file
             raise ValueError(f"{name} is damaged or no MATLAB file ({type(error).__name__})") from error
         if pixels.shape[:3] != (32, 32, 3) or pixels.dtype != np.uint8:
             raise ValueError(f"{name}: X is {pixels.dtype} {pixels.shape}, not uint8 (32, 32, 3, n)")

@@ -241,7 +241,7 @@ class ArchiveRoute:
 
 @dataclass(frozen=True)
 class HandRoute:
-    """Files that only the user can get; `by_hand` says how."""
+    """Files that only the user can get, as `by_hand` states."""
 
     by_hand: str
     label: str = "no route"

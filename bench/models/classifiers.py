@@ -110,7 +110,7 @@ def dgd_cnn(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
     dense: Sequence[int] = (), **_: Any,
 ) -> FeatureNet:  # fmt: skip
-    """Build DGD's baseline and teacher (section IV): two 3x3 convolutions; `dense` is (384, 192) there for SVHN."""
+    """Build DGD's baseline and teacher (section IV): two 3x3 convolutions; its `dense` for SVHN is (384, 192)."""
     layers: list[nn.Module] = [Normalise()]
     channels = in_chans
     for width in (64, 128):

@@ -25,7 +25,7 @@ from bench.models.layers import Normalise
 from bench.models.registration import model_options, register_all, register_own
 
 VERSION = 1
-"""Increased when the same backbone would give other features."""
+"""Incremented when the same backbone would give other features."""
 HeadKind = Literal["dense", "gaussian"]
 
 
@@ -80,7 +80,7 @@ class FrozenBackbone(nn.Module):
         self.num_features = _width(spec, self.net)
 
     def train(self, mode: bool = True) -> FrozenBackbone:
-        """Stay in evaluation mode: batch normalisation must not look at batches."""
+        """Stay in evaluation mode: batch normalisation must not use batch statistics."""
         return super().train(False)
 
     def forward(self, images: Tensor) -> Tensor:

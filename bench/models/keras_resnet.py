@@ -35,7 +35,7 @@ def resnet50_keras(
 ) -> nn.Module:
     """Build Keras' first ResNet-50 for normalised RGB images (n, 3, height, width) of 32 pixels or more.
 
-    `img_size` is ignored. Raise BenchError for other channels, and for `pretrained`: its weights are on no hub.
+    `img_size` is ignored. Raise BenchError for other than 3 channels, and for `pretrained`: its weights are on no hub.
     """
     if in_chans != 3:
         raise BenchError(f"resnet50_keras takes images of 3 channels, not of {in_chans}: repeat a grey channel.")

@@ -91,7 +91,7 @@ class WeightNormLinear(nn.Module):
 
 @contextmanager
 def data_dependent_start(model: nn.Module) -> Iterator[None]:
-    """While open, a forward pass starts the weight-normed layers; its batch must be public: the values are released."""
+    """In it a forward pass initialises weight-normed layers; its batch must be public: the values are released."""
     layers = [layer for layer in model.modules() if isinstance(layer, WeightNormLinear)]
     for layer in layers:
         layer.starting = True

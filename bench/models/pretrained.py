@@ -79,7 +79,7 @@ def find_weights(
 
 
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
-    """Return known weights by their file's digest; raise BenchError, with how to get them, if missing or changed."""
+    """Return known weights by digest, never fetching; raise BenchError, with how to get them, if missing or changed."""
     check_backbone(backbone)
     wanted, reason = sha256.lower(), ""
     how = "They are from timm's hub or a user's file: find them again with weights=hub or weights=file:PATH."
@@ -160,7 +160,7 @@ def verify_weights(backbone: str, progress: Progress | None = None) -> list[Publ
         if weights.origin == "file":
             raise BenchError(f"{weights.path} is gone or no longer has SHA-256 {weights.sha256}: find it again.")
         with locked(folder(), weights.path.stem, progress or silent):
-            if is_whole(weights, anew=True):  # another process has just mended it
+            if is_whole(weights, anew=True):  # another process has just repaired it
                 continue
             aside = set_aside(weights)
         raise BenchError(
