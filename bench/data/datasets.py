@@ -88,7 +88,7 @@ def get_dataset(name: str) -> DatasetSpec:
 
 
 def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
-    """Return the data set called `name`, a registered name or ``folder:PATH``; `fetch` permits to download it.
+    """Return the data set called `name`, a registered name or ``folder:PATH``; `fetch` permits downloading.
 
     `root` defaults to ``$BENCH_DATA`` or the user's cache folder. Raise UnknownNameError for an unknown name,
     BenchError where the data cannot be fetched, with the failures and how to get it by hand.

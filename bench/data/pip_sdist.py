@@ -1,7 +1,7 @@
 """Fetch a source archive from the index that pip is configured for, without running anything in it.
 
-``pip download`` would run its ``setup.py`` for the dependencies. This program uses pip's internal modules, which may
-change, so it runs as its own process (``python -P pip_sdist.py NAME VERSION SHA256``), so a failure closes one route.
+``pip download`` would run its ``setup.py`` for the dependencies. This program uses pip's internal modules. They may
+change, so it is its own process (``python -P pip_sdist.py NAME VERSION SHA256``) and a failure closes one route only.
 """
 
 from __future__ import annotations

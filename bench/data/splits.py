@@ -3,9 +3,9 @@
 Indices are *pooled*: 0..n_train-1 are the official training records, n_train.. the official test records. A split
 depends on the data set's name, its record counts and the rule, so no record affects the place of another. The rules:
 
-pate: PATE (Papernot et al., ICLR 2017, section 4). Private is the official training set, here without SVHN's ``extra``
-    file; public, without labels, is the beginning of the official test set: 9,000 of 10,000 for MNIST and
-    Fashion-MNIST, 10,000 of 26,032 for SVHN. The student is tested on the rest.
+pate: PATE (Papernot et al., ICLR 2017, section 4). Private is the official training set, without SVHN's ``extra`` file,
+    which the paper's teachers also use. Public, without labels, is the beginning of the official test set: 9,000 of
+    10,000 for MNIST and Fashion-MNIST, 10,000 of 26,032 for SVHN. The student is tested on the rest.
 trpate: TrPATE (IEEE Access 2019, table 1). The paper does not state which records; here the index hash decides.
     CIFAR-10 and CIFAR-100: 40,000 private and 10,000 public training records, the official test set. All labelled
     records as private, public, test: STL-10 10,000, 1,000, 2,000; movie-review-sst 8,000, 1,000, 1,662; movie-review

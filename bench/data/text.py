@@ -1,7 +1,8 @@
 """Sentences as images of word numbers, and the decoders of Movie Review with a labelled public source.
 
 A sentence is uint8 (2, 1, length): channel 0 holds a word's number // 256 and channel 1 the remainder, so that splits,
-canaries, caches and checks handle images only. 0 is padding, 1 (or an unused number) a word outside the vocabulary.
+canaries, caches and checks handle images only. 0 is padding, 1 or an unused number a word outside the vocabulary, 2 and
+on are the vocabulary by frequency.
 
 The tokeniser is fixed: HTML line breaks become blanks, letters lower case, typographic apostrophes plain; a word is a
 run of letters and digits, with single apostrophes inside (``don't``, ``90's``). The vocabulary comes from the public
