@@ -1,1 +1,1 @@
-"""The training loop, checkpoints, teacher ensembles and frozen features."""
+"""Training loop, checkpoints, teacher ensembles and frozen features."""

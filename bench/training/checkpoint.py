@@ -1,14 +1,10 @@
-"""Checkpoints: a long stage that was killed resumes, and ends as one that was not killed, to the byte on a CPU.
+"""Checkpoints: a killed stage resumes and ends with the same result, to the byte on a CPU.
 
-A checkpoint holds all that a training loop carries from one step to the next: weights, the optimiser's moments, the
-states of random generators, the rest of a permutation. It lies beside the artefacts, private as they are, is written
-every two minutes (:data:`SECONDS`) and deleted once its stage is done. It is read with ``weights_only=True``, so
-reading one runs no code.
-
-A checkpoint is used only by the stage that wrote it. Its name holds what the stage depends on, and it holds a digest of
-the stage's inputs (images, labels, the starts of its random generators); one of other inputs is left alone. So a
-student never resumes with labels that were answered with other noise, and no two cells share noise through a
-checkpoint.
+A checkpoint holds all state of a training loop (weights, optimiser moments, generator states, the rest of a
+permutation). It is private like the artefacts beside it, deleted once its stage is done, and read with
+``weights_only=True``, so that reading runs no code. Its name holds what the stage depends on, its content a digest of
+the stage's inputs (images, labels, generator states), and no other stage uses it: a student never resumes with labels
+of other noise, and no two cells share noise.
 """
 
 from __future__ import annotations
@@ -35,11 +31,11 @@ if TYPE_CHECKING:
     from bench.storage.cache import Cache
 
 VERSION = 2
-"""Raised whenever the layout of a checkpoint changes."""
+"""Raised with every change of the layout."""
 SECONDS = 120.0
-"""Time between two saves of a stage; a shorter stage is never saved."""
+"""Seconds between two saves; a shorter stage is never saved."""
 LARGEST_SHARE = 0.05
-"""Saving takes no more than this share of the time, however slow the disk is."""
+"""Largest share of the running time spent on saving, however slow the disk."""
 
 State = dict[str, Any]
 """Tensors, numbers, strings, and dictionaries and lists of them."""
@@ -47,13 +43,13 @@ State = dict[str, Any]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something with a state of its own, as tensors by name; the shapes may change from step to step."""
+    """An object whose state is named tensors; their shapes may change from step to step."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore a state of :meth:`state_dict`, whose tensors lie on the CPU."""
+        """Restore a state of :meth:`state_dict`, whose tensors are on the CPU."""
 
 
 Part = nn.Module | torch.optim.Optimizer | torch.Generator | np.random.Generator | Tensor | Sequence[Tensor] | Stateful
@@ -63,8 +59,7 @@ Part = nn.Module | torch.optim.Optimizer | torch.Generator | np.random.Generator
 class Checkpoint:
     """The saved state of one stage in a run's cache; in memory where the cache is.
 
-    `depends` names everything that the stage depends on, by the rule of :meth:`bench.storage.cache.Cache.get`. As a
-    context manager it deletes what it saved when the block ends without an error.
+    `depends` is as for :meth:`bench.storage.cache.Cache.get`. A ``with`` block deletes the state on success.
     """
 
     def __init__(self, cache: Cache, kind: str, depends: Mapping[str, Any]) -> None:
@@ -77,7 +72,7 @@ class Checkpoint:
         self._looked = False
 
     def load(self) -> State | None:
-        """Return the last saved state; None where there is none, or where it is damaged or of another phase."""
+        """Return the last saved state; None if missing, damaged or of another phase."""
         found = self._all()
         if found is None or found["phase"] != self._phase:
             return None
@@ -89,7 +84,7 @@ class Checkpoint:
         return time.monotonic() - self._last >= self._wait
 
     def save(self, state: State) -> None:
-        """Save `state` in place of the last one. A full disk is reported, once, and is no error."""
+        """Replace the saved state by `state`; a full disk is reported once and is no error."""
         begin = time.monotonic()
         file = io.BytesIO()
         whole = {"phase": self._phase, "inputs": self._inputs(), "carried": self._carried, "state": state}
@@ -106,15 +101,12 @@ class Checkpoint:
             self._wait = max(SECONDS, (self._last - begin) / LARGEST_SHARE)
 
     def clear(self) -> None:
-        """Delete the saved state: the stage is done."""
+        """Delete the saved state."""
         self._found, self._looked = None, True
         self._cache.forget(self._name, self._depends)
 
     def phase(self, inputs: Iterable[Tensor | None]) -> int:
-        """Return the last saved phase of a stage of several loops in a row; 0 where none was saved.
-
-        `inputs` are the inputs of the whole stage: all phases that were saved of others are left alone.
-        """
+        """Return the saved phase of a stage of several loops with these `inputs`; 0 if none was saved."""
         self._inputs, found = input_digest(inputs), self._all()
         if found is not None and found["inputs"] != self._inputs():
             self.refuse()
@@ -122,17 +114,14 @@ class Checkpoint:
         return 0 if found is None else int(found["phase"])
 
     def begin(self, phase: int, carried: Mapping[str, Part]) -> None:
-        """Begin a phase that starts from `carried`; restores it first where this is the saved phase."""
+        """Start a phase from `carried`, restored first if this is the saved phase."""
         self._phase, found = phase, self._all()
         if found is not None and found["phase"] == phase:
             self.restore(carried, found["carried"])
         self._carried = copy.deepcopy({name: state_of(part) for name, part in carried.items()})
 
     def restore(self, parts: Mapping[str, Part], states: State) -> None:
-        """Put `states` back into `parts`. Raises :class:`BenchError`, and deletes the checkpoint, if they do not fit.
-
-        The stage cannot start from parts that are half restored: only a new start of the run can.
-        """
+        """Put `states` into `parts`; raise :class:`BenchError` and delete the checkpoint if they do not fit."""
         try:
             if states.keys() != parts.keys():
                 raise ValueError(f"it holds {', '.join(sorted(states))}")
@@ -140,13 +129,13 @@ class Checkpoint:
                 for name, part in parts.items():
                     _put(part, states[name])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            self.clear()
+            self.clear()  # the parts may be half restored
             raise BenchError(
                 f"a checkpoint does not fit the stage {self.kind} ({error}); it is deleted. Start the run again."
             ) from error
 
     def refuse(self) -> None:
-        """Leave the saved state alone, as it is of other inputs, and report that."""
+        """Ignore the saved state, which has other inputs, and report that."""
         self._found, self._looked = None, True
         self._cache.say(
             f"the checkpoint of the stage {self.kind} is not used: it is of a stage with other inputs; the stage "
@@ -154,7 +143,7 @@ class Checkpoint:
         )
 
     def say_resumed(self) -> None:
-        """Report that the stage resumes. Not where: the number of steps may depend on private records."""
+        """Report that the stage resumes, without the step, which may depend on private records."""
         self._cache.say(f"the stage {self.kind} resumes where an earlier run was stopped")
 
     def __enter__(self) -> Self:
@@ -176,15 +165,10 @@ class Checkpoint:
 
 
 class Loop:
-    """A training loop that can be stopped after any step; without a checkpoint nothing happens.
+    """A training loop that can resume after any step (`start`, then `done` each step); inert without a checkpoint.
 
-    `parts` are all that changes from step to step and shapes what comes after; torch's global generators are saved with
-    them, those of `device` too. `inputs` are what the loop reads and does not change: only their digest is kept.
-
-        loop = Loop(checkpoint, {"model": model, "optimizer": optimizer, "order": generator}, [images, labels])
-        for step in range(loop.start(stage), total):
-            ...
-            loop.done(step + 1, total)
+    `parts` is all state that changes and affects later steps; the global generators of torch and of `device` are added.
+    Of `inputs`, which the loop only reads, a digest is saved.
     """
 
     def __init__(
@@ -198,12 +182,12 @@ class Loop:
         if checkpoint is None:
             return
         self._parts = {**parts, "torch": _GlobalGenerators(torch.device(device))}
-        # Two runs that draw other numbers are two trainings, whatever else they share.
+        # Other random numbers make another training.
         random = [part for part in parts.values() if isinstance(part, torch.Generator | np.random.Generator)]
         self._inputs = input_digest([*inputs, *map(state_of, random)])
 
     def start(self, stage: Stage | None = None) -> int:
-        """Restore the saved state and return the number of steps done, by which `stage` is advanced; 0 without one."""
+        """Restore the saved state, advance `stage` and return the number of steps done, 0 if none was saved."""
         checkpoint = self._checkpoint
         found = None if checkpoint is None else checkpoint.load()
         if checkpoint is None or found is None:
@@ -218,7 +202,7 @@ class Loop:
         return int(found["steps"])
 
     def done(self, steps: int, total: int) -> None:
-        """Save the loop where it is due, after `steps` of `total` steps; never after the last, which others judge."""
+        """Save after `steps` of `total` steps if due; never after the last, as its loss is checked later."""
         checkpoint = self._checkpoint
         if checkpoint is None or steps >= total or not checkpoint.due():
             return
@@ -227,7 +211,7 @@ class Loop:
 
 
 def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
-    """Return what computes the SHA-256 of `inputs` at its first call: minutes later, so short stages pay nothing."""
+    """Return a cached function for the SHA-256 of `inputs`; stages too short to save never pay for it."""
     held = list(inputs)
 
     @functools.cache
@@ -238,9 +222,9 @@ def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
                 tensor = one.detach().cpu().contiguous()
                 found.update(f"{tensor.dtype}|{tuple(tensor.shape)}|".encode())
                 found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-            elif isinstance(one, dict):  # where a NumPy generator is
+            elif isinstance(one, dict):  # the state of a NumPy generator
                 found.update(str(one).encode())
-            else:  # none, or images that no memory holds: the checkpoint's name depends on those
+            else:  # None or lazy images, which the checkpoint's name covers
                 found.update(f"{type(one).__name__}|{tuple(getattr(one, 'shape', ()))}|".encode())
         return found.hexdigest()
 
@@ -248,7 +232,7 @@ def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
 
 
 class _GlobalGenerators:
-    """Torch's own generators, from which layers draw: the CPU's, and that of the device in use."""
+    """Torch's global generators, from which layers draw: of the CPU and of the device in use."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
@@ -266,7 +250,7 @@ class _GlobalGenerators:
 
 
 def state_of(part: Part) -> Any:
-    """Return the state of `part`, which :meth:`Checkpoint.restore` puts back; tensors are not copied."""
+    """Return the state of `part` for :meth:`Checkpoint.restore`; tensors are not copied."""
     if isinstance(part, torch.Generator):
         return part.get_state()
     if isinstance(part, np.random.Generator):
@@ -282,7 +266,7 @@ def _put(part: Part, state: Any) -> None:
     elif isinstance(part, np.random.Generator):
         part.bit_generator.state = state
     elif isinstance(part, Tensor | Sequence):
-        # In place: the layout in memory stays, and so do all references.
+        # In place: memory layout and references stay.
         for value, saved in zip(_tensors(part), state, strict=True):
             value.copy_(saved)
     else:

@@ -1,4 +1,4 @@
-"""What a method is handed besides data and ledger."""
+"""The run context that a method receives."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Context:
-    """What a method needs besides data and ledger: a device, seeded generators, the cache, the progress display."""
+    """A method's run context: device, seeded generators, cache and progress display."""
 
     device: torch.device
     streams: Streams
     cache: Cache
     progress: Progress
     workers: int = 1
-    """How many processes may train teachers side by side on a CPU; results do not depend on it."""
+    """Number of processes that may train teachers in parallel on a CPU; results do not depend on it."""
     note: Callable[[str], None] = lambda text: None
-    """Say something about this run that is public; it is kept in the record and printed."""
+    """Report a public fact about this run; it is kept in the record and printed."""
     cell: str = ""
-    """The key of the cell that is run. Part of what a checkpoint depends on with which no other cell may resume."""
+    """Key of the running cell; checkpoints that no other cell may resume depend on it."""
     precision: Precision = "float32"
-    """In which numbers teacher ensembles are trained and asked; part of their artefacts' names."""
+    """Precision of teacher training and prediction; part of the artefacts' names."""
     devices: tuple[str, ...] = ()
-    """More than one: large teachers are trained on all of them, a share of every batch on each. Empty: on `device`."""
+    """With more than one, large teachers train on all, a share of every batch on each; empty: on `device`."""
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint of a stage of this `kind`; a ``with`` block deletes it where it ends without an error.
+        """Return the checkpoint of a stage of this `kind`; its ``with`` block deletes it on success.
 
-        `depends` names everything that the stage depends on besides the data set, the seed and the device, by the rule
-        of :meth:`bench.storage.cache.Cache.get`.
+        `depends` names all that the stage depends on besides data set, seed and device, as for
+        :meth:`bench.storage.cache.Cache.get`.
         """
         from bench.training.checkpoint import Checkpoint
 

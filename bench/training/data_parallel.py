@@ -1,11 +1,9 @@
 """One net trained on several devices of one machine, a share of every batch on each.
 
-For a net that is too large, or too slow, for one device; many small nets are better off as one program on one device
-(:mod:`bench.training.vectorised`). Each device has a process with a copy of the net. All draw the same batches and
-shifts from the same generator, compute the gradient of their share, and add the gradients up, weighted by the sizes of
-the shares: the gradient of the whole batch up to rounding, so that all copies stay equal. Two things differ from one
-device: layers that draw random numbers draw others, and batch normalisation sees its device's share only, as is usual;
-its running statistics are averaged at the end.
+For a net too large or slow for one device; many small nets are faster by :mod:`bench.training.vectorised`. One process
+per device trains a copy. All draw the same batches and shifts and sum their gradients, weighted by the sizes of the
+shares: the whole batch's gradient up to rounding, so that copies stay equal. Unlike on one device, random layers draw
+other numbers and batch normalisation sees its device's share; its running statistics are averaged at the end.
 """
 
 from __future__ import annotations
@@ -33,30 +31,26 @@ if TYPE_CHECKING:
     from bench.training.loop import FitSettings
 
 PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others' gradients before it gives up."""
+"""Timeout of an exchange between the processes."""
 GENERATOR = "generator"
 STATE = "state/"
 
 
 class Share:
-    """One process's part of every batch, in a group of processes that train copies of one net."""
+    """Part `rank`, from 0, of every batch, for one of `processes` that train copies of one net."""
 
     def __init__(self, rank: int, processes: int) -> None:
-        """Take the part of process `rank`, from 0, of `processes` in all."""
         self.rank, self.processes = rank, processes
         self._weight = 1.0
 
     def mine(self, rows: Tensor) -> Tensor:
-        """Return this process's rows of a batch, and note their weight.
-
-        A batch of fewer rows than processes leaves some without one: these take a row that counts nothing.
-        """
+        """Return this process's rows of a batch; with fewer rows than processes, some get a row of weight 0."""
         own = rows.tensor_split(self.processes)[self.rank]
         self._weight = len(own) / len(rows)
         return own if len(own) else rows[:1]
 
     def weighed(self, loss: Tensor) -> Tensor:
-        """Return the mean `loss` of the rows as their share of the batch's mean."""
+        """Return the mean `loss` of the rows, weighted by their share of the batch."""
         return loss * self._weight
 
     def add_up(self, model: nn.Module) -> None:
@@ -68,7 +62,7 @@ class Share:
             gradient.copy_(total.view_as(gradient))
 
     def reseed(self) -> None:
-        """Let the layers that draw random numbers draw others than in the other processes."""
+        """Give this process's random layers other numbers than the other processes'."""
         torch.manual_seed(torch.initial_seed() + self.rank)
 
     def average_statistics(self, model: nn.Module) -> None:
@@ -91,14 +85,12 @@ def fit_on_devices(
     must_converge: bool = True,
     stage: Stage | None = None,
 ) -> nn.Module:
-    """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first of them.
+    """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
 
-    As :func:`bench.training.loop.fit`, to which the rest of the arguments go, trains on one: the same weights up to
-    rounding for a net without random numbers and batch normalisation. Processes end with the one that called; where one
-    fails or is killed, the others are ended.
+    The weights equal those of :func:`bench.training.loop.fit` up to rounding for a net without random layers and batch
+    normalisation. If one process fails, the others are ended.
 
-    Raises :class:`BenchError` for devices of several kinds or named twice, for a rule of early stopping, and where a
-    process fails.
+    Raises :class:`BenchError` for devices of several kinds, a repeated GPU, early stopping or a failed process.
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
@@ -107,7 +99,7 @@ def fit_on_devices(
         raise BenchError("training on several devices has no early stopping: their copies might not stop together.")
     check_precision(precision, devices[0])
     payload = io.BytesIO()
-    # By value: tensors shared between processes would need as much of /dev/shm, which is small in containers.
+    # By value: shared tensors would need /dev/shm, which is small in containers.
     torch.save((model.cpu(), images.cpu(), labels.cpu(), settings, generator.get_state()), payload)
     with tempfile.TemporaryDirectory(prefix="bench-devices-") as folder:
         options = (precision, must_converge)
@@ -119,7 +111,6 @@ def fit_on_devices(
 
 
 def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage | None) -> None:
-    """Start the processes, show how far they are, and see them end."""
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
     start: Any = start_processes
@@ -144,7 +135,7 @@ def _run(arguments: tuple[Any, ...], processes: int, folder: Path, stage: Stage 
 
 
 def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
-    """Say what ended the training: a kill before a mistake, a mistake before what the other processes made of it."""
+    """Return why training ended: a kill before an error, the first error before those that it caused."""
     for number, process in enumerate(processes):
         code = process.exitcode
         if code is not None and code < 0 and code != -signal.SIGTERM:
@@ -157,14 +148,13 @@ def _why(processes: Sequence[Any], devices: list[str], folder: Path) -> str:
 def _train_share(
     rank: int, devices: list[str], folder: str, payload: bytes, options: tuple[Precision, bool], steps: Any
 ) -> None:
-    """Be one of the processes."""
     from bench.training.loop import fit
     from bench.training.processes import start_worker
 
     start_worker()
     precision, must_converge = options
     device = torch.device(devices[rank])
-    # Not from a file: these bytes come from the process that started this one.
+    # Safe to unpickle: the bytes come from the parent process.
     model, images, labels, settings, stream = torch.load(io.BytesIO(payload), weights_only=False)
     generator = torch.Generator().set_state(stream)
     share = Share(rank, len(devices))

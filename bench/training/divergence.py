@@ -1,4 +1,4 @@
-"""Losses that are no number any more stop a run with a clear error."""
+"""The error for losses that are not finite."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.core.errors import BenchError
 
 
 class NotFiniteError(BenchError):
-    """A loss that is not a number any more; the message names the iteration and the term."""
+    """A loss is not finite; the message names the iteration and the term."""
 
 
 def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:
-    """Raise :class:`NotFiniteError`, with the iteration and the first such term, unless all of `terms` are finite."""
+    """Raise :class:`NotFiniteError`, with the iteration and the term, unless all `terms` are finite."""
     for name, value in terms.items():
         if not math.isfinite(float(value.detach())):
             raise NotFiniteError(

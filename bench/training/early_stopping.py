@@ -1,8 +1,7 @@
-"""Early stopping by a public rule: a net is done when its labels of public images no longer change.
+"""Early stopping by a public rule: stop when a net's labels of public images no longer change.
 
-The rule sees public images and the net itself, no label and no private record but through the net. So a teacher with
-it is still a function of its own part, and one record still moves one teacher's votes only. Stopping by the accuracy on
-held-back private records would not be.
+The rule reads public images and the net only. So a teacher remains a function of its own part, and one record still
+changes one teacher's votes; stopping by accuracy on held-out private records would break this.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from bench.core.errors import BenchError
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Stop once at most `share` of the labels changed at each of `looks` looks in a row, one every `every` steps.
+    """Stop once at most `share` of labels changed at each of `looks` looks in a row, one every `every` steps.
 
-    Where the weights are averaged it is the average that is looked at, as it is what training returns.
+    With averaged weights, the looks use the average, which training returns.
     """
 
     looks: int = 3
@@ -29,7 +28,6 @@ class Settle:
     share: float = 0.002
 
     def __post_init__(self) -> None:
-        """Refuse rules that cannot be meant."""
         if self.looks < 1 or self.every < 1:
             raise BenchError(f"settle needs at least one look and one step, not {self.looks} and {self.every}.")
         if not 0.0 <= self.share < 1.0:
@@ -37,23 +35,19 @@ class Settle:
 
 
 class Settling:
-    """Follows the labels that one or more nets give the same public images, and says which nets have settled."""
+    """Tracks the labels of the same public images by one or more nets, and which nets have settled."""
 
     def __init__(self, rule: Settle, nets: int = 1) -> None:
-        """Start to follow `nets` nets."""
         self.rule = rule
         self._before: Tensor | None = None
         self._calm = torch.zeros(nets, dtype=torch.int64)
 
     def due(self, step: int) -> bool:
-        """Whether there is a look after `step`, counted from 0."""
+        """Return whether a look follows `step`, counted from 0."""
         return (step + 1) % self.rule.every == 0
 
     def look(self, labels: Tensor) -> Tensor:
-        """Take in `labels` (nets, images); return which nets have settled by now, bool (nets,).
-
-        Each net is judged by its own row.
-        """
+        """Record `labels` (nets, images); return which nets have settled, bool (nets,), each by its own row."""
         if self._before is not None:
             changed = (labels != self._before).double().mean(1)
             self._calm = torch.where(changed <= self.rule.share, self._calm + 1, torch.zeros_like(self._calm))
@@ -61,19 +55,16 @@ class Settling:
         return self._calm >= self.rule.looks
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what was seen so far."""
+        """Return the labels of the last look and the calm looks per net."""
         return {"calm": self._calm} | ({} if self._before is None else {"before": self._before})
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with what another saw."""
+        """Restore a state of :meth:`state_dict`."""
         self._calm, self._before = state["calm"], state.get("before")
 
 
 def settling_for(rule: Settle | None, watched: Tensor | None, nets: int = 1) -> Settling | None:
-    """Return what follows `nets` nets, None without a rule.
-
-    Raises :class:`BenchError` for a rule without images to watch.
-    """
+    """Return a tracker of `nets` nets, None without a rule; raise :class:`BenchError` for a rule without images."""
     if rule is None:
         return None
     if watched is None or len(watched) == 0:
@@ -83,7 +74,7 @@ def settling_for(rule: Settle | None, watched: Tensor | None, nets: int = 1) -> 
 
 @contextlib.contextmanager
 def holding(model: nn.Module, weights: Sequence[Tensor]) -> Iterator[None]:
-    """Put `weights`, where there are any, into `model` for the block, and its own back after it."""
+    """Put `weights`, if any, into `model` for the block, then restore its own."""
     if not weights:
         yield
         return

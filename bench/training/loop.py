@@ -1,7 +1,6 @@
-"""The one supervised training loop, and prediction: for teachers, students, baselines and evaluators alike.
+"""Supervised training and prediction of teachers, students, baselines and evaluators.
 
-Everything random comes from the generator that is passed in (data order, augmentation, dropout), so the same seed and
-the same number of threads give the same model to the byte on a CPU. Images stay uint8 until their batch is taken.
+All randomness comes from the given generator: on a CPU, seed and number of threads fix the model to the byte.
 """
 
 from __future__ import annotations
@@ -27,21 +26,19 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""Takes a batch of float images (n, channels, height, width) and a generator; returns a batch of the same shape."""
+"""Maps float images (n, channels, height, width) and a generator to images of the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """How to train: exactly one of `steps` and `epochs` is set. Rates are those of the optimiser, without hidden scale.
+    """Training settings, with exactly one of `steps` and `epochs`; `lr` is the optimiser's, unscaled.
 
-    `schedule`: ``constant``; ``cosine`` or ``linear`` to zero; ``staircase``, which multiplies the rate by
-    `decay_factor` every `decay_steps`. `order`: ``shuffle`` draws a new permutation for each epoch and drops no record;
-    ``sequential`` goes through the records as they lie, a short last batch being moved back to full size (the published
-    PATE code).
-    `weight_decay` is for all parameters, `dense_decay` an L2 term (half the square) for dense layers but the last.
-    `ema` is the decay of an average of the weights that replaces them at the end, warmed up as TensorFlow does:
-    min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in pixels. `settle` ends training
-    early by a rule that looks at public images only.
+    `schedule`: ``constant``, ``cosine`` or ``linear`` to zero, or ``staircase``: times `decay_factor` every
+    `decay_steps`. `order`: ``shuffle`` draws a permutation per epoch and drops no record; ``sequential`` keeps the
+    records' order, a short last batch being moved back to full size (the published PATE code). `weight_decay` applies
+    to all parameters, `dense_decay`, half the squared L2 norm, to dense layers but the last. `ema` is the decay of the
+    weight average that training returns, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the
+    largest random translation in pixels. `settle` stops early by public images only.
     """
 
     steps: int | None = None
@@ -63,7 +60,7 @@ class FitSettings:
     settle: Settle | None = None
 
     def __repr__(self) -> str:
-        """Name every setting, `settle` only where there is one: keys of artefacts older than it hold this text."""
+        """Name every setting, but `settle` only if set: keys of older artefacts hold this text."""
         named = [entry.name for entry in fields(self) if entry.name != "settle" or self.settle is not None]
         return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
@@ -81,7 +78,7 @@ class FitSettings:
             raise BenchError("schedule 'staircase' needs decay_steps of at least 1.")
 
     def total_steps(self, records: int) -> int:
-        """Return how many steps training on `records` records takes."""
+        """Return the number of steps for training on `records` records."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
@@ -102,16 +99,16 @@ class BatchShare(Protocol):
     """One process's part of every batch; see :class:`bench.training.data_parallel.Share`."""
 
     def reseed(self) -> None:
-        """Give this process random numbers of its own."""
+        """Give this process its own random numbers."""
 
     def mine(self, batch: Tensor) -> Tensor:
         """Return this process's rows of `batch`."""
 
     def weighed(self, loss: Tensor) -> Tensor:
-        """Return the mean `loss` of the rows as their part of the batch's mean."""
+        """Return the mean `loss` of the rows, weighted by their share of the batch."""
 
     def add_up(self, model: nn.Module) -> None:
-        """Add the gradients of all processes up."""
+        """Sum the gradients of all processes."""
 
 
 def fit(
@@ -134,17 +131,15 @@ def fit(
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
-    `images` is uint8, or float in [0, 1], (n, channels, height, width); `labels` is int64 (n,) or, for soft labels,
-    float (n, classes) with rows that sum to 1; `weights` (n,) weighs the records' losses. `augment` is applied after
-    the shift of the settings. `bf16` runs the forward pass in bfloat16: twice as
-    fast for nets of wide convolutions on a CPU that has it, no faster for small ones. `stage` is
-    advanced by one at every step. Without `must_converge` a loss that is not finite is no error. With a `checkpoint` a
-    stopped training resumes there; its maker clears it. `watched` are the public images, like
-    `images`, that the rule `settle` looks at. With a `share` this process trains on its part of each batch, together
-    with others, and without a checkpoint: see :mod:`bench.training.data_parallel`. `stop` is asked before each step,
-    with the number of steps done, whether training ends here; it may look at the model, but draws nothing at random.
+    `images` (n, channels, height, width) is uint8 or float in [0, 1]; `labels` is int64 (n,) or soft, float (n,
+    classes) with rows that sum to 1; `weights` (n,) weighs the losses. `augment` follows the shift. `stage` advances at
+    every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
+    `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
+    (:mod:`bench.training.data_parallel`). `stop(steps done)` ends training if true and draws nothing at random. `bf16`:
+    see :mod:`bench.training.precision`.
 
-    Raises :class:`BenchError` for an empty set, labels of another length, or a loss that is not finite.
+    Raises :class:`BenchError` for an empty set, labels of another length or, if `must_converge`, a loss that is not
+    finite.
     """
     device = torch.device(device)
     count = int(images.shape[0])
@@ -220,11 +215,11 @@ def fit(
 
 
 class Batches:
-    """The numbers 0..count-1, batch by batch, for ever; what is left of a permutation is its state.
+    """Endless batches of the numbers 0..count-1; the rest of a permutation is the state.
 
-    Each pass goes through a new permutation drawn from `generator`, and its last batch may be short; one of fewer than
-    `least` is left out. `joined` fills it up from the next permutation instead. Without a generator the numbers come as
-    they lie, a short last batch being moved back to full size.
+    Each pass draws a permutation from `generator`; its last batch may be short: below `least` it is dropped, with
+    `joined` it is filled from the next one. Without a generator numbers are in order, a short last batch moved back to
+    full size.
     """
 
     def __init__(
@@ -248,11 +243,11 @@ class Batches:
         return batch
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what is left of the permutation."""
+        """Return the rest of the permutation."""
         return {"left": self._left}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with what is left of another's permutation."""
+        """Restore a state of :meth:`state_dict`."""
         self._left = state["left"].to(self._left.device)
 
     def _permutation(self) -> Tensor:
@@ -276,7 +271,7 @@ def predict(
     model: nn.Module, images: Tensor, batch_size: int = 500, device: torch.device | str = "cpu",
     bf16: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return the logits (n, classes), float32 on the CPU, of `model` in evaluation mode; its mode is put back."""
+    """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode."""
     device = torch.device(device)
     layout = _layout(model, device)
     training = model.training
@@ -293,14 +288,14 @@ def predict(
 def accuracy(
     model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = 500, device: torch.device | str = "cpu"
 ) -> float:
-    """Return the share of `images` whose largest logit is at their label, in [0, 1]; labels are int64 (n,)."""
+    """Return the accuracy in [0, 1] for `labels`, int64 (n,); raise :class:`BenchError` without records."""
     if len(labels) == 0:
         raise BenchError("accuracy needs at least one record.")
     return float((predict(model, images, batch_size, device).argmax(1) == labels.cpu()).double().mean())
 
 
 def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings; the fused ones, whose steps cost least for small nets."""
+    """Return the optimiser of `settings`, fused, which is fastest for small nets."""
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), settings.lr, weight_decay=settings.weight_decay, fused=True)
     return torch.optim.SGD(
@@ -310,7 +305,7 @@ def make_optimizer(model: nn.Module, settings: FitSettings) -> torch.optim.Optim
 
 
 def dense_weights(model: nn.Module) -> list[Tensor]:
-    """Return the weights of all linear layers but the last: those that the published PATE code decays."""
+    """Return the weights that the published PATE code decays: of all linear layers but the last."""
     linear = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear)]
     return linear[:-1]
 
@@ -320,17 +315,16 @@ def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) 
 
 
 def _layout(model: nn.Module, device: torch.device) -> torch.memory_format:
-    """Channels last for convolutional nets: 1.3 times faster on a CPU, more on a GPU."""
+    """Return channels last for convolutional nets: 1.3 times faster on a CPU, more on a GPU."""
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
     return torch.channels_last if convolutional else torch.contiguous_format
 
 
 def tune_malloc() -> bool:
-    """Keep freed memory in the process, so that large tensors do not fault their pages in anew at every step.
+    """Keep freed memory in the process: large tensors then cause no page faults at every step.
 
-    Sets glibc's M_MMAP_MAX = 0, M_TRIM_THRESHOLD = 16 GiB - 1 and M_TOP_PAD = 256 MiB through ``mallopt``, which takes
-    effect at once; the environment variables of the same names would have to be set before Python starts. Returns
-    whether the C library took them; elsewhere nothing happens.
+    Sets glibc's M_MMAP_MAX = 0, M_TRIM_THRESHOLD = 2 GiB - 1 and M_TOP_PAD = 256 MiB by ``mallopt``, as the environment
+    variables would have to be set before Python starts. Returns whether the C library accepted them.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,7 @@
-"""Training a backbone on a labelled public source: TrPATE's knowledge from non-private data (sections IV.A and V).
+"""Training of a backbone on labelled public data: TrPATE's knowledge from non-private data (sections IV.A and V).
 
-The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here it is any timm model on any
-labelled set. The result is public and an artefact: every teacher, student, seed and epsilon shares it.
+The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here any timm model trains on any
+labelled set. The backbone is a public artefact that all teachers, students, seeds and epsilons share.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 VERSION = 1
 """Raised whenever the same source and settings would give another backbone."""
 HALF = 0.5
-"""Mean and deviation of pixels in [0, 1] that are taken as known: no statistics of a data set."""
+"""Assumed mean and deviation of pixels in [0, 1], not statistics of a data set."""
 
 
 class LazyImages:
-    """Images that are read batch by batch, for a source that no memory holds; ``fit`` takes them."""
+    """The images at positions `which` of `records`, read batch by batch for sources larger than memory."""
 
     def __init__(self, records: Records, which: NDArray[np.int64]) -> None:
-        """Stand for the images at the positions `which` of `records`."""
         self._records, self._which = records, which
         self.shape = (len(which), *records.shape)
         self._device: torch.device | str = "cpu"
@@ -44,7 +43,7 @@ class LazyImages:
         return len(self._which)
 
     def to(self, device: torch.device | str) -> LazyImages:
-        """Say where batches shall lie."""
+        """Set the device of the batches."""
         self._device = device
         return self
 
@@ -54,8 +53,6 @@ class LazyImages:
 
 
 class _Prepared(nn.Module):
-    """A net behind the preparation that its images will always get."""
-
     def __init__(self, net: nn.Module, spec: BackboneSpec) -> None:
         super().__init__()
         self.net, self.spec = net, spec
@@ -82,12 +79,10 @@ def train_source(
 ) -> FrozenBackbone:
     """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
 
-    `source` and `revision` name the records and `fraction` says which part of them they are: all are part of the
-    artefact's name.
-    `size` is the side that images are brought to, 0 for none. The start and the order of batches come from a public
-    stream of their own, the same for every run's seed, so that all runs share one backbone.
-
-    Raises :class:`bench.core.errors.BenchError` where timm does not know the model or it cannot take such images.
+    `source`, `revision` and `fraction`, the part used, name the records in the artefact's name. `size` is the side of
+    the resized images, 0 for none. Start and batch order come from a public stream, the same for every seed: all runs
+    share one backbone. Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take
+    such images.
     """
     channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
     mean = (HALF,) * channels if channels == 3 else ()

@@ -1,4 +1,4 @@
-"""Worker processes on a CPU: how many, and how they start."""
+"""Worker processes on a CPU."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import torch
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not known on every system
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # missing on some systems
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch's operations on one thread inside: sums then have one order, whatever the number of cores."""
+    """Run torch on one thread inside the block: sums then have one order on any number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -36,10 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecutor | None]:
-    """Open `workers` fresh processes (never forked: torch's threads do not survive that) that end with this one.
-
-    None for one worker, or where the work is for a GPU, which one process fills.
-    """
+    """Yield `workers` spawned processes (torch's threads do not survive a fork); None for one worker or a GPU."""
     if workers < 2 or device != "cpu":
         yield None
         return
@@ -48,10 +45,9 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
         yield pool
     except BaseException as error:
         if isinstance(error, BrokenProcessPool):
-            # Who ended the workers by a signal (Slurm signals all processes of a job) may have sent it to this one as
-            # well: then it is to end by that signal, and not with an error that counts as the cell's.
+            # Slurm signals a whole job: let the signal end this process too, before an error counts as the cell's.
             time.sleep(1.0)
-        # Stopped or failed: the work in progress is not waited for. What was finished is kept.
+        # Do not wait for work in progress.
         for child in multiprocessing.active_children():
             child.terminate()
         raise
@@ -60,7 +56,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
 
 
 def start_worker() -> None:
-    """Ask Linux to end this worker when the process that started it is killed, and leave Ctrl-C to that process."""
+    """Set up a worker: one thread, deterministic, deaf to Ctrl-C; on Linux it dies with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,4 +1,4 @@
-"""A student made from timm by name, with a seeded start."""
+"""Students built from timm by name, with seeded weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """Return the timm model `name` for data of `facts`, and the options with which timm makes it again.
+    """Return the timm model `name` for data of `facts`, weights drawn from `generator`, and its timm options.
 
-    The start of its weights is drawn from `generator`. Raises :class:`bench.core.errors.BenchError` where timm does not
-    know the model or it cannot take such images.
+    Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
     """
     from bench.core.seeds import seeded
     from bench.models.build import build

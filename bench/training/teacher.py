@@ -1,4 +1,4 @@
-"""One teacher: trained on its part of the private records, and asked."""
+"""One teacher: training on its part of the private records, and prediction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TeacherTask:
-    """What every teacher of an ensemble has in common: the net, the data's public facts, how to train."""
+    """Settings that all teachers of an ensemble share: net, public facts of the data, training."""
 
     model: str
     classes: int
@@ -38,12 +38,11 @@ class TeacherTask:
     device: str = "cpu"
     precision: Precision = "float32"
     devices: tuple[str, ...] = ()
-    """More than one: each teacher is trained on all of them, a share of every batch on each."""
+    """With more than one, each teacher trains on all, a share of every batch on each."""
     batched: bool | None = None
-    """Train and ask many teachers as one program; None: on a GPU. Weights then agree with the loop's up to rounding."""
+    """Run many teachers as one program (None: on a GPU); weights equal the loop's up to rounding."""
 
     def __post_init__(self) -> None:
-        """Refuse a precision that the device has not."""
         check_precision(self.precision, self.device)
 
     @property
@@ -53,7 +52,7 @@ class TeacherTask:
 
     @property
     def together(self) -> bool:
-        """Whether many teachers are to be one program, where their net allows it."""
+        """Whether many teachers run as one program if their net allows it."""
         if len(self.devices) > 1:
             return False
         return self.batched if self.batched is not None else torch.device(self.device).type == "cuda"
@@ -67,11 +66,11 @@ def train_teacher(
     watched: Tensor | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Arrays:
-    """Train one teacher on `images` (uint8) with `labels` (int64), its own part; return its weights by name.
+    """Train one teacher on its own part, `images` (uint8) with `labels` (int64); return its weights by name.
 
-    `streams` must be the teacher's own; `watched` are the public images of the settings' rule `settle`. With a
-    `checkpoint` a stopped training resumes. Classes that the part misses stay among the outputs and are simply
-    never learnt, so the shape of the votes says nothing of it.
+    `streams` must be the teacher's own. `watched` are the public images for `settle`. Training resumes from
+    `checkpoint`. Classes that the part lacks remain outputs, so that the shape of the votes does not depend on private
+    records.
     """
     from bench.models.build import build
 
@@ -79,7 +78,7 @@ def train_teacher(
     with one_thread(), arithmetic(task.precision, task.device), seeded(start):
         model = build(task.model, task.classes, images.shape[1], (images.shape[2], images.shape[3]), **task.options)
         order = streams.torch("order")
-        # A teacher that diverges still votes: were it an error, one record could decide whether there is a student.
+        # A diverged teacher still votes: with an error, one record could decide whether there is a student.
         if len(task.devices) > 1:
             from bench.training.data_parallel import fit_on_devices
 
@@ -95,7 +94,7 @@ def train_teacher(
 
 
 def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays, images: Tensor) -> Labels:
-    """Return the labels (n,) that one teacher, rebuilt from `state`, gives `images`."""
+    """Return the labels (n,) of `images` from the teacher with weights `state`."""
     with one_thread(), arithmetic(task.precision, task.device):
         logits = predict(rebuilt(task, shape, state), images, device=task.device, bf16=task.bf16)
     found: Labels = logits.argmax(1).numpy()
@@ -103,10 +102,10 @@ def teacher_labels(task: TeacherTask, shape: tuple[int, int, int], state: Arrays
 
 
 def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn.Module:
-    """Return the net in evaluation mode that has the weights `state`."""
+    """Return the net with weights `state`, in evaluation mode."""
     from bench.models.build import build
 
-    with torch.random.fork_rng([]):  # the start of the weights is overwritten: it must not move any other stream
+    with torch.random.fork_rng([]):  # the drawn weights are overwritten: no other stream may advance
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
     return model.eval()

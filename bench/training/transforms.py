@@ -1,4 +1,4 @@
-"""Image tensors to floats, shifted and moved: what training, teachers and attacks share."""
+"""Image transforms shared by training, teachers and attacks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Return images in [0, 1]: uint8 ones divided by 255, float ones as they are."""
+    """Return images as float32 in [0, 1]: uint8 divided by 255, floats unchanged."""
     return images.float().div_(255.0) if images.dtype == torch.uint8 else images.float()
 
 
 def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Return `images` each moved by up to `most` pixels along both axes, edges filled with the border's values."""
+    """Return `images`, each moved by up to `most` pixels along both axes; edges repeat the border."""
     moves = torch.randint(-most, most + 1, (2, len(images), 1), generator=generator, device=generator.device)
     return moved(images, moves.to(images.device))
 

@@ -1,16 +1,14 @@
-"""Many small nets as one program: the teachers of an ensemble trained, and asked, side by side on one device.
+"""Many small nets as one program: teachers of an ensemble train and predict side by side on one device.
 
-One teacher does not fill a GPU. Here the weights of many are stacked, (teachers, ...), and share forward pass, backward
-pass and optimiser step. Each teacher has the start, batches and shifts of
-:func:`bench.training.teacher.train_teacher`, from its own streams: in float32 its weights are the loop's, up to
+One teacher does not fill a GPU, so the weights of many are stacked, (teachers, ...). Each teacher has the start,
+batches and shifts of :func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to
 rounding.
 
-A teacher does not depend on the records of the others. Shapes, and with them kernels, follow from public facts: the
-net, the number of teachers, the sizes of their parts, the free memory. No operation sums, normalises or compares across
-teachers: losses are added up only to start the backward pass, where each gets the gradient 1 whatever the others are. A
-teacher that settles early stays in the program and is no longer read, as a smaller program could round otherwise.
-Weights that are not finite stay with their own teacher. The tests compare bytes. (On a GPU some kernels add a net's own
-terms in no fixed order: two runs then differ in the last bits on any data.)
+A teacher does not depend on the others' records. Shapes and kernels follow from public facts: the net, the number of
+teachers, the sizes of their parts, the free memory. No operation mixes teachers: the sum of losses that starts the
+backward pass gives each the gradient 1. A settled teacher stays in the program, unread, as a smaller program could
+round otherwise. Tests compare bytes. (Some GPU kernels sum a net's own terms in no fixed order, so that two runs differ
+in the last bits on any data.)
 """
 
 from __future__ import annotations
@@ -45,21 +43,18 @@ if TYPE_CHECKING:
     from bench.training.teacher import Arrays, Labels, TeacherTask
 
 VERSION = 1
-"""Raised whenever the same task would give other weights: part of the names of artefacts made here."""
+"""Raised whenever the same task would give other weights; part of the artefacts' names."""
 ROWS = 500
-"""Images that are asked about at once."""
+"""Images per batch of predictions."""
 USED = 0.6
-"""Share of the free memory that is planned for: buffers of convolutions are not in the estimate."""
+"""Share of the free memory to plan for; the estimate omits buffers of convolutions."""
 
 Shape = tuple[int, int, int]
 Named = dict[str, Tensor]
 
 
 def why_not(task: TeacherTask, shape: Shape) -> str:
-    """Return why nets of `task` for images of `shape` cannot be trained as one program; empty where they can.
-
-    Found by trying, on two nets and a few black images.
-    """
+    """Return why `task` cannot run as one program, empty if it can; found by trying two nets on black images."""
     with torch.random.fork_rng([]):
         net = _build(task, shape).train()
         if len(list(net.named_parameters(remove_duplicate=False))) != len(list(net.parameters())):
@@ -96,13 +91,11 @@ def train_together(
     watched: Tensor | None = None,
     compiled: bool = False,
 ) -> Arrays:
-    """Train one teacher on each of `parts`, each from its own `streams`; return their weights, (teachers, ...) by name.
+    """Train one teacher per part, each from its own `streams`; return their weights, (teachers, ...) by name.
 
-    Teachers of equal parts make one program, of at most `at_once` teachers (None: as the memory allows). `watched` are
-    the public images that the settings' rule `settle` looks at. `compiled` lets torch compile forward and backward
-    pass, which takes a minute first.
-
-    Raises :class:`BenchError` for a net that cannot be batched; ask :func:`why_not` first.
+    Teachers with parts of equal size share a program, `at_once` at most (None: as memory allows). `watched` are the
+    public images for `settle`. `compiled` compiles both passes, which takes a minute. Raises :class:`BenchError` for a
+    net that :func:`why_not` rejects.
     """
     shape = _shape(images)
     reason = why_not(task, shape)
@@ -121,9 +114,9 @@ def train_together(
 
 
 def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_once: int | None = None) -> Tensor:
-    """Return what every teacher of `states`, (teachers, ...) by name, says of `images`: (teachers, n, classes)."""
+    """Return the logits (teachers, n, classes) of `images` from `states`, (teachers, ...) by name."""
     shape, device = _shape(images), torch.device(task.device)
-    with torch.random.fork_rng([]):  # its weights are written over
+    with torch.random.fork_rng([]):  # its weights are overwritten
         net = _build(task, shape).to(device).eval()
     known = dict(net.named_parameters()).keys() | dict(net.named_buffers()).keys()
     count = len(next(iter(states.values())))
@@ -142,16 +135,16 @@ def logits_together(task: TeacherTask, states: Arrays, images: Tensor, *, at_onc
 
 
 def evenly(numbers: list[int], most: int) -> list[list[int]]:
-    """Cut `numbers` into as few runs as hold at most `most` each, of nearly equal length."""
+    """Cut `numbers` into the fewest runs of at most `most` each, of nearly equal length."""
     runs = math.ceil(len(numbers) / max(1, most))
     ends = [round(i * len(numbers) / runs) for i in range(runs + 1)]
     return [numbers[first:last] for first, last in pairwise(ends)]
 
 
 def fitting(task: TeacherTask, shape: Shape, part: int, *, rows: int = 0) -> int:
-    """Return how many teachers fit the free memory of the device: to train on `part` records, or to ask of `rows`.
+    """Return how many teachers fit the free memory, to train on `part` records or to predict `rows` images.
 
-    From what a backward pass would keep for each image, measured on black images, and the sizes of the weights.
+    Estimated from the weights and from what a backward pass keeps per image, measured on black images.
     """
     with torch.random.fork_rng([]):
         net = _build(task, shape)
@@ -164,7 +157,7 @@ def fitting(task: TeacherTask, shape: Shape, part: int, *, rows: int = 0) -> int
 
 
 def free_memory(device: torch.device | str) -> int:
-    """Return how many bytes of the device's memory are free, what torch keeps in reserve included."""
+    """Return the free memory of `device` in bytes, including what torch keeps in reserve."""
     device = torch.device(device)
     if device.type == "cuda":
         reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -173,8 +166,8 @@ def free_memory(device: torch.device | str) -> int:
 
 
 def _kept(net: nn.Module, shape: Shape, count: int) -> int:
-    """Return how many bytes a forward pass of `count` images keeps for the backward pass, weights included."""
-    kept: list[Tensor] = []  # all alive until the end, so that no two have one address
+    """Return the bytes that a forward pass of `count` images keeps for the backward pass, weights included."""
+    kept: list[Tensor] = []  # kept alive, so that no two share an address
 
     def pack(tensor: Tensor) -> Tensor:
         kept.append(tensor)
@@ -189,7 +182,7 @@ def _spared(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
     watched: Tensor | None, compiled: bool,
 ) -> Arrays:  # fmt: skip
-    """Train a group, in halves where it does not fit the memory after all."""
+    """Train a group, in halves if it exceeds the memory."""
     try:
         return _train_group(task, images, labels, parts, streams, watched, compiled)
     except torch.OutOfMemoryError:
@@ -206,7 +199,7 @@ def _spared(
 
 @dataclass(slots=True)
 class _Stack:
-    """Nets of one kind: one of them as a template, what is trained, and the buffers in which they differ, stacked."""
+    """Nets of one kind: a template, the stacked trained weights, the stacked buffers in which the nets differ."""
 
     net: nn.Module
     weights: Named
@@ -263,7 +256,7 @@ def _train_group(
                 seen = _labels(stack, dict(zip(names, now, strict=True)), watched, device, bf16)
                 new = settling.look(seen) & ~done
                 if bool(new.any()):
-                    # Kept as they are now; the program continues for the others, at its size.
+                    # Keep these weights; the program continues at its size.
                     settled = [_chosen(new, value, old) for value, old in zip(now, settled, strict=True)]
                     done |= new
                 if bool(done.all()):
@@ -275,17 +268,17 @@ def _train_group(
 
 
 def _chosen(mask: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
-    """Return teacher by teacher `then` where `mask` (teachers,) is set, `otherwise` elsewhere."""
+    """Return `then` where `mask` (teachers,) is set, else `otherwise`, teacher by teacher."""
     return torch.where(mask.to(then.device).view(-1, *[1] * (then.dim() - 1)), then, otherwise)
 
 
 def _plan(
     size: int, total: int, settings: FitSettings, streams: list[Streams]
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield, for each step, the records (teachers, batch) and their moves (2, teachers * batch, 1), None without shift.
+    """Yield each step's records (teachers, batch) and moves (2, teachers * batch, 1), None without shift.
 
-    Each teacher's generator is asked in the order of :func:`bench.training.loop.fit`, but once for all moves of an
-    epoch: torch's generator on the CPU gives them one by one.
+    The draws are those of :func:`bench.training.loop.fit`; one call draws all moves of an epoch, the same as one by
+    one.
     """
     generators = [stream.torch("order") for stream in streams]
     for generator in generators:
@@ -319,7 +312,6 @@ def _trained(net: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torch.device) -> _Stack:
-    """Build each teacher's net from its own stream and stack what is in them."""
     nets = []
     with one_thread():
         for stream in streams:
@@ -340,10 +332,7 @@ def _start(task: TeacherTask, shape: Shape, streams: list[Streams], device: torc
 
 
 class _ShortProducts(TorchFunctionMode):
-    """Rounds what goes into convolutions and dense layers to bfloat16, as autocast does.
-
-    Under vmap autocast comes too late: it finds convolutions already taken apart, and leaves them in float32 on a CPU.
-    """
+    """Rounds inputs of convolutions and dense layers to bfloat16: under vmap, autocast misses convolutions on a CPU."""
 
     LAYERS = (functional.conv1d, functional.conv2d, functional.conv3d, functional.linear)
 
@@ -363,10 +352,7 @@ def _short(value: Any) -> Any:
 def _outputs(
     net: nn.Module, stacked: Named, others: Named, images: Tensor, *, bf16: bool, same: bool = False
 ) -> Tensor:
-    """Return the logits (teachers, n, classes) of images (teachers, n, ...), or of the `same` images (n, ...) for all.
-
-    A net that asks for random numbers raises RuntimeError.
-    """
+    """Return the logits (teachers, n, classes) of images (teachers, n, ...), or of the `same` images (n, ...) for all."""
 
     def one(own: Named, batch: Tensor) -> Any:
         return functional_call(net, own, (batch,))
