@@ -1,7 +1,7 @@
-"""What data-free generators are driven by: the terms of DAFL, as DGD (Eq. 2) and DPSD (Eq. 8) take them over.
+"""Losses of data-free generators: DAFL's terms, as DGD (Eq. 2) and DPSD (Eq. 8) use them.
 
-A classifier stands in for the discriminator: images count as good where it is sure of each one, finds all classes
-equally often, and its last hidden layer is strongly active (Chen et al., ICCV 2019, arXiv:1904.01186).
+A classifier replaces the discriminator: good images have confident predictions, balanced classes and a strongly active
+last hidden layer (Chen et al., ICCV 2019, arXiv:1904.01186).
 """
 
 from __future__ import annotations
@@ -25,23 +25,18 @@ if TYPE_CHECKING:
     from bench.training.gan import GanGenerator
 
 Reading = Literal["dafl", "printed"]
-"""How the two terms are read that the papers print otherwise than DAFL computes them; see :func:`generator_terms`."""
+"""Reading of the two terms that the papers print otherwise than DAFL computes them: :func:`generator_terms`."""
 
 
 def generator_terms(
     features: Tensor, logits: Tensor, *, norm: Literal[1, 2] = 1, reading: Reading = "dafl"
 ) -> dict[str, Tensor]:
-    """Return the terms ``one_hot``, ``entropy`` and ``activation`` of a batch, each a scalar to be minimised.
+    """Return the scalar losses ``one_hot``, ``entropy`` and ``activation`` of a batch.
 
-    Args:
-        features: Last hidden layer (n, features) of the classifier on the generated images.
-        logits: Its logits (n, classes).
-        norm: Norm of the features: 1 in DGD and DAFL, 2 in DPSD.
-        reading: ``dafl`` takes the entropy of the batch's mean prediction, negated, so that classes are balanced, and
-            the activations negated, so that they grow: what both papers say in words. ``printed`` is their formulas to
-            the letter: the sum over p log p of each image, which pulls every prediction towards uniform, and the
-            activations with a plus sign, which makes them small.
-
+    `features` (n, features) is the classifier's last hidden layer, its `norm` 1 in DGD and DAFL and 2 in DPSD; `logits`
+    is (n, classes). Reading ``dafl`` is what both papers describe: it negates the entropy of the mean prediction, to
+    balance classes, and the activations, to raise them. ``printed`` is their formulas: the mean over images of sum p
+    log p pulls predictions towards uniform, and positive activations shrink.
     """
     one_hot = functional.cross_entropy(logits, logits.argmax(1))
     strength = features.abs().mean() if norm == 1 else features.norm(dim=1).mean() / math.sqrt(features.shape[1])
@@ -54,10 +49,10 @@ def generator_terms(
 
 @dataclass(frozen=True, slots=True)
 class GeneratorSettings:
-    """How a data-free generator is trained: Adam at `lr`, a tenth of it after every `decay_steps` (0: never).
+    """Settings of a data-free generator: Adam at `lr`, divided by 10 after every `decay_steps` (0: never).
 
-    `alpha` and `beta` weigh the entropy and the activation beside the one-hot term (DGD, Eq. 2). `shift` moves the
-    images by up to that many pixels before the classifier sees them, so that it is sure of shapes, not of pixels.
+    `alpha` and `beta` weigh entropy and activation beside the one-hot term (DGD, Eq. 2). Images are moved by up to
+    `shift` pixels before the classifier, so that it recognises shapes, not pixels.
     """
 
     steps: int
@@ -80,16 +75,15 @@ def train_generator(
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> DataFreeGenerator:
-    """Train `net` in place against the fixed `classifier` (Eq. 2 of DGD) and return it, in evaluation mode.
+    """Train `net` in place against the fixed `classifier` (DGD, Eq. 2) and return it, in evaluation mode.
 
-    `stage` is advanced at every step; `checkpoint` is as for :func:`bench.training.loop.fit`.
-    Raises :class:`NotFiniteError` where a term is no number any more.
+    Raises :class:`NotFiniteError` for a term that is not finite. `checkpoint`: see :func:`bench.training.loop.fit`.
     """
     net.to(device).train()
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)
     held: dict[str, Part] = {"generator": net, "optimizer": optimizer, "order": generator}
-    # The classifier drives all: another one, be it by a bit, makes another generator.
+    # Another classifier, even by a bit, makes another generator.
     loop = Loop(checkpoint, held, classifier.state_dict().values(), device)
     for step in range(loop.start(stage), settings.steps):
         if settings.decay_steps and step and step % settings.decay_steps == 0:
@@ -115,7 +109,7 @@ def generate(
     net: DataFreeGenerator | GanGenerator, count: int, generator: torch.Generator, device: torch.device | str = "cpu",
     at_once: int = 500,
 ) -> Tensor:  # fmt: skip
-    """Return `count` images of `net` from fresh noise, `at_once` at a time: uint8 (count, channels, height, width)."""
+    """Return `count` images of `net` from fresh noise, uint8 (count, channels, height, width)."""
     sizes = [min(at_once, count - done) for done in range(0, count, at_once)]
     batches = [net(net.noise(size, generator, device)) for size in sizes]
     return torch.cat([(batch * 255.0).round().to(torch.uint8).cpu() for batch in batches])

@@ -1,11 +1,9 @@
-"""Many teachers on disjoint parts of the private records, and their votes on public queries.
+"""Teachers on disjoint parts of the private records, and their votes on public queries.
 
-A teacher is a function of its own part, its own random stream (named by its number) and the settings, and of nothing
-else: not of how many teachers there are beside it, nor of the chunk or the worker process that trains it. So changing
-one record changes one teacher and at most one vote per query, which is the sensitivity that every vote mechanism here
-assumes. To keep that true to the byte, each teacher is trained by itself on a CPU, on one thread, in one loop, which is
-faster there than programs that batch small nets. On a GPU one program trains many: see
-:mod:`bench.training.vectorised`, also for why that leaves teachers apart.
+A teacher depends only on its own part, its random stream (named by its number) and the settings, not on the number of
+teachers, the chunk or the worker process. So changing one record changes one teacher and at most one vote per query,
+the sensitivity that every vote mechanism here assumes. To keep this true to the byte, a CPU trains each teacher alone
+on one thread, faster there than batched small nets; a GPU trains many: :mod:`bench.training.vectorised`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Trained teachers. `states` holds each weight of all of them, (teachers, ...), `shape` that of an image."""
+    """Trained teachers: `states` holds their weights, (teachers, ...) by name, `shape` is an image's."""
 
     task: TeacherTask
     shape: tuple[int, int, int]
@@ -49,10 +47,7 @@ class Ensemble:
         return rebuilt(self.task, self.shape, {name: array[number] for name, array in self.states.items()})
 
     def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
-        """Return what every teacher says of `images` (n, channels, height, width): (teachers, n, classes).
-
-        `stage` is advanced once per teacher.
-        """
+        """Return all logits (teachers, n, classes) of `images` (n, channels, height, width)."""
         if self._together():
             return self._logits_together(images, stage)
         found = torch.empty(len(self), len(images), self.task.classes)
@@ -66,11 +61,7 @@ class Ensemble:
         return found
 
     def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
-        """Return every teacher's labels of `images` (n, channels, height, width): (teachers, n), int64.
-
-        With a `pool` its processes share the teachers; the labels are the same to the byte. `stage` is advanced once
-        per teacher.
-        """
+        """Return all labels (teachers, n), int64, of `images` (n, channels, height, width), equal with any `pool`."""
         if self._together():
             chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
             return chosen
@@ -114,18 +105,14 @@ def train_teachers(
 ) -> Ensemble:
     """Train one teacher on each of `parts` of the private records and return them.
 
-    Teacher number i draws from ``streams.child("teacher-i")``. Teachers are made in chunks of `chunk`;
-    ``keep(first, last, make)`` may store what ``make()`` gives for the teachers first..last-1 and hand back what it has
-    stored before, so that a killed run loses one chunk at most. The processes of a `pool` share the chunks; the
-    result is the same to the byte for every `chunk` and with or without one. `stage` is advanced once per teacher.
-    `watched` are the public images that the settings' rule `settle` looks at.
+    Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. For each chunk of
+    teachers first..last-1, ``keep(first, last, make)`` stores what ``make()`` returns, or returns what is stored: a
+    killed run loses one chunk at most. `stage` advances once per teacher. `watched` are the public images for `settle`.
 
-    Where the teachers are trained as one program, ``find(first, last)`` returns what `keep` has stored, or None for a
-    missing chunk; teachers of many missing chunks are trained at once, `at_once` at most (None: as the memory allows),
-    and kept chunk by chunk. A killed run loses what is trained at once. ``say`` gets the reason why a net is trained in
-    the loop all the same. With `only`, the chunks that begin in it are made: a shard of the ensemble.
-    ``checkpoint(kind, number)`` names what a killed run resumes from inside a chunk: the chunk that begins with a
-    teacher ("teachers"), or the teacher ("teacher").
+    As one program, teachers of missing chunks (``find(first, last)`` returns None) are trained and may be lost
+    together, `at_once` at most (None: as memory allows); ``say`` gets the reason if the net does not allow it. `only`
+    selects the chunks that begin in it: a shard. ``checkpoint(kind, number)`` returns a checkpoint inside a chunk: of
+    the chunk from that teacher on ("teachers") or of the teacher ("teacher").
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -151,7 +138,7 @@ def train_teachers(
         missing = [one for one in chunks if one not in done]
         for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
             finish(one, lambda made=made: made)  # type: ignore[misc]
-    # Chunks are filled by all workers together: what is kept then never depends on how many there are.
+    # All workers fill one chunk together: what is kept does not depend on their number.
     for first, last in [one for one in chunks if one not in done]:
 
         def make(first: int = first, last: int = last) -> Arrays:
@@ -166,7 +153,7 @@ def train_teachers(
                     part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
                     jobs.append((task, images[part], labels[part], own, watched))
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
-                        # In this process a teacher can resume itself; others hand over finished ones only.
+                        # Only in this process can a teacher resume from inside its training.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
                     states.append(state)
@@ -184,7 +171,7 @@ def _stacked(states: Sequence[Arrays]) -> Arrays:
 
 
 def _finished(saved: Checkpoint | None) -> list[Arrays]:
-    """Return the teachers of a chunk that an earlier run had finished."""
+    """Return the teachers of a chunk that an earlier run finished."""
     found = None if saved is None else saved.load()
     if saved is None or not found:
         return []
@@ -194,7 +181,7 @@ def _finished(saved: Checkpoint | None) -> list[Arrays]:
 
 
 def _as_one_program(task: TeacherTask, shape: tuple[int, int, int], say: Callable[[str], None] | None) -> bool:
-    """Whether the teachers are to be trained as one program and can be; say why not where they cannot."""
+    """Return whether to train as one program; report the reason if only the net forbids it."""
     from bench.training.vectorised import why_not
 
     if not task.together:
@@ -215,7 +202,7 @@ def _trained_together(
     watched: Tensor | None,
     at_once: int | None,
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Train the teachers of the `missing` chunks, as many at once as fit, and yield them chunk by chunk."""
+    """Train the `missing` chunks, as many teachers at once as fit; yield them chunk by chunk."""
     from bench.training.vectorised import evenly, fitting, train_together
 
     if not missing:
@@ -238,7 +225,7 @@ def _trained_together(
 def _each(
     pool: ProcessPoolExecutor | None, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], stage: Stage | None
 ) -> Iterator[Result]:
-    """Yield ``work(*job)`` for each of `jobs`, in their order."""
+    """Yield ``work(*job)`` for each of `jobs`, in order."""
     waiting = [pool.submit(work, *job) for job in jobs] if pool is not None else None
     for number, job in enumerate(jobs):
         yield work(*job) if waiting is None else waiting[number].result()
@@ -258,10 +245,7 @@ def check_disjoint(parts: Sequence[Labels], records: int) -> None:
 
 
 def count_votes(predictions: Labels, classes: int) -> Labels:
-    """Return how many teachers chose each class: (teachers, queries) labels to (queries, classes) counts, int64.
-
-    Raises :class:`BenchError` for labels outside 0..classes-1.
-    """
+    """Return int64 counts (queries, classes) of labels (teachers, queries); raise :class:`BenchError` out of range."""
     if predictions.ndim != 2:
         raise BenchError(f"predictions must be (teachers, queries), not of shape {predictions.shape}.")
     if predictions.size and (predictions.min() < 0 or predictions.max() >= classes):
@@ -271,7 +255,7 @@ def count_votes(predictions: Labels, classes: int) -> Labels:
 
 
 def shard_range(total: int, shard: int, shards: int, step: int) -> range:
-    """Return which of `total` teachers belong to `shard` of `shards`, in whole artefacts of `step` teachers each."""
+    """Return the teachers of `shard` among `total`, in whole artefacts of `step` teachers."""
     artefacts = math.ceil(total / step)
     begin, end = artefacts * shard // shards, artefacts * (shard + 1) // shards
     return range(begin * step, min(total, end * step))

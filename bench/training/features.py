@@ -1,9 +1,8 @@
-"""Features of images by a frozen public backbone: computed once in batches, shared by methods, seeds and epsilons.
+"""Features of images by a frozen public backbone, computed once for all methods, seeds and epsilons.
 
-The features of private images are private: they are artefacts of the cache like a teacher is, in chunks, so that a
-killed run loses one chunk at most. Beside its features a chunk holds a digest of each image. A variation of the data
-set, a shadow run with canaries say, so finds the features of all images that it has in common with the original, and
-only those of the others are computed.
+Features of private images are private: artefacts of the cache, in chunks, of which a killed run loses one at most. A
+chunk also holds a digest of each image, so that a variation of the data set, such as a shadow run with canaries, reuses
+the features of all images that it shares with the original.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 CHUNK = 1_000
 """Images per artefact."""
 BATCH = 50
-"""Images that the backbone is given at once: enough for it, and few enough for any memory."""
+"""Images per forward pass on a CPU, ten times as many on a GPU."""
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 
 def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part: Part) -> Tensor:
     """Return the features (n, num_features), float32 on the CPU, of uint8 `images` (n, channels, height, width).
 
-    `part` says whose they are; with the cache's base it names the images, so private ones never enter a key. On a CPU
-    the context's workers share the work where the backbone can be loaded by its hash.
+    `part` and the cache's base name the images, so that private ones never enter a key. On a CPU, workers share the
+    computation if the backbone can be loaded by its hash.
     """
     prints = image_digests(images)
     known = _known(context.cache.parent, backbone.spec, part, context.device.type)
@@ -59,7 +58,7 @@ def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part
 
 
 def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
-    """Return the logits (n, classes) of `student` on `images`, on the CPU; of a backbone by its cached features."""
+    """Return the logits (n, classes) of `student` on `images`, on the CPU; a backbone's features are cached."""
     if not isinstance(student, FrozenTransfer):
         return predict(student, images, device=context.device)
     student.to(context.device).eval()
@@ -69,18 +68,14 @@ def student_logits(student: nn.Module, images: Tensor, context: Context, part: P
 
 
 def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:
-    """Return what of `student` is trained, and what that is given for `images`: a head and features, or all and images.
-
-    So :func:`bench.training.loop.fit` and :func:`bench.training.loop.predict` serve for both, and a backbone sees an
-    image once.
-    """
+    """Return the trained part of `student` and its inputs: a head and features, or the whole net and `images`."""
     if not isinstance(student, FrozenTransfer):
         return student, images
     return student.head, features_of(images, student.backbone, context, part)
 
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
-    """Return 16 bytes for each of `images` (n, ...), the same for equal ones: (n,) of void."""
+    """Return 16 bytes per image of `images` (n, ...), equal for equal images: (n,) of void."""
     flat = images.contiguous().flatten(1).numpy()
     digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat)
     return np.frombuffer(digests, dtype="V16")
@@ -91,7 +86,7 @@ def _depends(spec: BackboneSpec, part: Part, first: int, device: str) -> dict[st
 
 
 def _known(cache: Cache | None, spec: BackboneSpec, part: Part, device: str) -> Arrays | None:
-    """Return the features and digests that the original data set's cache holds, joined; None where there is none."""
+    """Return the features and digests in the original data set's cache, joined; None if there are none."""
     chunks: list[Arrays] = []
     while cache is not None:
         chunk = cache.find("features", _depends(spec, part, CHUNK * len(chunks), device))
@@ -104,7 +99,7 @@ def _known(cache: Cache | None, spec: BackboneSpec, part: Part, device: str) -> 
 
 
 def _matched(prints: NDArray[np.void], known: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return for each of `prints` the row of `known` (m, 16) that it is, -1 where it is none."""
+    """Return the row of `known` (m, 16) that equals each of `prints`, -1 without one."""
     row_of = {row.tobytes(): number for number, row in enumerate(known)}
     return np.array([row_of.get(one.tobytes(), -1) for one in prints], dtype=np.int64)
 
@@ -112,27 +107,25 @@ def _matched(prints: NDArray[np.void], known: NDArray[np.uint8]) -> NDArray[np.i
 def _computed(
     images: Tensor, prints: NDArray[np.void], backbone: FrozenBackbone, context: Context, part: Part
 ) -> Tensor:
-    """Return the features of `images`, from this cache's own chunks or computed now."""
+    """Return the features of `images`, from this cache's chunks or computed."""
     wanted = np.frombuffer(prints.tobytes(), dtype=np.uint8).reshape(-1, 16)
     starts = range(0, len(images), CHUNK)
     depends = {first: _depends(backbone.spec, part, first, context.device.type) for first in starts}
     chunks: dict[int, Arrays] = {}
 
     def look() -> list[int]:
-        """Add what is there to `chunks` and return the starts of what is not."""
         for first in starts:
             if first in chunks:
                 continue
             chunk = context.cache.find("features", depends[first])
-            # A shadow run's chunks hold the images of that run alone, and another part may have the same name: the
-            # digests say whose features these are.
+            # A shadow run's chunks hold its own images only, and another part may have the same name.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
                 chunks[first] = chunk
         return [first for first in starts if first not in chunks]
 
     if look():
         with context.cache.making("all-features", _depends(backbone.spec, part, 0, context.device.type)):
-            left = look()  # another process may have made them while this one waited
+            left = look()  # another process may have made them meanwhile
             if left:
                 backbone.to(context.device)
                 title = f"features of {part} images"
@@ -147,7 +140,7 @@ def _computed(
 
 
 def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:
-    # A process takes seconds to start, and a backbone that is not on the disk would have to travel with each job.
+    # A process takes seconds to start, and a backbone that is not on disk would be sent with each job.
     workers = min(context.workers, chunks) if chunks > 2 and not backbone.spec.carried else 1
     return worker_pool(workers, context.device.type)
 
@@ -155,12 +148,12 @@ def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:
 def _each(
     pieces: Iterator[Tensor], backbone: FrozenBackbone, context: Context, pool: ProcessPoolExecutor | None
 ) -> Iterator[Tensor]:
-    """Yield the features of each of `pieces`, in their order."""
+    """Yield the features of each of `pieces`, in order."""
     if pool is None:
         for piece in pieces:
             yield _features(backbone, piece, context.device)
         return
-    # Only so many pieces wait as keep every worker busy: the images of a large set would fill the memory twice.
+    # A longer queue would hold the images of a large set in memory twice.
     waiting = []
     for piece in pieces:
         waiting.append(pool.submit(_worker_features, backbone.spec, piece))
@@ -175,7 +168,7 @@ def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) ->
     from bench.training.transforms import as_float
 
     batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
-    # Of one thread's sums the order is fixed, so workers, threads and one process give the same features.
+    # One thread sums in a fixed order: any number of workers gives the same features.
     with one_thread():
         return torch.cat([backbone(as_float(batch.to(device))).cpu() for batch in batches])
 

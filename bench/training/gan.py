@@ -1,19 +1,17 @@
-"""Three GANs on private images: what DGD (Fig. 4) sets its data-free generator against. Without any privacy.
+"""GANs on private images, without any privacy: DGD's comparison for its data-free generator (Fig. 4).
 
-**No epsilon may be attached to what comes of these generators.** They are fitted to private images without noise, so
-their weights, their images and every student trained on these tell of the records, whatever is added afterwards. A
-method that uses one declares it with ``ledger.bypass``.
+**No epsilon may be attached to what comes of these generators.** They are fitted to private images without noise: their
+weights, their images and students trained on these reveal the records. A method declares them with ``ledger.bypass``.
 
-- ``acgan``: Odena, Olah and Shlens, ICML 2017 (arXiv:1610.09585). Real or fake by binary cross-entropy, and the class
-  of real and of made images by cross-entropy; images are made for a label.
-- ``wgan``: Arjovsky, Chintala and Bottou, ICML 2017 (arXiv:1701.07875), and its code (martinarjovsky/WassersteinGAN).
-  A critic with weights in [-0.01, 0.01], RMSProp, five critic steps to one of the generator. Knows no labels.
-- ``infogan``: Chen et al., NeurIPS 2016 (arXiv:1606.03657), and its code (openai/InfoGAN, ``run_mnist_exp.py``). A
-  categorical code and two continuous ones, which the discriminator's second head must find again; their Gaussian has
-  deviation 1 as in the code. Uses no labels: which category becomes which class is chance.
+- ``acgan``: Odena, Olah and Shlens, ICML 2017 (arXiv:1610.09585). Binary cross-entropy for real or fake, cross-entropy
+  for the class of real and generated images.
+- ``wgan``: Arjovsky, Chintala and Bottou, ICML 2017 (arXiv:1701.07875), and martinarjovsky/WassersteinGAN. Unlabelled;
+  critic weights in [-0.01, 0.01], RMSProp, five critic steps per generator step.
+- ``infogan``: Chen et al., NeurIPS 2016 (arXiv:1606.03657), and openai/InfoGAN, ``run_mnist_exp.py``. Unlabelled: the
+  second head recovers a categorical and two continuous codes; categories match classes by chance.
 
-The nets are small DCGANs (Radford et al. 2016) for images of any size from 8x8: two strided convolutions down, two up.
-Pixels come from a sigmoid, in [0, 1], and are mapped to [-1, 1] before the discriminator, by public constants.
+The nets are small DCGANs (Radford et al. 2016). Pixels are in [0, 1], by a sigmoid, and mapped to [-1, 1] for the
+discriminator by public constants.
 """
 
 from __future__ import annotations
@@ -43,17 +41,17 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 CONTINUOUS_CODES = 2
 """InfoGAN, appendix C.1 (MNIST)."""
 CLIP = 0.01
-"""Largest weight of a WGAN's critic."""
+"""Largest absolute weight of a WGAN's critic."""
 
 
 @dataclass(frozen=True, slots=True)
 class GanSettings:
-    """How a GAN is trained; rates and losses are its paper's.
+    """Training settings of a GAN; rates and losses are its paper's.
 
-    `steps` are steps of the generator; a WGAN takes `critic_steps` batches for each of these, the others one. `width`
-    is the number of maps at half the images' size; there are twice as many at a quarter. `noise_size` is None for the
-    paper's: 62 for InfoGAN, 100 for the others. `rate_scale` multiplies the paper's learning rates, for trainings much
-    shorter than its own: a WGAN's 5e-5 moves little in some hundred steps.
+    `steps` counts generator steps, for each of which a WGAN takes `critic_steps` batches. `width` is the number of maps
+    at half the image size, doubled at a quarter. `noise_size` None is the paper's: 62 for InfoGAN, else 100.
+    `rate_scale` multiplies the paper's learning rates, for shorter training: a WGAN's 5e-5 moves little in some hundred
+    steps.
     """
 
     steps: int
@@ -72,16 +70,15 @@ class GanSettings:
 
 
 class GanGenerator(nn.Module):
-    """Noise, a label and continuous codes -> quarter-sized maps -> two transposed convolutions -> pixels by a sigmoid.
+    """A linear layer to quarter-sized maps, two transposed convolutions, a sigmoid.
 
-    Used as :class:`bench.models.generators.DataFreeGenerator` is. Its input is (n, `noise_size`): `plain` values that
-    mean nothing, then a one-hot label of `classes` (0: none), then `codes` values in [-1, 1].
+    Used as :class:`bench.models.generators.DataFreeGenerator`. Its input (n, `noise_size`) is `plain` noise, a one-hot
+    label of `classes` (0: none), and `codes` values in [-1, 1].
     """
 
     def __init__(
         self, shape: tuple[int, int, int], plain: int, classes: int = 0, codes: int = 0, *, width: int = 64
     ) -> None:
-        """Make images of `shape` (channels, height, width)."""
         super().__init__()
         channels, high, wide = shape
         self.shape, self.plain, self.classes, self.codes = shape, plain, classes, codes
@@ -95,10 +92,7 @@ class GanGenerator(nn.Module):
         )  # fmt: skip
 
     def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """Draw inputs (count, noise_size): standard normal values, then uniform labels, then uniform codes.
-
-        InfoGAN's plain values are uniform in [-1, 1], as in its code.
-        """
+        """Draw inputs (count, noise_size): normal, but uniform in [-1, 1] for InfoGAN as in its code; labels; codes."""
         where = generator.device
         if self.codes:
             parts = [2 * torch.rand(count, self.plain, generator=generator, device=where) - 1]
@@ -112,7 +106,7 @@ class GanGenerator(nn.Module):
         return torch.cat(parts, 1).to(device)
 
     def labels_of(self, noise: Tensor) -> Tensor:
-        """Return the labels (n,) that inputs (n, noise_size) ask for. For InfoGAN: categories, which are no classes."""
+        """Return the labels (n,) in inputs (n, noise_size); InfoGAN's are categories, not classes."""
         return noise[:, self.plain : self.plain + self.classes].argmax(1)
 
     def forward(self, noise: Tensor) -> Tensor:
@@ -122,7 +116,7 @@ class GanGenerator(nn.Module):
 
 
 class _Critic(nn.Module):
-    """Two strided convolutions, a score for real or fake, and what a second head tells (labels, then codes)."""
+    """Two strided convolutions, a head for real or fake, and one for labels, then codes."""
 
     def __init__(self, shape: tuple[int, int, int], width: int, told: int, hidden: int) -> None:
         super().__init__()
@@ -159,29 +153,19 @@ def train_gan(
 ) -> GanGenerator:
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
 
-    No epsilon may be attached to anything that comes of it: see the module.
+    No epsilon may be attached to what comes of it: see the module. `images` (n, channels, height, width) is uint8 or
+    float in [0, 1], at least 8x8; only ``acgan`` reads `labels`, int64 (n,). `classes` is also InfoGAN's number of
+    categories. All randomness comes from `generator`. `stage` advances per generator step. The caller clears
+    `checkpoint`.
 
-    Args:
-        kind: ``acgan``, ``wgan`` or ``infogan``.
-        images: uint8, or float in [0, 1], (n, channels, height, width), of 8x8 pixels or more.
-        labels: int64 (n,); only ``acgan`` looks at them.
-        classes: Number of classes, and of InfoGAN's categories.
-        settings: How long, and how wide the nets are.
-        generator: Whatever is random comes from it: starts, order of the images, noise.
-        device: Where to train.
-        stage: Advanced by one at each step of the generator.
-        checkpoint: Where a stopped training resumes; its maker clears it.
-
-    Raises:
-        BenchError: For an unknown kind, fewer than two images, images that are too small, labels of another length or
-            outside 0..classes - 1, or (as :class:`bench.training.divergence.NotFiniteError`) a loss that is not finite.
-
+    Raises :class:`BenchError` for an unknown kind, fewer than two images, too small ones or bad labels, and
+    :class:`bench.training.divergence.NotFiniteError` for a loss that is not finite.
     """
     _check(kind, images, labels, classes)
     device = torch.device(device)
     with seeded(generator, device):
         game = _Game(kind, images.shape[1:], classes, settings, device)
-    batches = Batches(len(images), settings.batch_size, generator, least=2)  # a single left-over image is no batch
+    batches = Batches(len(images), settings.batch_size, generator, least=2)  # batch normalisation needs two
 
     def draw() -> tuple[Tensor, Tensor]:
         index = next(batches)
@@ -216,8 +200,6 @@ def _check(kind: str, images: Tensor, labels: Tensor, classes: int) -> None:
 
 
 class _Game:
-    """The two nets and their optimisers."""
-
     def __init__(
         self, kind: Kind, shape: torch.Size, classes: int, settings: GanSettings, device: torch.device
     ) -> None:
@@ -244,23 +226,23 @@ class _Game:
         number = 0 if which == "generator" else 1
         net, optimizer = (self.generator, self.critic)[number], self.optimizers[number]
         optimizer.zero_grad(set_to_none=True)
-        # Only this net's gradients: the other's would be computed for nothing.
+        # The other net's gradients are not needed.
         torch.autograd.backward(loss, inputs=list(net.parameters()))
         optimizer.step()
 
     def told_of_made(self, told: Tensor, noise: Tensor) -> Tensor:
-        """Return how far the second head is from the label and the codes that an image was made for."""
+        """Return the second head's loss for the label and codes of generated images."""
         made_for = self.generator.labels_of(noise)
         loss = functional.cross_entropy(told[:, : self.classes], made_for)
         if self.generator.codes:
-            # A Gaussian of deviation 1 about what is told; the paper weighs it by 0.1.
+            # A Gaussian of deviation 1, as in the authors' code; the paper's weight is 0.1.
             miss = (told[:, self.classes :] - noise[:, -self.generator.codes :]).square().sum(1)
             loss = loss + 0.1 * 0.5 * miss.mean()
         return loss
 
 
 def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Take one step of an ACGAN's or InfoGAN's discriminator and one of its generator, on the same made images."""
+    """Take one step of an ACGAN's or InfoGAN's discriminator and generator, on the same generated images."""
     noise = game.generator.noise(len(real), generator, real.device)
     made = game.generator(noise)
     score, told = game.critic(real)
@@ -278,7 +260,7 @@ def _entropy_step(game: _Game, real: Tensor, labels: Tensor, generator: torch.Ge
 
 
 def _wasserstein_step(game: _Game, reals: list[Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-    """Take one step of a WGAN's critic on each of `reals` and then one of its generator."""
+    """Take one step of a WGAN's critic on each of `reals`, then one of its generator."""
     terms: dict[str, Tensor] = {}
     for real in reals:
         with torch.no_grad():
@@ -295,7 +277,7 @@ def _wasserstein_step(game: _Game, reals: list[Tensor], generator: torch.Generat
 
 
 def _start(layer: nn.Module) -> None:
-    """Start a layer as DCGAN does."""
+    """Initialise a layer as DCGAN does."""
     if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.normal_(layer.weight, 0.0, 0.02)
         if layer.bias is not None:

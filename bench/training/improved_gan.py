@@ -1,10 +1,8 @@
-"""Students from few labels and many unlabelled images: the improved GAN with feature matching (Salimans et al., 2016).
+"""Students by the improved GAN with feature matching (Salimans et al., 2016), as in PATE 2017.
 
-The student is the discriminator: its logits l(x) over k classes say by Z(x) = log sum exp l(x) that x is real, with
-probability sigmoid(Z). It learns the labels of the few labelled images, real for unlabelled ones, fake for generated
-ones. The generator matches the batch mean of the student's last hidden layer. PATE 2017 trains its students so.
-
-Everything here sees public images and released labels only.
+The student is the discriminator: with Z(x) = log sum exp of its logits, sigmoid(Z) is the probability that x is real.
+It learns the labels of the labelled images, real for unlabelled and fake for generated ones. The generator matches the
+batch mean of the student's last hidden layer. Only public images and released labels are used.
 """
 
 from __future__ import annotations
@@ -32,12 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImprovedGANSettings:
-    """The published MNIST settings. Places are in openai/improved-gan, ``mnist_svhn_cifar10/``.
+    """The published MNIST settings, of the script that PATE's authors used for their student.
 
-    ``train_mnist_fm_custom_labels.py`` is the script that PATE's authors used for their MNIST student: Adam 0.003 with
-    beta1 0.5 for both nets, batches of 100, unlabelled weight 1, 300 epochs by default, an average of the student's
-    weights with decay 0.9999, and scales and biases set from 500 images. The authors' own run of it is named "epochs
-    600" in ``research/pate_2017/README.md`` of tensorflow/privacy.
+    openai/improved-gan, ``mnist_svhn_cifar10/train_mnist_fm_custom_labels.py``: Adam 0.003 with beta1 0.5 for both
+    nets, batches of 100, unlabelled weight 1, 300 epochs by default, weight average with decay 0.9999, scales and
+    biases set from 500 images. 600 epochs are from ``research/pate_2017/README.md`` of tensorflow/privacy.
     """
 
     epochs: float = 600
@@ -45,8 +42,7 @@ class ImprovedGANSettings:
     batch_size: int = 100
     lr: float = 0.003
     ema: float = 0.9999
-    """Decay of the average of the student's weights. Warmed up as in :class:`bench.training.loop.FitSettings`, where
-    the published average starts from zero."""
+    """Decay of the student's average, warmed up as in ``FitSettings``; the published one starts from zero."""
     start_images: int = 500
     """Images for the data-dependent start of weight-normed layers; 0 for none."""
 
@@ -55,7 +51,7 @@ class ImprovedGANSettings:
             raise BenchError("the improved GAN needs epochs > 0, batch_size >= 2 and a positive finite lr.")
 
     def total_steps(self, unlabelled: int) -> int:
-        """Return how many steps (one of each net) training beside `unlabelled` images takes."""
+        """Return the number of steps (one of each net) for this number of `unlabelled` images."""
         return max(1, round(self.epochs * max(1, unlabelled // self.batch_size)))
 
 
@@ -74,12 +70,9 @@ def train_improved_gan(
 ) -> nn.Module:
     """Train `student` (any timm model) in place against `generator` and return it in evaluation mode.
 
-    `images` (m, channels, height, width) with `labels`, int64 (m,), are the labelled ones; `unlabelled` (n, ...) the
-    others, of which the labelled ones may be some; uint8, or float in [0, 1]. `stage` is advanced at every step;
-    `checkpoint` is as for :func:`bench.training.loop.fit`.
-
-    Raises :class:`BenchError` without a labelled image or with fewer than two unlabelled ones, or where training
-    diverges.
+    `images` (m, channels, height, width) have `labels`, int64 (m,), and may be among the `unlabelled` (n, ...); all are
+    uint8 or float in [0, 1]. `stage` advances at every step; `checkpoint`: see :func:`bench.training.loop.fit`. Raises
+    :class:`BenchError` without a labelled image, with fewer than two unlabelled ones, or if training diverges.
     """
     if len(images) == 0 or len(images) != len(labels) or len(unlabelled) < 2:
         raise BenchError("the improved GAN needs at least one labelled and two unlabelled images.")
@@ -141,10 +134,7 @@ def train_improved_gan(
 
 
 def unlabelled_loss(on_real: Tensor, on_fake: Tensor) -> Tensor:
-    """Return half the binary cross-entropy of real and of fake images, from logits (n, classes) of each.
-
-    With Z = log sum exp of the logits: ``(-Z_real + softplus(Z_real) + softplus(Z_fake)) / 2``, means over batches.
-    """
+    """Return ``(-Z_real + softplus(Z_real) + softplus(Z_fake)) / 2``, Z = log sum exp of logits (n, classes)."""
     real, fake = torch.logsumexp(on_real, 1), torch.logsumexp(on_fake, 1)
     return 0.5 * (functional.softplus(-real).mean() + functional.softplus(fake).mean())
 

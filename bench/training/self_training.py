@@ -1,12 +1,10 @@
-"""Students from few labels in seconds: a committee labels the public pool, and the student learns from that.
+"""Students from few labels in seconds: self-training on soft labels of a committee.
 
-The quick preset's stand-in for the improved GAN, which needs most of an hour on a CPU. A committee of students is
-fitted to the few released labels; its averaged predictions over shifted copies of each public image, sharpened, become
-soft labels of the whole pool; the student is fitted to those (self-training, Lee 2013; averaging over augmented copies
-and sharpening as in MixMatch, Berthelot et al. 2019). With very few labels a committee knows nothing, and the pool's
-first labels come from a neighbour graph (Poisson learning, Calder et al. 2020) instead.
-
-Everything here sees public images and released labels only.
+The quick preset's substitute for the improved GAN, which needs most of an hour on a CPU. A committee is fitted to the
+released labels. Its predictions, averaged over shifted copies of each public image and sharpened (as in MixMatch,
+Berthelot et al. 2019), are the soft labels that the student is fitted to (self-training, Lee 2013). With very few
+labels, a neighbour graph replaces the committee (Poisson learning, Calder et al. 2020). Only public images and released
+labels are used.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelfTrainingSettings:
-    """How a student trains itself. The values were chosen on MNIST for two CPU cores; none is from a paper."""
+    """Self-training settings, chosen on MNIST for two CPU cores, not from a paper."""
 
     labelled: FitSettings = field(
         default_factory=lambda: FitSettings(steps=400, batch_size=60, lr=0.05, shift=2, label_smoothing=0.1)
     )
-    """How each member of the committee is fitted to the labelled images."""
+    """Training of each committee member on the labelled images."""
     pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
-    """How the student is fitted to the pool with its soft labels, in each round."""
+    """Training of the student on the pool's soft labels, in each round."""
     committee: int = 5
     rounds: int = 1
     views: int = 3
     """Shifted copies over which predictions are averaged."""
     temperature: float = 0.5
-    """Soft labels are raised to one over this and normalised: below 1 they are sharpened."""
+    """Soft labels are raised to one over this and normalised; below 1 sharpens them."""
     graph_below: int = 20
-    """With fewer labels than this per class, the first labels of the pool come from the graph; 0 for never."""
+    """With fewer labels per class, the pool's first labels come from the graph; 0: never."""
     neighbours: int = 10
     graph_steps: int = 150
 
@@ -55,7 +53,7 @@ class SelfTrainingSettings:
             raise BenchError("self-training needs committee, rounds, views, neighbours >= 1 and temperature > 0.")
 
     def total_steps(self, labelled: int, pool: int, classes: int) -> int:
-        """Return how many optimiser steps training takes for so many labelled and pooled images."""
+        """Return the number of optimiser steps for these numbers of images."""
         graph = labelled < self.graph_below * classes
         first = 0 if graph else self.committee * self.labelled.total_steps(labelled)
         return first + self.rounds * self.pool.total_steps(pool)
@@ -76,10 +74,8 @@ def train_self_trained(
 ) -> nn.Module:
     """Return a student trained on `images` (m, channels, height, width) with `labels`, int64 (m,), and on the `pool`.
 
-    `make` builds a fresh net, whose weights are drawn here. Images are uint8, or float in [0, 1]; the pool (n, ...) may
-    hold the labelled ones. `stage` is advanced at every optimiser step; `checkpoint` is as for
-    :func:`bench.training.loop.fit`.
-
+    `make` builds a net, whose weights are drawn here. Images are uint8 or float in [0, 1]; the pool (n, ...) may hold
+    the labelled ones. `stage` advances at every optimiser step; `checkpoint`: see :func:`bench.training.loop.fit`.
     Raises :class:`BenchError` without a labelled image or with an empty pool.
     """
     if len(images) == 0 or len(images) != len(labels) or len(pool) == 0:
@@ -102,12 +98,12 @@ def train_self_trained(
     if len(labels) < settings.graph_below * classes:
         everything = torch.cat([as_float(images), as_float(pool)])
         scores = poisson_labels(everything, labels, classes, settings.neighbours, settings.graph_steps)[len(images) :]
-        # The scores have no scale of their own; standardised, a softmax makes of them what a net would give.
+        # The scores have no scale of their own: standardise them for the softmax.
         beliefs = (3.0 * scores / scores.std().clamp_min(1e-12)).softmax(1)
     else:
         beliefs = torch.zeros(len(pool), classes)
         for number in range(settings.committee):
-            member = fresh()  # of a phase that is done too: `make` has a stream of random numbers of its own
+            member = fresh()  # even in a finished phase: `make` has its own random stream
             if number < reached:
                 skip(settings.labelled.total_steps(len(images)))
                 continue
@@ -134,7 +130,7 @@ def averaged_predictions(
     model: nn.Module, images: Tensor, settings: SelfTrainingSettings, generator: torch.Generator,
     device: torch.device | str = "cpu",
 ) -> Tensor:  # fmt: skip
-    """Return the probabilities (n, classes) that `model` gives `images`, averaged over shifted copies of each."""
+    """Return the probabilities (n, classes) of `images` by `model`, averaged over shifted copies."""
     total = torch.zeros(())
     for view in range(settings.views):
         seen = as_float(images)
@@ -145,17 +141,17 @@ def averaged_predictions(
 
 
 def sharpened(beliefs: Tensor, temperature: float) -> Tensor:
-    """Return non-negative `beliefs` (n, classes) as probabilities, raised to ``1 / temperature`` and normalised."""
+    """Return non-negative `beliefs` (n, classes) raised to ``1 / temperature`` and normalised to probabilities."""
     return functional.normalize((beliefs / beliefs.sum(1, keepdim=True)) ** (1.0 / temperature), p=1.0, dim=1)
 
 
 def poisson_labels(images: Tensor, labels: Tensor, classes: int, neighbours: int = 10, steps: int = 150) -> Tensor:
-    """Return scores (n, classes) for all `images`, the first of which have `labels` (m,), from their neighbour graph.
+    """Return scores (n, classes) for all `images`, of which the first m have `labels` (m,).
 
     Poisson learning (Calder, Cook, Thorpe and Slepcev, ICML 2020): labels are sources and sinks of a heat flow on the
-    graph of nearest neighbours, which stays meaningful at a few labels in all, where label propagation degenerates.
-    Edge weights are ``exp(-4 d^2 / d_k^2)``, `d_k` being the distance to the last neighbour, made symmetric by the
-    larger one, as in section 4 there. Pixels are the features.
+    nearest-neighbour graph of pixels, meaningful even at a few labels, where label propagation degenerates. Edge
+    weights are ``exp(-4 d^2 / d_k^2)``, `d_k` the distance to the last neighbour; the larger of both directions
+    (section 4).
     """
     points = images.flatten(1)
     count = len(points)
@@ -173,7 +169,6 @@ def poisson_labels(images: Tensor, labels: Tensor, classes: int, neighbours: int
     columns, distances = torch.cat(index), torch.cat(squares)
     weights = torch.exp(-4.0 * distances / distances[:, -1:].clamp_min(1e-12)).double()
     rows = torch.arange(count)[:, None].expand_as(columns)
-    # The larger of w_ij and w_ji: where both directions exist, each is replaced by the maximum.
     forward = rows.flatten() * count + columns.flatten()
     backward = columns.flatten() * count + rows.flatten()
     edges, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)

@@ -352,7 +352,7 @@ def _short(value: Any) -> Any:
 def _outputs(
     net: nn.Module, stacked: Named, others: Named, images: Tensor, *, bf16: bool, same: bool = False
 ) -> Tensor:
-    """Return the logits (teachers, n, classes) of images (teachers, n, ...), or of the `same` images (n, ...) for all."""
+    """Return the logits (teachers, n, classes) of images (teachers, n, ...), or (n, ...) if all take the `same`."""
 
     def one(own: Named, batch: Tensor) -> Any:
         return functional_call(net, own, (batch,))
