@@ -57,10 +57,7 @@ Part = nn.Module | torch.optim.Optimizer | torch.Generator | np.random.Generator
 
 
 class Checkpoint:
-    """The saved state of one stage in a run's cache; in memory where the cache is.
-
-    `depends` is as for :meth:`bench.storage.cache.Cache.get`. A ``with`` block deletes the state on success.
-    """
+    """The saved state of one stage, in a run's cache; a ``with`` block deletes it on success."""
 
     def __init__(self, cache: Cache, kind: str, depends: Mapping[str, Any]) -> None:
         self.kind = kind
@@ -232,8 +229,6 @@ def input_digest(inputs: Iterable[object]) -> Callable[[], str]:
 
 
 class _GlobalGenerators:
-    """Torch's global generators, from which layers draw: of the CPU and of the device in use."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
 

@@ -36,11 +36,7 @@ class Context:
     """With more than one, large teachers train on all, a share of every batch on each; empty: on `device`."""
 
     def checkpoint(self, kind: str, depends: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint of a stage of this `kind`; its ``with`` block deletes it on success.
-
-        `depends` names all that the stage depends on besides data set, seed and device, as for
-        :meth:`bench.storage.cache.Cache.get`.
-        """
+        """Return the checkpoint of stage `kind`; `depends`, besides data set, seed, device, is as in `Cache.get`."""
         from bench.training.checkpoint import Checkpoint
 
         return Checkpoint(

@@ -33,10 +33,10 @@ def generator_terms(
 ) -> dict[str, Tensor]:
     """Return the scalar losses ``one_hot``, ``entropy`` and ``activation`` of a batch.
 
-    `features` (n, features) is the classifier's last hidden layer, its `norm` 1 in DGD and DAFL and 2 in DPSD; `logits`
-    is (n, classes). Reading ``dafl`` is what both papers describe: it negates the entropy of the mean prediction, to
-    balance classes, and the activations, to raise them. ``printed`` is their formulas: the mean over images of sum p
-    log p pulls predictions towards uniform, and positive activations shrink.
+    `features` (n, features) is the classifier's last hidden layer, its `norm` 1 in DGD and DAFL, 2 in DPSD; `logits` is
+    (n, classes). ``dafl`` is what both papers describe: the mean prediction's entropy, negated, balances classes, and
+    the activations, negated, grow. ``printed`` is their formulas: the mean over images of sum p log p pulls each
+    prediction towards uniform, and activations shrink.
     """
     one_hot = functional.cross_entropy(logits, logits.argmax(1))
     strength = features.abs().mean() if norm == 1 else features.norm(dim=1).mean() / math.sqrt(features.shape[1])
@@ -75,10 +75,7 @@ def train_generator(
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> DataFreeGenerator:
-    """Train `net` in place against the fixed `classifier` (DGD, Eq. 2) and return it, in evaluation mode.
-
-    Raises :class:`NotFiniteError` for a term that is not finite. `checkpoint`: see :func:`bench.training.loop.fit`.
-    """
+    """Train `net` in place against the fixed `classifier` (DGD, Eq. 2); raise :class:`NotFiniteError` on divergence."""
     net.to(device).train()
     classifier.to(device).eval().requires_grad_(False)
     optimizer = torch.optim.Adam(net.parameters(), settings.lr)

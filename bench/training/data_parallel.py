@@ -87,10 +87,9 @@ def fit_on_devices(
 ) -> nn.Module:
     """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
 
-    The weights equal those of :func:`bench.training.loop.fit` up to rounding for a net without random layers and batch
-    normalisation. If one process fails, the others are ended.
-
-    Raises :class:`BenchError` for devices of several kinds, a repeated GPU, early stopping or a failed process.
+    Without random layers and batch normalisation, weights equal those of :func:`bench.training.loop.fit` up to
+    rounding. Raises :class:`BenchError` for several kinds of devices, a repeated GPU, early stopping or a failed
+    process.
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):
@@ -186,8 +185,6 @@ def _train_share(
 
 
 class _Counting:
-    """A stage whose steps another process shows."""
-
     def __init__(self, steps: Any) -> None:
         self._steps = steps
 

@@ -18,10 +18,7 @@ from bench.core.errors import BenchError
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Stop once at most `share` of labels changed at each of `looks` looks in a row, one every `every` steps.
-
-    With averaged weights, the looks use the average, which training returns.
-    """
+    """Stop once at most `share` of the labels changed at each of `looks` looks in a row, one every `every` steps."""
 
     looks: int = 3
     every: int = 100

@@ -108,13 +108,11 @@ def train_teachers(
     Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. For each chunk of
     teachers first..last-1, ``keep(first, last, make)`` stores what ``make()`` returns, or returns what is stored: a
     killed run loses one chunk at most. `stage` advances once per teacher. `watched` are the public images for `settle`.
-
-    As one program, teachers of missing chunks (``find(first, last)`` returns None) are trained and may be lost
-    together, `at_once` at most (None: as memory allows); ``say`` gets the reason if the net does not allow it. `only`
-    selects the chunks that begin in it: a shard. ``checkpoint(kind, number)`` returns a checkpoint inside a chunk: of
-    the chunk from that teacher on ("teachers") or of the teacher ("teacher").
-
-    Raises :class:`BenchError` for parts that overlap or are empty.
+    As one program, missing chunks (``find(first, last)`` is None) are trained, and lost by a killed run, together:
+    `at_once` teachers at most (None: as memory allows). ``say`` gets the reason if the net cannot be one program.
+    `only` selects the chunks that begin in it: a shard. ``checkpoint(kind, number)`` returns the checkpoint of a
+    teacher ("teacher") or of the finished teachers of the chunk that begins with it ("teachers"). Raises
+    :class:`BenchError` for parts that overlap or are empty.
     """
     check_disjoint(parts, len(images))
     if chunk < 1:
@@ -171,7 +169,6 @@ def _stacked(states: Sequence[Arrays]) -> Arrays:
 
 
 def _finished(saved: Checkpoint | None) -> list[Arrays]:
-    """Return the teachers of a chunk that an earlier run finished."""
     found = None if saved is None else saved.load()
     if saved is None or not found:
         return []

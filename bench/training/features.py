@@ -1,8 +1,7 @@
 """Features of images by a frozen public backbone, computed once for all methods, seeds and epsilons.
 
-Features of private images are private: artefacts of the cache, in chunks, of which a killed run loses one at most. A
-chunk also holds a digest of each image, so that a variation of the data set, such as a shadow run with canaries, reuses
-the features of all images that it shares with the original.
+Features of private images are private artefacts of the cache, in chunks: a killed run loses one at most. Digests of the
+images let a variation of the data set (a shadow run with canaries) reuse the features that it shares with the original.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ Part = Literal["private", "public", "test", "source", "counterfactual"]
 def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part: Part) -> Tensor:
     """Return the features (n, num_features), float32 on the CPU, of uint8 `images` (n, channels, height, width).
 
-    `part` and the cache's base name the images, so that private ones never enter a key. On a CPU, workers share the
-    computation if the backbone can be loaded by its hash.
+    `part` and the cache's base name the images, so that private ones never enter a key.
     """
     prints = image_digests(images)
     known = _known(context.cache.parent, backbone.spec, part, context.device.type)
@@ -107,7 +105,6 @@ def _matched(prints: NDArray[np.void], known: NDArray[np.uint8]) -> NDArray[np.i
 def _computed(
     images: Tensor, prints: NDArray[np.void], backbone: FrozenBackbone, context: Context, part: Part
 ) -> Tensor:
-    """Return the features of `images`, from this cache's chunks or computed."""
     wanted = np.frombuffer(prints.tobytes(), dtype=np.uint8).reshape(-1, 16)
     starts = range(0, len(images), CHUNK)
     depends = {first: _depends(backbone.spec, part, first, context.device.type) for first in starts}
@@ -118,7 +115,7 @@ def _computed(
             if first in chunks:
                 continue
             chunk = context.cache.find("features", depends[first])
-            # A shadow run's chunks hold its own images only, and another part may have the same name.
+            # Only digests identify images: a shadow run has its own, and another part may have the same name.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
                 chunks[first] = chunk
         return [first for first in starts if first not in chunks]
@@ -148,7 +145,6 @@ def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:
 def _each(
     pieces: Iterator[Tensor], backbone: FrozenBackbone, context: Context, pool: ProcessPoolExecutor | None
 ) -> Iterator[Tensor]:
-    """Yield the features of each of `pieces`, in order."""
     if pool is None:
         for piece in pieces:
             yield _features(backbone, piece, context.device)

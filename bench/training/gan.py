@@ -10,8 +10,7 @@ weights, their images and students trained on these reveal the records. A method
 - ``infogan``: Chen et al., NeurIPS 2016 (arXiv:1606.03657), and openai/InfoGAN, ``run_mnist_exp.py``. Unlabelled: the
   second head recovers a categorical and two continuous codes; categories match classes by chance.
 
-The nets are small DCGANs (Radford et al. 2016). Pixels are in [0, 1], by a sigmoid, and mapped to [-1, 1] for the
-discriminator by public constants.
+The nets are small DCGANs (Radford et al. 2016). Public constants map pixels to [-1, 1] for the discriminator.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class GanSettings:
 
     `steps` counts generator steps, for each of which a WGAN takes `critic_steps` batches. `width` is the number of maps
     at half the image size, doubled at a quarter. `noise_size` None is the paper's: 62 for InfoGAN, else 100.
-    `rate_scale` multiplies the paper's learning rates, for shorter training: a WGAN's 5e-5 moves little in some hundred
-    steps.
+    `rate_scale` multiplies the paper's rates, for shorter training: a WGAN's 5e-5 moves little in some hundred steps.
     """
 
     steps: int
@@ -70,10 +68,9 @@ class GanSettings:
 
 
 class GanGenerator(nn.Module):
-    """A linear layer to quarter-sized maps, two transposed convolutions, a sigmoid.
+    """A DCGAN generator with the interface of :class:`bench.models.generators.DataFreeGenerator`.
 
-    Used as :class:`bench.models.generators.DataFreeGenerator`. Its input (n, `noise_size`) is `plain` noise, a one-hot
-    label of `classes` (0: none), and `codes` values in [-1, 1].
+    Its input (n, `noise_size`) is `plain` noise, a one-hot label of `classes` (0: none), `codes` values in [-1, 1].
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class GanGenerator(nn.Module):
         )  # fmt: skip
 
     def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """Draw inputs (count, noise_size): normal, but uniform in [-1, 1] for InfoGAN as in its code; labels; codes."""
+        """Draw inputs (count, noise_size); plain noise is normal, or uniform in [-1, 1] for InfoGAN as in its code."""
         where = generator.device
         if self.codes:
             parts = [2 * torch.rand(count, self.plain, generator=generator, device=where) - 1]
@@ -154,11 +151,9 @@ def train_gan(
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
 
     No epsilon may be attached to what comes of it: see the module. `images` (n, channels, height, width) is uint8 or
-    float in [0, 1], at least 8x8; only ``acgan`` reads `labels`, int64 (n,). `classes` is also InfoGAN's number of
-    categories. All randomness comes from `generator`. `stage` advances per generator step. The caller clears
-    `checkpoint`.
-
-    Raises :class:`BenchError` for an unknown kind, fewer than two images, too small ones or bad labels, and
+    float in [0, 1], at least 8x8; only ``acgan`` learns from `labels`, int64 (n,). `classes` is also InfoGAN's number
+    of categories. All randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for
+    an unknown kind, fewer than two images, too small ones, or labels of another length or outside 0..classes - 1, and
     :class:`bench.training.divergence.NotFiniteError` for a loss that is not finite.
     """
     _check(kind, images, labels, classes)

@@ -33,8 +33,7 @@ class ImprovedGANSettings:
     """The published MNIST settings, of the script that PATE's authors used for their student.
 
     openai/improved-gan, ``mnist_svhn_cifar10/train_mnist_fm_custom_labels.py``: Adam 0.003 with beta1 0.5 for both
-    nets, batches of 100, unlabelled weight 1, 300 epochs by default, weight average with decay 0.9999, scales and
-    biases set from 500 images. 600 epochs are from ``research/pate_2017/README.md`` of tensorflow/privacy.
+    nets, unlabelled weight 1, 300 epochs by default; tensorflow/privacy, ``research/pate_2017/README.md``: 600 epochs.
     """
 
     epochs: float = 600

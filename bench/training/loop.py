@@ -1,7 +1,4 @@
-"""Supervised training and prediction of teachers, students, baselines and evaluators.
-
-All randomness comes from the given generator: on a CPU, seed and number of threads fix the model to the byte.
-"""
+"""Supervised training and prediction; on a CPU, seed and number of threads determine the model to the byte."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ class FitSettings:
     """Training settings, with exactly one of `steps` and `epochs`; `lr` is the optimiser's, unscaled.
 
     `schedule`: ``constant``, ``cosine`` or ``linear`` to zero, or ``staircase``: times `decay_factor` every
-    `decay_steps`. `order`: ``shuffle`` draws a permutation per epoch and drops no record; ``sequential`` keeps the
-    records' order, a short last batch being moved back to full size (the published PATE code). `weight_decay` applies
-    to all parameters, `dense_decay`, half the squared L2 norm, to dense layers but the last. `ema` is the decay of the
-    weight average that training returns, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the
-    largest random translation in pixels. `settle` stops early by public images only.
+    `decay_steps`. `order`: ``shuffle`` draws a permutation per epoch; ``sequential`` keeps the records' order, a short
+    last batch being moved back to full size (the published PATE code). `weight_decay` applies to all parameters,
+    `dense_decay`, half the squared L2 norm, to dense layers but the last. Training returns the weight average of decay
+    `ema`, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in
+    pixels. `settle` stops early by public images only.
     """
 
     steps: int | None = None
@@ -135,8 +132,8 @@ def fit(
     classes) with rows that sum to 1; `weights` (n,) weighs the losses. `augment` follows the shift. `stage` advances at
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
-    (:mod:`bench.training.data_parallel`). `stop(steps done)` ends training if true and draws nothing at random. `bf16`:
-    see :mod:`bench.training.precision`.
+    (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
+    at random, is true. `bf16`: see :mod:`bench.training.precision`.
 
     Raises :class:`BenchError` for an empty set, labels of another length or, if `must_converge`, a loss that is not
     finite.
@@ -321,15 +318,11 @@ def _layout(model: nn.Module, device: torch.device) -> torch.memory_format:
 
 
 def tune_malloc() -> bool:
-    """Keep freed memory in the process: large tensors then cause no page faults at every step.
-
-    Sets glibc's M_MMAP_MAX = 0, M_TRIM_THRESHOLD = 2 GiB - 1 and M_TOP_PAD = 256 MiB by ``mallopt``, as the environment
-    variables would have to be set before Python starts. Returns whether the C library accepted them.
-    """
+    """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
     if not sys.platform.startswith("linux"):
         return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.CDLL(None).mallopt  # its environment variables act only if set before Python starts
     except (OSError, AttributeError):
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4

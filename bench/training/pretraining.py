@@ -1,7 +1,7 @@
 """Training of a backbone on labelled public data: TrPATE's knowledge from non-private data (sections IV.A and V).
 
-The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here any timm model trains on any
-labelled set. The backbone is a public artefact that all teachers, students, seeds and epsilons share.
+The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here, any timm model on any
+labelled set. All teachers, students, seeds and epsilons share the backbone, a public artefact.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def train_source(
 ) -> FrozenBackbone:
     """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
 
-    `source`, `revision` and `fraction`, the part used, name the records in the artefact's name. `size` is the side of
-    the resized images, 0 for none. Start and batch order come from a public stream, the same for every seed: all runs
-    share one backbone. Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take
-    such images.
+    `source`, `revision` and `fraction`, the part used, name the records in the artefact's name; `size` is the side of
+    the resized images, 0 for none. Start and batch order come from a public stream: the runs of all seeds share one
+    backbone. Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such
+    images.
     """
     channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
     mean = (HALF,) * channels if channels == 3 else ()

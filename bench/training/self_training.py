@@ -1,10 +1,9 @@
-"""Students from few labels in seconds: self-training on soft labels of a committee.
+"""Students from few labels in seconds: the quick preset's substitute for the improved GAN.
 
-The quick preset's substitute for the improved GAN, which needs most of an hour on a CPU. A committee is fitted to the
-released labels. Its predictions, averaged over shifted copies of each public image and sharpened (as in MixMatch,
-Berthelot et al. 2019), are the soft labels that the student is fitted to (self-training, Lee 2013). With very few
-labels, a neighbour graph replaces the committee (Poisson learning, Calder et al. 2020). Only public images and released
-labels are used.
+A committee is fitted to the released labels. Its predictions, averaged over shifted copies of each public image and
+sharpened (as in MixMatch, Berthelot et al. 2019), are the soft labels that the student is fitted to (self-training, Lee
+2013). With very few labels, a neighbour graph replaces the committee (Poisson learning, Calder et al. 2020). Only
+public images and released labels are used.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class SelfTrainingSettings:
     )
     """Training of each committee member on the labelled images."""
     pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
-    """Training of the student on the pool's soft labels, in each round."""
+    """Training of the student on the soft labels, in each round."""
     committee: int = 5
     rounds: int = 1
     views: int = 3
@@ -75,8 +74,7 @@ def train_self_trained(
     """Return a student trained on `images` (m, channels, height, width) with `labels`, int64 (m,), and on the `pool`.
 
     `make` builds a net, whose weights are drawn here. Images are uint8 or float in [0, 1]; the pool (n, ...) may hold
-    the labelled ones. `stage` advances at every optimiser step; `checkpoint`: see :func:`bench.training.loop.fit`.
-    Raises :class:`BenchError` without a labelled image or with an empty pool.
+    the labelled ones. `stage` advances at every step. Raises :class:`BenchError` without a labelled image or a pool.
     """
     if len(images) == 0 or len(images) != len(labels) or len(pool) == 0:
         raise BenchError("self-training needs at least one labelled and one unlabelled image.")
@@ -146,12 +144,11 @@ def sharpened(beliefs: Tensor, temperature: float) -> Tensor:
 
 
 def poisson_labels(images: Tensor, labels: Tensor, classes: int, neighbours: int = 10, steps: int = 150) -> Tensor:
-    """Return scores (n, classes) for all `images`, of which the first m have `labels` (m,).
+    """Return scores (n, classes) for all `images`, the first m with `labels` (m,).
 
     Poisson learning (Calder, Cook, Thorpe and Slepcev, ICML 2020): labels are sources and sinks of a heat flow on the
-    nearest-neighbour graph of pixels, meaningful even at a few labels, where label propagation degenerates. Edge
-    weights are ``exp(-4 d^2 / d_k^2)``, `d_k` the distance to the last neighbour; the larger of both directions
-    (section 4).
+    graph of nearest neighbours by pixels, which works with few labels, unlike label propagation. Edge weights (section
+    4) are ``exp(-4 d^2 / d_k^2)``, `d_k` the distance to the last neighbour, and the larger of both directions.
     """
     points = images.flatten(1)
     count = len(points)

@@ -68,9 +68,8 @@ def train_teacher(
 ) -> Arrays:
     """Train one teacher on its own part, `images` (uint8) with `labels` (int64); return its weights by name.
 
-    `streams` must be the teacher's own. `watched` are the public images for `settle`. Training resumes from
-    `checkpoint`. Classes that the part lacks remain outputs, so that the shape of the votes does not depend on private
-    records.
+    `streams` must be the teacher's own; `watched` are the public images for `settle`. Classes that the part lacks
+    remain outputs, so that the shape of the votes does not depend on private records.
     """
     from bench.models.build import build
 

@@ -1,14 +1,13 @@
 """Many small nets as one program: teachers of an ensemble train and predict side by side on one device.
 
-One teacher does not fill a GPU, so the weights of many are stacked, (teachers, ...). Each teacher has the start,
-batches and shifts of :func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to
-rounding.
+One teacher does not fill a GPU, so the weights of many are stacked, (teachers, ...). Each has the start, batches and
+shifts of :func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to rounding.
 
 A teacher does not depend on the others' records. Shapes and kernels follow from public facts: the net, the number of
-teachers, the sizes of their parts, the free memory. No operation mixes teachers: the sum of losses that starts the
-backward pass gives each the gradient 1. A settled teacher stays in the program, unread, as a smaller program could
-round otherwise. Tests compare bytes. (Some GPU kernels sum a net's own terms in no fixed order, so that two runs differ
-in the last bits on any data.)
+teachers, the sizes of their parts, the free memory. No operation mixes teachers, so weights that are not finite stay
+with theirs; the sum of losses that starts the backward pass gives each the gradient 1. A settled teacher stays in the
+program, unread, as a smaller program could round otherwise. (Some GPU kernels sum a net's own terms in no fixed order:
+two runs differ in the last bits on any data.)
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ def train_together(
     """Train one teacher per part, each from its own `streams`; return their weights, (teachers, ...) by name.
 
     Teachers with parts of equal size share a program, `at_once` at most (None: as memory allows). `watched` are the
-    public images for `settle`. `compiled` compiles both passes, which takes a minute. Raises :class:`BenchError` for a
-    net that :func:`why_not` rejects.
+    public images for `settle`. Raises :class:`BenchError` for a net that :func:`why_not` rejects.
     """
     shape = _shape(images)
     reason = why_not(task, shape)
@@ -182,7 +180,6 @@ def _spared(
     task: TeacherTask, images: Tensor, labels: Tensor, parts: list[Labels], streams: list[Streams],
     watched: Tensor | None, compiled: bool,
 ) -> Arrays:  # fmt: skip
-    """Train a group, in halves if it exceeds the memory."""
     try:
         return _train_group(task, images, labels, parts, streams, watched, compiled)
     except torch.OutOfMemoryError:
@@ -277,8 +274,8 @@ def _plan(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield each step's records (teachers, batch) and moves (2, teachers * batch, 1), None without shift.
 
-    The draws are those of :func:`bench.training.loop.fit`; one call draws all moves of an epoch, the same as one by
-    one.
+    The draws are those of :func:`bench.training.loop.fit`: one call for an epoch's moves gives the same as one per
+    step.
     """
     generators = [stream.torch("order") for stream in streams]
     for generator in generators:
@@ -376,7 +373,6 @@ def _labels(stack: _Stack, weights: Named, images: Tensor, device: torch.device,
 
 
 def _arrays(stack: _Stack, weights: Named, count: int) -> Arrays:
-    """Return the whole states of `count` nets, in the order of ``state_dict``."""
     every = {name: value.expand(count, *value.shape) for name, value in stack.net.state_dict().items()}
     every |= {name: value for name, value in (stack.others | weights).items() if name in every}
     return {name: value.detach().cpu().contiguous().numpy() for name, value in every.items()}
