@@ -1,4 +1,4 @@
-"""The base class of all events of a ledger, and how a record stores them; see :mod:`bench.privacy.events`."""
+"""The base class of a ledger's events, and how a record stores them; see :mod:`bench.privacy.events`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS: dict[str, type[Event]] = {}
 
 
 def positive(what: str, value: float) -> float:
-    """Return `value` as a float; raise :class:`BenchError` where it is not a positive finite number."""
+    """Return `value` as a float; raise :class:`BenchError` unless it is a positive finite number."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and value > 0):
         raise BenchError(f"{what} must be a positive finite number, not {value!r}.")
@@ -31,21 +31,18 @@ def positive(what: str, value: float) -> float:
 
 
 def whole(what: str, value: int, least: int = 1) -> None:
-    """Raise :class:`BenchError` where `value` is not a whole number of at least `least`."""
+    """Raise :class:`BenchError` unless `value` is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BenchError(f"{what} must be a whole number of at least {least}, not {value!r}.")
 
 
 class Event(abc.ABC):
-    """One run of a mechanism. Subclasses are frozen dataclasses.
-
-    `unit` and `adjacency` say for which neighbours the sensitivity in the subclass's docstring holds.
-    """
+    """One run of a mechanism, a frozen dataclass; its sensitivity holds for neighbours by `unit` and `adjacency`."""
 
     __slots__ = ()
     kind: ClassVar[str]
     counted: ClassVar[str] = ""
-    """The field that counts runs; events that differ in nothing else are one event with the sum."""
+    """The field that counts runs; events that differ only in it are merged."""
     unit: PrivacyUnit
     adjacency: Adjacency
 
@@ -62,12 +59,12 @@ class Event(abc.ABC):
         return None
 
     def pure_epsilon(self) -> float:
-        """Return the pure epsilon of the whole event by basic composition; infinite where there is none."""
+        """Return the pure epsilon of the whole event by basic composition; infinite without one."""
         step = self.pure_step()
         return math.inf if step is None else step[0] * step[1]
 
     def zcdp(self) -> float | None:
-        """Return the rho for which every Renyi divergence is at most ``rho * order``, where the noise is Gaussian."""
+        """Return rho where the noise is Gaussian: each Renyi divergence is at most ``rho * order``; else None."""
         return None
 
     def gaussian_mu(self) -> float | None:
@@ -76,18 +73,15 @@ class Event(abc.ABC):
 
     @abc.abstractmethod
     def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the Renyi divergence of the whole event at each of `orders`, all above 1, whatever the data."""
+        """Return the whole event's Renyi divergence at each of `orders`, all above 1, for any data."""
 
     def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the event's ``PrivacyLossDistribution`` on a grid of `interval`, rounded pessimistically.
-
-        None where the event has none.
-        """
+        """Return the event's ``PrivacyLossDistribution`` on a grid of `interval`, rounded pessimistically, or None."""
         return None
 
     @property
     def loss_spread(self) -> float:
-        """How wide, about, the event's privacy loss is spread: it sets the grid of a PLD."""
+        """The approximate width of the event's privacy loss, which sets the grid of a PLD."""
         rho = self.zcdp()
         if rho is not None:
             return losses.gaussian_spread(math.sqrt(2 * rho))
@@ -95,7 +89,7 @@ class Event(abc.ABC):
         return math.inf if step is None else losses.pure_spread(*step)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the event as plain values, with its kind: what a record keeps."""
+        """Return the event as plain values, with its kind, for a record."""
         values: dict[str, Any] = {"kind": self.kind}
         for item in fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name)
@@ -104,12 +98,7 @@ class Event(abc.ABC):
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Event:
-        """Return the event that :meth:`as_dict` wrote.
-
-        Raises:
-            BenchError: Where the kind or a field is unknown, a field is missing, or a value is out of its range.
-
-        """
+        """Return the event that :meth:`as_dict` wrote; raise :class:`BenchError` on an unknown kind or bad fields."""
         given = dict(values)
         kind = str(given.pop("kind", ""))
         if kind not in EVENTS:

@@ -1,4 +1,4 @@
-"""The largest number of queries, or the least noise, within a budget, by any accountant."""
+"""The largest number of queries or the least noise within a budget, by any accountant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.privacy.conversions import check_delta, check_epsilon
 from bench.privacy.events import Event
 
 _HUGE = 1e6
-"""Stands for every epsilon above it, so that infinity can be interpolated."""
+"""Replaces every larger epsilon, so that infinity can be interpolated."""
 
 
 def _epsilon(events: Sequence[Event], delta: float, accountant: AccountantFunction) -> float:
@@ -32,18 +32,10 @@ def largest_count(
     accountant: AccountantFunction = proven,
     most: int = 10_000_000,
 ) -> int:
-    """Return the largest count whose events cost at most `epsilon`, at most `most`.
+    """Return the largest count, up to `most`, whose events cost at most `epsilon` by `accountant`.
 
-    Args:
-        make_events: From a count to the events of that many queries (or steps); the cost must rise with it.
-        epsilon: The budget.
-        delta: Strictly between 0 and 1.
-        accountant: By which to judge; by default the least proven figure.
-        most: Where to stop looking.
-
-    Raises:
-        BenchError: Where not even a count of 1 is within the budget; the message says what one costs.
-
+    The cost of `make_events` must rise with its count. Raises :class:`BenchError`, with the cost of one query, where
+    that exceeds the budget.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -66,8 +58,7 @@ def largest_count(
         high_cost = cost(high)
     halve = False
     while high - low > 1:
-        # The cost is near a power of the count, so a straight line through logarithms guesses well; halving in
-        # between keeps the guess from creeping up to the answer from one side.
+        # The cost is near a power of the count: interpolate logarithms, with halving to close in from both sides.
         middle = (low + high) // 2
         if not halve and 0 < low_cost < high_cost < _HUGE:
             share = math.log(epsilon / low_cost) / math.log(high_cost / low_cost)
@@ -82,7 +73,7 @@ def largest_count(
             high, high_cost = middle, middle_cost
             probe = max(high - 1 - before // 100, low + 1)
         if high - low > 1 and not halve:
-            # A second look just beyond closes the other side when the guess was good.
+            # After a good guess, a probe just beyond it closes the other side.
             probe_cost = cost(probe)
             if probe_cost <= epsilon:
                 low, low_cost = probe, probe_cost
@@ -100,19 +91,10 @@ def smallest_noise(
     start: float = 1.0,
     tolerance: float = 1e-7,
 ) -> float:
-    """Return the least noise whose events cost at most `epsilon`, too large by at most about `tolerance` of itself.
+    """Return the least noise (sigma, scale or multiplier) whose events cost at most `epsilon` by `accountant`.
 
-    Args:
-        make_events: From the noise (a sigma, a scale, a noise multiplier) to events; the cost must fall with it.
-        epsilon: The budget.
-        delta: Strictly between 0 and 1.
-        accountant: By which to judge; by default the least proven figure.
-        start: Where to start looking.
-        tolerance: Relative.
-
-    Raises:
-        BenchError: Where no noise up to 10^9 times `start` is enough.
-
+    The cost of `make_events` must fall with the noise; the search begins at `start`. The result is never too small, and
+    too large by about `tolerance` of itself at most. Raises :class:`BenchError` where 10^9 times `start` is too little.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -124,7 +106,7 @@ def smallest_noise(
 
     first = math.log(start)
     if accountant is not rdp:
-        # Renyi accounting is quick and close: it says where to look with a slower accountant.
+        # Renyi accounting is fast and close: it gives slower accountants a starting point.
         first = math.log(smallest_noise(make_events, epsilon, delta, rdp, start, 1e-3))
     low = high = first
     step = 1.0 if accountant is rdp else 0.02
@@ -143,6 +125,6 @@ def smallest_noise(
                 return math.exp(high)
     found = float(optimize.brentq(excess, low, high, xtol=tolerance / 2, rtol=1e-12))
     step = tolerance / 4
-    while excess(found) > 0:  # The root is only near; the answer has to be on the safe side of it.
+    while excess(found) > 0:  # The root is approximate; the answer must be on the safe side.
         found, step = found + step, 2 * step
     return math.exp(found)

@@ -1,8 +1,7 @@
-"""The events of a ledger: one frozen value for each run of a mechanism, with its parameters and no data.
+"""The events of a ledger: one frozen value per run of a mechanism, with its parameters and no data.
 
-An event names the mechanism, the neighbours (`unit`, `adjacency`) and its cost: as pure epsilon, as Renyi divergence,
-as a privacy loss distribution (PLD) and, where it is Gaussian, as zero-concentrated DP. Their joint cost is for
-:mod:`bench.privacy.accountants`. Every figure is data-independent: nothing here looks at votes.
+An event gives its neighbours (`unit`, `adjacency`) and its data-independent cost: pure epsilon, Renyi divergence,
+privacy loss distribution (PLD) and, for Gaussian noise, zCDP. :mod:`bench.privacy.accountants` composes events.
 """
 
 from __future__ import annotations
@@ -44,12 +43,10 @@ Floats = NDArray[np.float64]
 class LNMax(Event):
     """The arg max of vote counts with Laplace noise of scale ``1 / gamma``, for `queries` queries.
 
-    Sensitivity: one changed record changes one teacher and so moves one vote per query; two counts change by 1 each (L1
-    sensitivity 2). It is accounted as if the whole noisy histogram came out. Unit: record; adjacency: replace. (Where
-    records are dealt to teachers by a rule that looks at one record at a time, the same holds for add-remove.)
-
-    With `secure_granularity` g the noise is the exact discrete Laplace on multiples of ``1 / g`` of a vote, of
-    parameter ``gamma / g`` in those units, in which a vote has sensitivity g.
+    Sensitivity: one record changes one teacher and so two counts per query by 1 each (L1 sensitivity 2); the cost is
+    that of the whole noisy histogram. Unit: record; adjacency: replace (and add-remove where a record alone determines
+    its teacher). With `secure_granularity` g the noise is exact discrete Laplace on steps of 1/g vote, of parameter
+    gamma/g per step.
     """
 
     gamma: float
@@ -82,15 +79,14 @@ class LNMax(Event):
         return 2 * self.queries * losses.discrete_laplace_rdp(self.gamma, self.secure_granularity, orders)
 
     def pld(self, interval: float = losses.INTERVAL) -> Any:
-        """Return the PLD of the whole noisy histogram of every query."""
+        """Return the PLD of every query's noisy histogram."""
         return losses.laplace_pld(self.gamma, 2 * self.queries, interval, self.secure_granularity)
 
 
 class GaussianEvent(Event):
-    """Gaussian noise: all runs of the event amount to one Gaussian release, whose rho :meth:`zcdp` gives.
+    """Gaussian noise: all runs of the event amount to one Gaussian release with the rho of :meth:`zcdp`.
 
-    `exact` marks the exact discrete Gaussian: the Renyi bound holds for it, the exact Gaussian figure and the PLD do
-    not.
+    `exact` marks the exact discrete Gaussian, for which the Renyi bound holds, but not the exact figure or the PLD.
     """
 
     __slots__ = ()
@@ -101,7 +97,7 @@ class GaussianEvent(Event):
         """Return the rho of the whole event."""
 
     def gaussian_mu(self) -> float | None:
-        """Return the root of twice :meth:`zcdp`, or None for the discrete Gaussian."""
+        """Return ``sqrt(2 rho)``, or None for the discrete Gaussian."""
         return None if self.exact else math.sqrt(2 * self.zcdp())
 
     def rdp(self, orders: ArrayLike) -> Floats:
@@ -109,15 +105,15 @@ class GaussianEvent(Event):
         return self.zcdp() * np.asarray(orders, dtype=np.float64)
 
     def pld(self, interval: float = losses.INTERVAL) -> Any | None:
-        """Return the PLD of the one Gaussian release, None for the discrete Gaussian."""
+        """Return the PLD of the one Gaussian release, or None for the discrete Gaussian."""
         return losses.gaussian_pld(self.gaussian_mu(), interval)
 
 
 @dataclass(frozen=True, slots=True)
 class GNMax(GaussianEvent):
-    """The arg max of vote counts with Gaussian noise of standard deviation `sigma`, for `queries` queries.
+    """The arg max of vote counts with Gaussian noise of deviation `sigma`; unit record, adjacency replace.
 
-    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). Unit: record; adjacency: replace.
+    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``).
     """
 
     sigma: float
@@ -143,12 +139,11 @@ class GNMax(GaussianEvent):
 
 @dataclass(frozen=True, slots=True)
 class ConfidentGNMax(GaussianEvent):
-    """GNMax on the queries whose noisy top count reaches `threshold`: on at most `max_answers` of `queries`.
+    """GNMax on at most `max_answers` of `queries`: those whose noisy top count reaches `threshold`.
 
-    Sensitivity: one moved vote changes the top count by 1, on every query, with noise `sigma1`; and, on an answered
-    query, two counts by 1 each (L2 sensitivity ``sqrt(2)``), with noise `sigma2`. Which queries are answered depends on
-    earlier noise; Gaussian composition allows that as long as the number of answers is bounded. Unit: record;
-    adjacency: replace.
+    Sensitivity: one moved vote changes the top count of every query by 1 (noise `sigma1`), and two counts of an
+    answered query by 1 each (L2 sensitivity ``sqrt(2)``, noise `sigma2`). Earlier noise decides which queries are
+    answered; Gaussian composition allows that for a bounded number of answers. Unit: record; adjacency: replace.
     """
 
     threshold: float
@@ -185,10 +180,7 @@ class ConfidentGNMax(GaussianEvent):
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(GaussianEvent):
-    """`count` releases with Gaussian noise; `noise_multiplier` is standard deviation over L2 sensitivity.
-
-    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace.
-    """
+    """`count` releases with Gaussian noise; `noise_multiplier` is deviation over the caller's L2 sensitivity."""
 
     noise_multiplier: float
     count: int = 1
@@ -217,12 +209,9 @@ def _discrete(exact: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Laplace(Event):
-    """`count` releases with Laplace noise; `noise_multiplier` is scale over L1 sensitivity.
+    """`count` releases with Laplace noise; `noise_multiplier` is scale over the caller's L1 sensitivity.
 
-    The caller states the sensitivity for the unit and adjacency that it names; by default record and replace.
-
-    With `grid_steps` the noise is the exact discrete Laplace on a grid, on values that lie on it, and the sensitivity
-    is that many steps of the grid.
+    With `grid_steps`, values and exact discrete Laplace noise are on a grid, and the sensitivity is that many steps.
     """
 
     noise_multiplier: float
@@ -261,10 +250,10 @@ class Laplace(Event):
 
 @dataclass(frozen=True, slots=True)
 class DPSGD(Event):
-    """`steps` steps of DP-SGD on batches drawn by Poisson sampling at `sampling_rate`.
+    """`steps` steps of DP-SGD on Poisson batches at `sampling_rate`; unit record, adjacency add-remove only.
 
-    Sensitivity: one record adds one clipped gradient to the sum of a batch, of L2 norm at most the clipping norm;
-    `noise_multiplier` is the noise's standard deviation over that norm. Unit: record; adjacency: add-remove only.
+    Sensitivity: a record adds a gradient, clipped in norm, to a batch's sum; `noise_multiplier` is deviation over that
+    norm.
     """
 
     sampling_rate: float
@@ -289,11 +278,11 @@ class DPSGD(Event):
         return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
 
     def zcdp(self) -> float | None:
-        """Return ``steps / (2 noise_multiplier**2)`` where every record is in every batch."""
+        """Return ``steps / (2 noise_multiplier**2)`` where every batch holds every record."""
         return self.steps / (2 * self.noise_multiplier**2) if self.sampling_rate == 1 else None
 
     def gaussian_mu(self) -> float | None:
-        """Return ``sqrt(steps) / noise_multiplier`` where every record is in every batch."""
+        """Return ``sqrt(steps) / noise_multiplier`` where every batch holds every record."""
         rho = self.zcdp()
         return None if rho is None else math.sqrt(2 * rho)
 
@@ -304,7 +293,7 @@ class DPSGD(Event):
 
         accountant = RdpAccountant(np.atleast_1d(np.asarray(orders, dtype=np.float64)).tolist())
         step = PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self.noise_multiplier))
-        # Orders near 1 may not converge; they come out infinite, which is sound, and need no warning each.
+        # Orders near 1 may not converge: they give infinity, which is sound, and need no warning.
         logger = logging.getLogger("absl")
         before = logger.level
         logger.setLevel(logging.ERROR)
@@ -324,7 +313,7 @@ class DPSGD(Event):
 
     @property
     def loss_spread(self) -> float:
-        """How wide, about, the loss of one step or of all steps is spread, the wider of the two."""
+        """The approximate width of the loss of one step or of all steps, the wider of the two."""
         one = losses.gaussian_spread(1 / self.noise_multiplier)
         growth = math.sqrt(self.steps * math.expm1(min(1 / self.noise_multiplier**2, 50.0)))
         return max(one, min(self.steps * one, losses.gaussian_spread(self.sampling_rate * growth)))
@@ -332,7 +321,7 @@ class DPSGD(Event):
 
 @dataclass(frozen=True, slots=True)
 class Bypass(Event):
-    """Private data used outside any mechanism, with the reason: there is no guarantee, whatever else ran."""
+    """A use of private data outside any mechanism, with the reason: the ledger has no guarantee."""
 
     reason: str
     unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
@@ -354,10 +343,9 @@ class Bypass(Event):
 
 @dataclass(frozen=True, slots=True)
 class PrintedTopK(Bypass):
-    """DPSD's Eq. (5) to the letter: a mechanism that has no epsilon, with the reason.
+    """DPSD's Eq. (5) as printed: randomised response over all classes for a label in the set, else a class of the set.
 
-    A label inside the set answers by randomised response over all classes, one outside by a class of the set: the
-    answers outside the set have probability 0 for the one and not for the other. Unit: query-label.
+    It has no epsilon, since only a label in the set gives an answer outside it. Unit: query-label.
     """
 
     epsilon: float

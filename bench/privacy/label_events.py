@@ -19,10 +19,7 @@ Floats = NDArray[np.float64]
 
 
 class LabelResponse(Event):
-    """A label answered by randomised response over so many :attr:`outcomes`, `answers` labels, `count` times each.
-
-    Labels of different records, answered once each, count once: only `count` composes.
-    """
+    """Randomised response for `answers` labels of different records, `count` times each; only `count` composes."""
 
     __slots__ = ()
     epsilon: float
@@ -36,14 +33,11 @@ class LabelResponse(Event):
 
     @property
     def keep_probability(self) -> float:
-        """The probability that the true label comes out, where it is a possible answer."""
+        """The probability of answering the true label, where it is a possible answer."""
         return 1 / (1 + (self.outcomes - 1) * math.exp(-self.epsilon))
 
     def for_record(self) -> Event:
-        """Return the event for one record of the data that the answering teacher was trained on.
-
-        The record can change the teacher and so every label that it gives: the answers compose.
-        """
+        """Return the event for one training record of the teacher, which can change each label: the answers compose."""
         return replace(self, count=self.count * self.answers, answers=1, unit=PrivacyUnit.RECORD)  # type: ignore[type-var]
 
     def pure_step(self) -> tuple[float, int]:
@@ -61,9 +55,9 @@ class LabelResponse(Event):
 
 @dataclass(frozen=True, slots=True)
 class RandomizedResponse(LabelResponse):
-    """A label that is kept with probability ``e^epsilon / (e^epsilon + classes - 1)``, else another, evenly.
+    """A label kept with probability ``e^epsilon / (e^epsilon + classes - 1)``, else another class, uniformly.
 
-    Sensitivity: the label is anything. Unit: label; adjacency: replace.
+    Sensitivity: any label. Unit: label; adjacency: replace.
     """
 
     epsilon: float
@@ -83,7 +77,7 @@ class RandomizedResponse(LabelResponse):
 
     @property
     def outcomes(self) -> int:
-        """See :attr:`LabelResponse.outcomes`."""
+        """The number of classes."""
         return self.classes
 
     def describe(self) -> str:
@@ -93,12 +87,10 @@ class RandomizedResponse(LabelResponse):
 
 @dataclass(frozen=True, slots=True)
 class TopKRandomizedResponse(LabelResponse):
-    """Randomised response over a set of `k` of the classes; a label outside the set gives one of the set, evenly.
+    """Randomised response over a set of `k` classes; a label outside the set gives one of the set, uniformly.
 
-    The set must be chosen without the private label, for instance from a student's own prediction. Sensitivity: the
-    label is anything. Unit: label; adjacency: replace. A label outside the set answers like the average of those
-    inside, so two labels inside are the worst case, and the cost is that of randomised response over k classes. (Over
-    all classes for a label inside, it would not be private: an answer outside the set would tell that it was inside.)
+    The set must be chosen without the private label, for instance from a student's prediction. Sensitivity: any label.
+    Unit: label; adjacency: replace. Two labels inside the set are the worst case: the cost is that of k classes.
     """
 
     epsilon: float
@@ -122,7 +114,7 @@ class TopKRandomizedResponse(LabelResponse):
 
     @property
     def outcomes(self) -> int:
-        """See :attr:`LabelResponse.outcomes`."""
+        """The size of the set."""
         return self.k
 
     def describe(self) -> str:

@@ -1,8 +1,7 @@
-"""The ledger: the only way from private data to anything that is released.
+"""The ledger, the only way from private data to a release: each call applies a mechanism and records one event.
 
-Each call applies a mechanism and records one event. Private data that is used outside any mechanism is declared with
-:meth:`Ledger.bypass`. In *data-independent mode* a ledger answers every call from public randomness alone: the
-non-interference test (:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
+In *data-independent mode* a ledger answers every call from public randomness alone: the non-interference test
+(:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class VoteRelease:
 
 
 class Ledger:
-    """Applies mechanisms and records them, for one privacy unit and adjacency.
-
-    `noise` is the source of the mechanisms' noise; with `data_independent` every answer is drawn from it alone.
-    """
+    """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency."""
 
     def __init__(
         self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, data_independent: bool = False
@@ -68,11 +64,11 @@ class Ledger:
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
         self.asked = self.answered = 0
-        """Teacher queries so far, and how many of them got an answer."""
+        """Teacher queries so far, and how many got an answer."""
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything that ran so far, in order."""
+        """All events so far, in order."""
         return tuple(self._events)
 
     @property
@@ -85,11 +81,7 @@ class Ledger:
         self._events.append(Bypass(reason))
 
     def _charge(self, event: Event) -> None:
-        """Record `event`. Called before anything is drawn: what a method does with a failure must not hide the cost.
-
-        Raises:
-            BenchError: Where the event protects less than the ledger, and so the row, states.
-        """
+        """Record `event` before any draw, so that no failure hides its cost; refuse one that protects too little."""
         covering = {
             PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
             PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
@@ -126,8 +118,7 @@ class Ledger:
     ) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.confident_gnmax` of `votes`; see :meth:`noisy_max`.
 
-        Charged for the threshold on every query and for `max_answers` answers, however many were given: the number
-        given depends on the private data.
+        Charges the threshold on every query and `max_answers` answers: the number given depends on private data.
         """
         counts = check_votes(votes, teachers)
         cap = min(max_answers, len(counts))
@@ -160,7 +151,7 @@ class Ledger:
         multiplier = self._multiplier(noise_multiplier, sensitivity, given.size, 1)
         steps = None
         if self._noise.exact:
-            # Fewer steps of the grid cost more at the same pure epsilon: rounded down, the event stays an upper bound.
+            # Fewer grid steps cost more at the same pure epsilon: rounded down, the event stays an upper bound.
             steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, given.size, 1) * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
@@ -185,7 +176,7 @@ class Ledger:
     ) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.top_k_randomized_response` of `labels` (n,), each label once.
 
-        ``outside="printed"`` runs :func:`bench.privacy.mechanisms.printed_top_k`, and its epsilon is infinite.
+        ``outside="printed"`` runs :func:`bench.privacy.mechanisms.printed_top_k`, whose epsilon is infinite.
         """
         given, sets = np.asarray(labels, dtype=np.int64), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
@@ -209,11 +200,7 @@ class Ledger:
         return PrivacyUnit.QUERY_LABEL if self.unit is PrivacyUnit.QUERY_LABEL else PrivacyUnit.LABEL
 
     def _charge_labels(self, event: RandomizedResponse | TopKRandomizedResponse) -> None:
-        """Charge `event`; labels of further queries join an event of the same mechanism.
-
-        A query's label is its own unit, asked for once: answers to different queries do not compose. Labels of records
-        do, since nothing tells that two calls are about different records.
-        """
+        """Charge `event`; query labels are separate units and join one event, record labels may repeat and compose."""
         last = self._events[-1] if self._events else None
         if event.unit is PrivacyUnit.QUERY_LABEL and isinstance(last, LabelResponse):
             joined = dataclasses.replace(event, answers=event.answers + last.answers)
@@ -226,11 +213,8 @@ class Ledger:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
 
         `images` is uint8 (n, channels, height, width) or float in [0, 1], `labels` int64 (n,); n is public. Unit
-        record, adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for the sum of a batch. The event holds the
-        steps that Opacus counted.
-
-        Raises:
-            BenchError: With an exact noise source, as none samples these vectors exactly.
+        record, adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError`
+        on an exact noise source, which cannot sample these vectors, another adjacency, or a batch outside 1..n.
         """
         if self._noise.exact:
             raise BenchError(
@@ -247,7 +231,7 @@ class Ledger:
             )
         planned = DPSGD(run.expected_batch_size / len(images), run.noise_multiplier, run.steps)
         self._charge(planned)
-        # The batches and the noise must not be known to whoever knows the public streams: both come from the ledger.
+        # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
         words = self._noise.uniform((8,), 2**32)
         counted = train(
             model, images, labels, run, randomness=np.random.default_rng(words), data_independent=self.data_independent
@@ -257,7 +241,7 @@ class Ledger:
 
     @property
     def noise_position(self) -> bytes:
-        """Where the noise is in its stream, empty where it cannot be repeated; for private checkpoints only."""
+        """The position in the noise stream, empty where it cannot be repeated; for private checkpoints only."""
         return self._noise.position()
 
     @noise_position.setter
@@ -266,10 +250,9 @@ class Ledger:
 
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:
-        """Charge for the answers that a stopped run already got: the caller has those, and gets no new ones.
+        """Charge again for answers that the caller has from a stopped run: calls record their event and draw nothing.
 
-        Inside, each call records its event, draws nothing, and returns a data-independent value. Not for votes, which
-        the data-dependent accountants need.
+        Each returns a data-independent value. Not for votes, which the data-dependent accountants need.
         """
         noise, data_independent = self._noise, self.data_independent
         self._noise, self.data_independent = ZeroNoise(noise.exact), True
@@ -279,10 +262,7 @@ class Ledger:
             self._noise, self.data_independent = noise, data_independent
 
     def record_level(self, delta: float) -> Accounted | None:
-        """Return the epsilon for a training record where the unit is a query's label; None for other units.
-
-        All labels come from teachers that one record can change: they compose.
-        """
+        """Return the epsilon for a training record: all labels compose; None unless the unit is a query's label."""
         from bench.privacy.accountants import proven
 
         if self.unit is not PrivacyUnit.QUERY_LABEL:
@@ -291,11 +271,11 @@ class Ledger:
         return proven(events, delta)
 
     def private_votes(self) -> tuple[VoteRelease, ...]:
-        """Return every batch of votes that was answered, for data-dependent accounting. Private: never released."""
+        """Return every batch of answered votes, for data-dependent accounting; private, never released."""
         return tuple(self._votes)
 
     def check_sanitised(self) -> None:
-        """Raise :class:`BenchError` where :meth:`sanitised` could not be drawn soundly: before any vote is cast."""
+        """Raise :class:`BenchError`, before any vote is cast, where :meth:`sanitised` has no sound noise."""
         if self._noise.exact:
             raise BenchError(
                 "claim=sanitised has no exact sampler: its noise is scaled by a private figure. Use --noise seeded and "
@@ -305,12 +285,10 @@ class Ledger:
     def sanitised(self, delta: float) -> Claim:
         """Return one draw of the data-dependent cost of the only batch of votes, noised by its smooth sensitivity.
 
-        PATE 2018, section 4 and appendix B, with the defaults of
-        :func:`bench.privacy.smooth_sensitivity.default_release`. The Renyi order is chosen without the votes. The
-        draw's own cost is in it; a second one would cost again.
-
-        Raises :class:`BenchError` unless one batch was answered by GNMax or Confident-GNMax, and with an exact source
-        of noise: its grid, scaled by the private deviation, would tell that deviation.
+        PATE 2018, section 4 and appendix B, with :func:`bench.privacy.smooth_sensitivity.default_release`; the Renyi
+        order is chosen without the votes. The draw includes its own cost; a second draw would cost again. Raises
+        :class:`BenchError` unless GNMax or Confident-GNMax answered one batch, and with exact noise: its grid, scaled
+        by the private deviation, would reveal that deviation.
         """
         self.check_sanitised()
         from bench.core.types import Claim
@@ -339,7 +317,7 @@ class Ledger:
         )
 
     def data_dependent(self, delta: float) -> list[Accounted]:
-        """Return the data-dependent figures of the votes, private themselves; empty where something else ran too."""
+        """Return the data-dependent figures of the votes, themselves private; empty where something else ran too."""
         from bench.privacy.data_dependent import release_rows
 
         if len(self._votes) != len(self._events):

@@ -1,16 +1,13 @@
 """Privacy analysis of noisy voting by teachers (PATE), in NumPy and SciPy alone.
 
-Two mechanisms are covered. *LNMax* adds Laplace noise of scale ``1 / gamma`` to every class count and releases the arg
-max (Papernot et al., ICLR 2017, arXiv:1610.05755). *GNMax* adds Gaussian noise of standard deviation ``sigma``, and
-*Confident-GNMax* first asks, with noise, whether enough teachers agree (Papernot et al., ICLR 2018, arXiv:1802.08908).
+*LNMax* adds Laplace noise of scale ``1 / gamma`` to every class count and releases the arg max (Papernot et al., ICLR
+2017, arXiv:1610.05755). *GNMax* adds Gaussian noise of deviation ``sigma``; *Confident-GNMax* first checks, with noise,
+that enough teachers agree (Papernot et al., ICLR 2018, arXiv:1802.08908). One changed record moves one vote: one count
+falls by 1 and another rises by 1. *Data-dependent* bounds use the votes, are private themselves and must not be
+published; :mod:`bench.privacy.smooth_sensitivity` sanitises them.
 
-One changed record moves one vote: one count falls by 1 and another rises by 1.
-
-Bounds that look at the votes are *data-dependent*: they are themselves private and must not be published as they are.
-Smooth sensitivity and its sanitised release are in :mod:`bench.privacy.smooth_sensitivity`.
-
-Shapes: votes are ``(queries, classes)``; everything per query has the queries on its first axis. Everything that may
-be very small is kept as a natural logarithm, so that unanimous and tied rows cost no accuracy and raise no warning.
+Votes are ``(queries, classes)``; figures per query have the queries on the first axis. Tiny values are natural
+logarithms, so that unanimous and tied rows lose no accuracy and raise no warning.
 """
 
 from __future__ import annotations
@@ -29,25 +26,19 @@ from bench.privacy.conversions import classic_epsilon
 Floats = NDArray[np.float64]
 
 LARGEST_MOMENT = 64
-"""How far the moments accountant looks where nobody says otherwise."""
+"""The default largest moment of the moments accountant."""
 PUBLISHED_LARGEST_MOMENT = 8
-"""How far the analysis behind the figures printed in the 2017 paper looked."""
+"""The largest moment behind the figures printed in the 2017 paper."""
 ORDERS: Floats = np.concatenate([np.arange(2.0, 100.0, 0.5), np.logspace(2.0, math.log10(500.0), 100)])
-"""Renyi orders on which the 2018 figures are minimised."""
+"""Renyi orders over which the 2018 figures are minimised."""
 ORDERS.flags.writeable = False
 
 
 def check_votes(votes: ArrayLike, teachers: int | None = None) -> Floats:
-    """Return `votes` as a float array ``(queries, classes)`` once it can be the counts of one ensemble.
+    """Return `votes` as float64 ``(queries, classes)``; without `teachers`, the first row gives their number.
 
-    Args:
-        votes: Whole counts per query and class.
-        teachers: How many teachers voted; without it, the sum of the first row.
-
-    Raises:
-        BenchError: Where the array is not two-dimensional, is empty, is not numeric, or has a row that is not finite,
-            is negative, has broken votes or does not sum to the number of teachers. The first such row is named.
-
+    Raises :class:`BenchError` on another shape or type, and names the first row with a count that is negative, not
+    whole or not finite, or with a sum other than `teachers`.
     """
     raw = np.asarray(votes)
     if raw.dtype.kind not in "biuf":
@@ -70,7 +61,7 @@ def check_votes(votes: ArrayLike, teachers: int | None = None) -> Floats:
 
 
 def _refuse(bad: NDArray[np.bool_], counts: Floats, what: str) -> None:
-    """Raise for the first row of `counts` of which anything is marked in `bad`."""
+    """Raise for the first row of `counts` with an entry marked in `bad`."""
     rows = np.asarray(bad.any(axis=1))
     if rows.any():
         row = int(np.argmax(rows))
@@ -92,10 +83,9 @@ def _gaps(votes: Floats) -> Floats:
 
 
 def lnmax_log_q(votes: Floats, gamma: float) -> Floats:
-    """Return ``(queries,)``: log of the bound on the chance that noise changes the winner.
+    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2017, lemma 4).
 
-    The bound is the sum over the other classes of ``(2 + gamma * gap) / (4 * exp(gamma * gap))``, at most
-    ``1 - 1 / classes`` (ICLR 2017, lemma 4).
+    The bound sums ``(2 + gamma * gap) / (4 * exp(gamma * gap))`` over the other classes, capped at ``1 - 1 / classes``.
     """
     scaled = gamma * _gaps(votes)
     log_q = special.logsumexp(np.log(2.0 + scaled) - math.log(4.0) - scaled, axis=1)
@@ -104,17 +94,16 @@ def lnmax_log_q(votes: Floats, gamma: float) -> Floats:
 
 
 def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
-    """Return ``(queries, moments)``: the log moments of the privacy loss of each query.
+    """Return ``(queries, moments)``: the log moments of each query's privacy loss, the least of three bounds.
 
-    The least of three bounds: the two that hold for any mechanism of pure epsilon ``2 gamma``, and, where `log_q` is
-    small enough for it, the one of theorem 3 (ICLR 2017).
+    Two hold for any mechanism of pure epsilon ``2 gamma``, theorem 3 (ICLR 2017) where `log_q` is small enough.
     """
     order = np.asarray(moments, dtype=np.float64)[None, :]
     bound = np.broadcast_to(_moments_of_pure(2 * gamma, order), (log_q.size, order.size)).copy()
     usable = log_q < -np.logaddexp(0.0, 2 * gamma)
     if usable.any():
         small = log_q[usable][:, None]
-        # Both logarithms are of numbers in (0, 1), as usable says that q * exp(2 gamma) < 1 - q.
+        # Both logarithms are of numbers in (0, 1): usable implies that q * exp(2 gamma) < 1 - q.
         stay = (order + 1) * np.log1p(-np.exp(small)) - order * np.log1p(-np.exp(small + 2 * gamma))
         move = small + 2 * gamma * order
         bound[usable] = np.minimum(bound[usable], np.maximum(np.logaddexp(stay, move), 0.0))
@@ -122,7 +111,7 @@ def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
 
 
 def _moments_of_pure(epsilon: float, order: Floats) -> Floats:
-    """Return the log moments that any mechanism of pure `epsilon` keeps to."""
+    """Return the bound on the log moments of any mechanism of pure `epsilon`."""
     bound: Floats = np.minimum(epsilon**2 * order * (order + 1) / 2, epsilon * order)
     return bound
 
@@ -134,10 +123,7 @@ def _least_over_moments(total: Floats, moments: Floats, delta: float) -> tuple[f
 
 
 def lnmax_epsilon(votes: Floats, gamma: float, delta: float, largest_moment: int = LARGEST_MOMENT) -> tuple[float, int]:
-    """Return the data-dependent epsilon of answering every row of `votes` by LNMax, and the moment that gives it.
-
-    Moments accountant of ICLR 2017 over the whole moments up to `largest_moment`. The figure is private.
-    """
+    """Return the private, data-dependent epsilon of LNMax on `votes` and its moment (ICLR 2017, moments accountant)."""
     moments = np.arange(1.0, _moment(largest_moment) + 1)
     total = lnmax_moments(lnmax_log_q(votes, positive("gamma", gamma)), gamma, moments).sum(axis=0)
     return _least_over_moments(total, moments, delta)
@@ -146,11 +132,10 @@ def lnmax_epsilon(votes: Floats, gamma: float, delta: float, largest_moment: int
 def lnmax_epsilon_published(
     votes: Floats, gamma: float, delta: float, largest_moment: int = PUBLISHED_LARGEST_MOMENT
 ) -> tuple[float, int]:
-    """Return what the 2017 paper prints for LNMax of `gamma`, and its moment.
+    """Return the 2017 paper's figure for LNMax of `gamma`, and its moment.
 
-    The analysis behind the printed figures counts twice that one record moves two counts: it is the cost of LNMax with
-    ``2 gamma``, half the noise. It bounds nothing for the noise that was really drawn, as with half the noise the
-    winner is less often changed.
+    The printed analysis counts twice that one record moves two counts: it gives the cost of ``2 gamma``, half the
+    noise. That is no bound for the noise drawn, as with half the noise the winner changes less often.
     """
     return lnmax_epsilon(votes, 2 * gamma, delta, largest_moment)
 
@@ -158,10 +143,7 @@ def lnmax_epsilon_published(
 def pure_moments_epsilon(
     epsilon: float, count: int, delta: float, largest_moment: int = LARGEST_MOMENT
 ) -> tuple[float, int]:
-    """Return the data-independent moments accountant of `count` mechanisms of pure `epsilon` each, and its moment.
-
-    For LNMax, `epsilon` is ``2 gamma`` (ICLR 2017, theorem 2).
-    """
+    """Return epsilon and its moment for `count` runs of pure `epsilon` (LNMax: ``2 gamma``); ICLR 2017, theorem 2."""
     moments = np.arange(1.0, _moment(largest_moment) + 1)
     return _least_over_moments(count * _moments_of_pure(epsilon, moments), moments, delta)
 
@@ -176,10 +158,9 @@ def _moment(largest: int) -> int:
 
 
 def gnmax_log_q(votes: Floats, sigma: float) -> Floats:
-    """Return ``(queries,)``: log of the bound on the chance that Gaussian noise changes the winner.
+    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2018, prop. 7).
 
-    The bound is half the sum over the other classes of ``erfc(gap / (2 sigma))``, at most ``1 - 1 / classes``
-    (ICLR 2018, proposition 7).
+    The bound is half the sum of ``erfc(gap / (2 sigma))`` over the other classes, capped at ``1 - 1 / classes``.
     """
     log_q = special.logsumexp(special.log_ndtr(-_gaps(votes) / (math.sqrt(2.0) * sigma)), axis=1)
     capped: Floats = np.minimum(log_q, math.log1p(-1.0 / votes.shape[1]))
@@ -187,16 +168,10 @@ def gnmax_log_q(votes: Floats, sigma: float) -> Floats:
 
 
 def gaussian_rdp_from_log_q(log_q: ArrayLike, sigma: float, orders: ArrayLike) -> Floats:
-    """Return ``(queries, orders)``: the Renyi divergence of GNMax where a surprise has probability at most `q`.
+    """Return ``(queries, orders)``: GNMax's Renyi divergence where a surprise has probability at most ``exp(log_q)``.
 
-    Theorem 6 of ICLR 2018 at the orders that it allows best for Gaussian noise; where it does not apply, and where it
-    is less, the bound ``order / sigma**2`` that needs no votes.
-
-    Args:
-        log_q: ``(queries,)``, or one number.
-        sigma: Standard deviation of the noise on every count.
-        orders: ``(orders,)``, all above 1.
-
+    The lesser of the data-independent ``order / sigma**2`` and, where it applies, theorem 6 of ICLR 2018 at its best
+    orders for Gaussian noise. `log_q` is ``(queries,)`` or one number, `orders` ``(orders,)``, all above 1.
     """
     log_q = np.atleast_1d(np.asarray(log_q, dtype=np.float64))
     order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
@@ -233,7 +208,7 @@ def gnmax_rdp(votes: Floats, sigma: float, orders: ArrayLike = ORDERS) -> Floats
 
 
 def gnmax_epsilon(votes: Floats, sigma: float, delta: float, orders: ArrayLike = ORDERS) -> tuple[float, float]:
-    """Return the data-dependent epsilon of answering every row by GNMax, and its order. The figure is private."""
+    """Return the private, data-dependent epsilon of answering every row by GNMax, and its order."""
     return classic_epsilon(orders, gnmax_rdp(votes, sigma, orders).sum(axis=0), delta)
 
 
@@ -247,10 +222,9 @@ def log_answered(votes: Floats, threshold: float, sigma1: float) -> Floats:
 
 
 def threshold_rdp(votes: Floats, threshold: float, sigma1: float, orders: ArrayLike = ORDERS) -> Floats:
-    """Return ``(queries, orders)``: the data-dependent Renyi divergence of asking whether enough teachers agree.
+    """Return ``(queries, orders)``: the data-dependent Renyi divergence of the threshold check, paid on every query.
 
-    The rarer of the two answers is the surprise, and the top count has sensitivity 1, as if the noise were ``sqrt(2)
-    sigma1`` on a vote that moves two counts. It is paid on every query, answered or not.
+    The rarer outcome is the surprise. The top count has sensitivity 1, as if ``sqrt(2) sigma1`` hid two moved counts.
     """
     shift = (votes.max(axis=1) - threshold) / sigma1
     return gaussian_rdp_from_log_q(special.log_ndtr(-np.abs(shift)), math.sqrt(2.0) * sigma1, orders)
@@ -266,15 +240,8 @@ def confident_rdp(
 ) -> Floats:
     """Return ``(orders,)``: the data-dependent Renyi divergence of a whole Confident-GNMax run.
 
-    Args:
-        votes: ``(queries, classes)``.
-        threshold: The count that the noisy top count must reach.
-        sigma1: Noise on the top count.
-        sigma2: Noise on the counts of an answered query.
-        orders: ``(orders,)``.
-        answered: ``(queries,)``, which queries were answered in a run that took place (True or 1). Without it each
-            query counts by its probability of being answered: what a run costs on average, before it takes place.
-
+    `sigma1` is the noise on the top count, `sigma2` that on an answered query's counts. `answered` ``(queries,)`` marks
+    the queries answered in a run; without it each counts by its probability of an answer: an average.
     """
     positive("sigma1", sigma1)
     weight = answer_weights(votes, threshold, sigma1, answered)
@@ -291,24 +258,21 @@ def confident_epsilon(
     orders: ArrayLike = ORDERS,
     answered: ArrayLike | None = None,
 ) -> tuple[float, float]:
-    """Return the data-dependent epsilon of a Confident-GNMax run and its order: see :func:`confident_rdp`."""
+    """Return the data-dependent epsilon of a Confident-GNMax run and its order; see :func:`confident_rdp`."""
     return classic_epsilon(orders, confident_rdp(votes, threshold, sigma1, sigma2, orders, answered), delta)
 
 
 def confident_independent_rdp(
     queries: float, answers: float, sigma1: float, sigma2: float, orders: ArrayLike = ORDERS
 ) -> Floats:
-    """Return ``(orders,)``: the Renyi divergence of `queries` thresholds and `answers` answers, whatever the votes.
-
-    `answers` may be an expected number; the sum then is an average and no guarantee.
-    """
+    """Return ``(orders,)``: the divergence for any votes; expected `answers` give an average and no guarantee."""
     order = np.asarray(orders, dtype=np.float64)
     total: Floats = order * (queries / (2 * sigma1**2) + answers / sigma2**2)
     return total
 
 
 def answer_weights(votes: Floats, threshold: float, sigma1: float, answered: ArrayLike | None) -> Floats:
-    """Return ``(queries,)``: how much each query's answer counts."""
+    """Return ``(queries,)``: the weight of each query's answer, in [0, 1]; see :func:`confident_rdp`."""
     if not math.isfinite(threshold):
         raise BenchError(f"the threshold must be a finite number of votes, not {threshold}.")
     if answered is None:
