@@ -1,11 +1,8 @@
-"""Lower bounds on epsilon from the counts of an audit, and the ROC that an epsilon allows.
+"""Lower bounds on epsilon from the error counts of an audit, and the ROC that an epsilon allows.
 
-An audit plays many rounds of "was the record there?" and counts its errors. A lower bound that follows at some
-confidence is evidence against a smaller claim, never for one: an audit that finds nothing proves nothing, and no number
-of rounds can certify more than its cap.
-
-Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et al. 2021 and 2023 for many runs; Kairouz, Oh
-and Viswanath 2015 for the ROC. Audits of one run are in :mod:`bench.privacy.one_run`.
+A bound at some confidence refutes smaller claims and supports none: an audit without findings proves nothing, and no
+number of rounds certifies more than its cap. Sources: Jagielski, Ullman and Oprea 2020 (arXiv:2006.07709) and Nasr et
+al. 2021 and 2023 for many runs; Kairouz, Oh and Viswanath 2015 for the ROC. One run: :mod:`bench.privacy.one_run`.
 """
 
 from __future__ import annotations
@@ -24,18 +21,14 @@ Floats = NDArray[np.float64]
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the two-sided Clopper-Pearson interval of a probability.
-
-    Raises :class:`BenchError` on counts that are not 0 <= successes <= trials, trials >= 1, or a confidence outside
-    (0, 1).
-    """
+    """Return the two-sided Clopper-Pearson interval; raise :class:`BenchError` on impossible counts or confidence."""
     check_counts("successes", successes, "trials", trials)
     low, high = _interval(np.float64(successes), np.float64(trials), check_confidence(confidence))
     return float(low), float(high)
 
 
 def _interval(successes: ArrayLike, trials: ArrayLike, confidence: float) -> tuple[Floats, Floats]:
-    """Return the Clopper-Pearson bounds of arrays of counts, which need not be whole: SciPy's binomtest takes one."""
+    """Return the Clopper-Pearson bounds for arrays of counts, whole or not; SciPy's binomtest takes one count."""
     hits, total, error = np.asarray(successes, float), np.asarray(trials, float), (1 - confidence) / 2
     misses = total - hits
     low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1e-300), misses + 1, error), 0.0)
@@ -58,24 +51,10 @@ def refuted_epsilon(
 ) -> float:
     """Return the largest epsilon that the hits of one set of outputs refute, in the direction first over second.
 
-    (epsilon, delta)-DP says ``P[first] <= e^epsilon P[second] + delta``. Both probabilities are bounded by
-    :func:`clopper_pearson`, so that both bounds hold at `confidence` together. The set must have been fixed before the
-    draws.
-
-    Args:
-        first: Draws on the first input that fell into the set.
-        first_draws: Draws on the first input.
-        second: Draws on the second, adjacent input that fell into the set.
-        second_draws: Draws on the second input.
-        delta: In [0, 1).
-        confidence: In (0, 1).
-
-    Returns:
-        The bound; negative, or minus infinity, where nothing is refuted.
-
-    Raises:
-        BenchError: On counts that cannot be, or a delta or confidence out of range.
-
+    (epsilon, delta)-DP means ``P[first] <= e^epsilon P[second] + delta`` for two adjacent inputs; the
+    :func:`clopper_pearson` bounds on both hold together at `confidence`. The set must be fixed before the draws. The
+    result is negative or minus infinity where nothing is refuted. Raises :class:`BenchError` on impossible counts, a
+    `delta` outside [0, 1) or a `confidence` outside (0, 1).
     """
     check_counts("hits of the first input", first, "its draws", first_draws)
     check_counts("hits of the second input", second, "its draws", second_draws)
@@ -92,31 +71,18 @@ class ManyRunBound:
     fpr_upper: float
     fnr_upper: float
     mu: float
-    """Lower bound on mu, at least 0. It holds for a mechanism that is no worse than a Gaussian one: not for randomised
-    response or Laplace noise."""
+    """Lower bound on mu, at least 0, for mechanisms no worse than a Gaussian: not randomised response or Laplace."""
     cap: float
-    """The largest epsilon that this number of runs can certify: that of no error at all."""
+    """The largest epsilon that this number of runs can certify, by making no error."""
 
 
 def many_run_epsilon(
     false_positives: int, negatives: int, false_negatives: int, positives: int, delta: float, confidence: float = 0.95
 ) -> ManyRunBound:
-    """Return the lower bound on epsilon from the errors of a guess whose threshold was fixed on other runs.
+    """Return the lower bound on epsilon from the errors of a membership guess, its threshold fixed on other runs.
 
-    Both error rates are bounded from above so that both bounds hold together; then either direction of
-    (epsilon, delta)-DP may be used.
-
-    Args:
-        false_positives: Runs without the record that were guessed to be with it.
-        negatives: Runs without the record.
-        false_negatives: Runs with the record that were guessed to be without it.
-        positives: Runs with the record.
-        delta: In [0, 1).
-        confidence: In (0, 1).
-
-    Raises:
-        BenchError: On counts that cannot be, or a delta or confidence out of range.
-
+    Positives are runs with the record. The upper bounds on both error rates hold together at `confidence`, so either
+    direction of (epsilon, delta)-DP may be used. Raises :class:`BenchError` as :func:`refuted_epsilon`.
     """
     check_counts("false positives", false_positives, "negatives", negatives)
     check_counts("false negatives", false_negatives, "positives", positives)
@@ -151,6 +117,6 @@ def allowed_tpr(fpr: ArrayLike, epsilon: float, delta: float) -> Floats:
         raise BenchError(f"epsilon must be a number of at least 0, not {epsilon}.")
     check_audit_delta(delta)
     small = math.exp(-epsilon)
-    # An epsilon of hundreds would overflow, and forbids nothing above a false positive rate of 0.
+    # An epsilon of hundreds would overflow, and it forbids nothing above a false positive rate of 0.
     steep = rates / small + delta if small > 1e-300 else np.where(rates > 0, 1.0, delta)
     return np.clip(np.minimum(steep, 1 - small * (1 - delta - rates)), 0.0, 1.0)

@@ -1,8 +1,4 @@
-"""The epsilon that each paper claims for its setting: one function per paper, with the place that states it.
-
-Whether a claim holds is for :mod:`bench.privacy.accountants`; where it is known not to, the claim's note gives the
-reason.
-"""
+"""The epsilon that each paper claims for its setting; a claim's note gives the reason where it does not hold."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ DGD_BYPASS = (
     "the label queries are not all that depends on them"
 )
 DGD_EPS1 = 0.01
-"""DGD, section IV: what the paper adds for its perturbed codes; it protects synthetic images, not records."""
+"""DGD, section IV: the paper's cost of its perturbed codes, which protects synthetic images, not records."""
 DPSD_LABEL_GAP = (
     "Eq. (5) as printed draws from all classes when the label is in the top-k set and from the set when it is not: an "
     "answer outside the set tells that the label was inside, so no epsilon holds. Drawn from the set in both cases it "
@@ -34,10 +30,9 @@ DPSD_LABEL_GAP = (
 
 
 def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
-    """Return what PATE 2017 prints for answering every row of `votes` (queries, classes) by LNMax of `gamma`.
+    """Return PATE 2017's printed figure for LNMax of `gamma` on `votes` (queries, classes), by the moments accountant.
 
-    The data-dependent moments accountant, with the factor 2 counted twice as in the analysis behind the printed
-    figures: 2.04 for MNIST and 8.19 for SVHN with Lap(20).
+    It is data-dependent and counts the factor 2 twice: 2.04 for MNIST and 8.19 for SVHN with Lap(20).
     """
     check_delta(delta)
     positive("gamma", gamma)
@@ -51,7 +46,7 @@ def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
 
 
 def pate_closed_form(gamma: float, queries: int, delta: float) -> Claim:
-    """Return PATE 2017's figure without votes: ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``."""
+    """Return PATE 2017's data-independent figure: ``4 T gamma^2 + 2 gamma sqrt(2 T log(1 / delta))``."""
     return Claim(
         _advanced(2 * positive("gamma", gamma), queries, delta),
         delta,
@@ -68,10 +63,9 @@ def pate_2018(
     sigma1: float | None = None,
     answered: ArrayLike | None = None,
 ) -> Claim:
-    """Return what PATE 2018 says of GNMax, or of Confident-GNMax where `threshold` and `sigma1` are given.
+    """Return PATE 2018's figure for GNMax, or for Confident-GNMax where `threshold` and `sigma1` are given.
 
-    Data-dependent Renyi accounting with the classic conversion. `answered` is as in
-    :func:`bench.privacy.pate.confident_rdp`.
+    Data-dependent Renyi accounting, classic conversion; `answered` as in :func:`bench.privacy.pate.confident_rdp`.
     """
     check_delta(delta)
     counts = pate.check_votes(votes)
@@ -96,14 +90,9 @@ def trpate(gamma: float, queries: int, delta: float) -> Claim:
 
 
 def dgd(eps0: float, queries: int, delta: float, eps1: float = 0.0) -> Claim:
-    """Return DGD's privacy analysis: ``T eps0^2 + eps0 sqrt(-2 T log delta) + eps1``.
+    """Return DGD's ``T eps0^2 + eps0 sqrt(-2 T log delta) + eps1`` for T label queries of pure `eps0`.
 
-    Args:
-        eps0: Pure epsilon of one label query; the noise has scale ``2 / eps0``.
-        queries: Number of label queries T.
-        delta: Strictly between 0 and 1.
-        eps1: What the paper adds for its VAE (0.01, which its own figures leave out).
-
+    The noise has scale ``2 / eps0``. `eps1` is the cost of the VAE (0.01, absent from the paper's own figures).
     """
     if not (math.isfinite(eps1) and eps1 >= 0):
         raise BenchError(f"eps1 must be a finite number of at least 0, not {eps1}. The paper's is 0.01.")
@@ -112,18 +101,11 @@ def dgd(eps0: float, queries: int, delta: float, eps1: float = 0.0) -> Claim:
 
 
 def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, delta: float) -> Claim:
-    """Return DPSD's Theorem 1 at the q that makes it least.
+    """Return DPSD's Theorem 1 at its best q > 1.
 
-    ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)`` over q > 1.
-
-    Args:
-        beta: Normalisation bound of a gradient.
-        classes: c, the length of a gradient.
-        batch: b, synthetic images per iteration.
-        iterations: T.
-        sigma: Noise scale; the noise itself has standard deviation ``sigma * beta``.
-        delta: Strictly between 0 and 1.
-
+    ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)``, with gradients of length c
+    (`classes`) and norm at most beta, b synthetic images per iteration (`batch`) and T `iterations`. The noise has
+    standard deviation ``sigma * beta``.
     """
     check_delta(delta)
     positive("beta", beta)
@@ -151,10 +133,10 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
 
 
 def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
-    """Return what Eq. (3) of DPSD really releases: ``batch * iterations`` Gaussian answers.
+    """Return the releases of DPSD's Eq. (3): ``batch * iterations`` Gaussian answers.
 
-    Each answer is a gradient of L2 norm at most beta (sensitivity 2 beta) with noise of standard deviation sigma times
-    beta, and one private record can change the one teacher's answer to every query.
+    Each is a gradient of sensitivity 2 beta with noise of deviation sigma times beta; one record can change all of
+    them.
     """
     whole("batch", batch)
     whole("iterations", iterations)
@@ -162,12 +144,12 @@ def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
 
 
 def dpsd_proven(batch: int, iterations: int, sigma: float, delta: float) -> list[Accounted]:
-    """Return what every accountant says of :func:`dpsd_events`: neither beta nor the classes enter."""
+    """Return every accountant's figure for :func:`dpsd_events`; neither beta nor the classes enter."""
     return accountants.account(dpsd_events(batch, iterations, sigma), delta)
 
 
 def dpsd_label(epsilon: float, delta: float) -> Claim:
-    """Return DPSD's Theorem 2: the annotation by randomised response is (epsilon, 0)-LabelDP, however often reused."""
+    """Return DPSD's Theorem 2: annotation by randomised response is (epsilon, 0)-LabelDP, however often reused."""
     check_delta(delta)
     return Claim(check_epsilon(epsilon), delta, "DPSD, Theorem 2 (delta 0)", DPSD_LABEL_GAP)
 
@@ -186,13 +168,9 @@ def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: flo
 
 
 def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
-    """Return how many queries of pure `eps0` the closed form of PATE, TrPATE and DGD says `epsilon` pays for.
+    """Return the most queries of pure `eps0` (LNMax: ``2 gamma``) within `epsilon` by PATE's and DGD's closed form.
 
-    For LNMax of gamma, `eps0` is ``2 gamma``.
-
-    Raises:
-        BenchError: Where it does not pay for one; the message says what one costs.
-
+    Raises :class:`BenchError`, with the cost of one query, where that exceeds `epsilon`.
     """
     check_epsilon(epsilon)
     positive("eps0", eps0)
@@ -214,12 +192,12 @@ def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
 
 
 def trpate_largest_count(gamma: float, epsilon: float, delta: float) -> int:
-    """Return how many queries TrPATE's Theorem 1 says `epsilon` pays for; see :func:`advanced_largest_count`."""
+    """Return the most queries within `epsilon` by TrPATE's Theorem 1; see :func:`advanced_largest_count`."""
     return advanced_largest_count(2 * positive("gamma", gamma), epsilon, delta)
 
 
 def dgd_largest_count(eps0: float, epsilon: float, delta: float, eps1: float = 0.0) -> int:
-    """Return how many label queries DGD's closed form says `epsilon` pays for; see :func:`advanced_largest_count`."""
+    """Return the most label queries within `epsilon` by DGD's closed form; see :func:`advanced_largest_count`."""
     if epsilon <= eps1:
         raise BenchError(f"a claimed epsilon {epsilon:g} is not reachable: the VAE alone costs eps1 {eps1:g}.")
     return advanced_largest_count(eps0, epsilon - eps1, delta)
@@ -232,7 +210,7 @@ def dpsd_smallest_sigma(beta: float, classes: int, batch: int, iterations: int, 
     def excess(log_sigma: float) -> float:
         return dpsd(beta, classes, batch, iterations, math.exp(log_sigma), delta).epsilon - epsilon
 
-    # Theorem 1 depends on sigma through one product; a claim of 0 or of thousands brackets every budget.
+    # Theorem 1 depends on sigma through one product: a claim of 0 or of thousands brackets every budget.
     middle = 0.5 * math.log(2 * beta**2 * classes * batch * iterations)
     low, high = middle - 1.0, middle + 1.0
     while excess(low) <= 0:
@@ -244,6 +222,5 @@ def dpsd_smallest_sigma(beta: float, classes: int, batch: int, iterations: int, 
 
 
 def _advanced(eps0: float, queries: int, delta: float) -> float:
-    """Return ``T eps0^2 + eps0 sqrt(2 T log(1 / delta))``."""
     whole("the number of queries", queries)
     return queries * eps0**2 + eps0 * math.sqrt(-2 * queries * math.log(check_delta(delta)))

@@ -1,7 +1,4 @@
-"""From what mechanisms guarantee to an (epsilon, delta): conversions and closed forms, in NumPy and SciPy alone.
-
-Everything here is data-independent arithmetic; what is composed is decided in :mod:`bench.privacy.accountants`.
-"""
+"""Conversions of mechanisms' guarantees to an (epsilon, delta), all data-independent, in NumPy and SciPy alone."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ Floats = NDArray[np.float64]
 
 
 def check_delta(delta: float) -> float:
-    """Return `delta`; raise :class:`BenchError` where it does not lie strictly between 0 and 1."""
+    """Return `delta`; raise :class:`BenchError` unless it is strictly between 0 and 1."""
     if not 0 < delta < 1:
         raise BenchError(f"delta must lie strictly between 0 and 1, not {delta}. Try --delta 1e-5.")
     return float(delta)
 
 
 def check_epsilon(epsilon: float, name: str = "epsilon") -> float:
-    """Return `epsilon`; raise :class:`BenchError` where it is not positive and finite."""
+    """Return `epsilon`; raise :class:`BenchError` unless it is positive and finite."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise BenchError(f"{name} must be a positive finite number, not {epsilon}. Try 1 or 10.")
     return float(epsilon)
@@ -39,14 +36,14 @@ def classic_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[fl
 
 
 def improved_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[float, float]:
-    """Return the least epsilon over the orders by the conversion that is tighter than the classic one, and its order.
+    """Return the least epsilon over the orders by a conversion tighter than the classic one, and its order.
 
     Canonne, Kamath and Steinke 2020 (arXiv:2004.00010), proposition 12: ``rdp + log((order - 1) / order) - log(delta *
     order) / (order - 1)``; 0 where the total variation distance that `rdp` allows is below `delta`.
     """
     order, divergence = _orders(orders, rdp)
     check_delta(delta)
-    usable = order > 1.01  # Closer to 1 the formula loses its digits, and helps nobody.
+    usable = order > 1.01  # Closer to 1 the formula loses its digits and does not help.
     epsilons = np.full(order.shape, np.inf)
     epsilons[usable] = (
         divergence[usable]
@@ -67,10 +64,7 @@ def _orders(orders: ArrayLike, rdp: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def zcdp_classic_epsilon(rho: float, delta: float) -> tuple[float, float]:
-    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order: the classic conversion, best over all real orders.
-
-    `rho` says that the divergence of every order is at most ``rho * order`` (Bun and Steinke 2016, proposition 1.3).
-    """
+    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order, the best real one (Bun, Steinke 2016, prop. 1.3)."""
     root = math.sqrt(-math.log(check_delta(delta)) / rho) if rho > 0 else math.inf
     return rho + 2 * math.sqrt(-rho * math.log(delta)), 1 + root
 
@@ -94,22 +88,16 @@ def zcdp_improved_epsilon(rho: float, delta: float) -> tuple[float, float]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return the exact delta at `epsilon` of Gaussian noise of standard deviation ``1 / mu`` on sensitivity 1.
-
-    Balle and Wang 2018 (arXiv:1805.06530), theorem 8.
-    """
+    """Return Gaussian noise's exact delta, `mu` being sensitivity over deviation (arXiv:1805.06530, theorem 8)."""
     upper = float(special.log_ndtr(mu / 2 - epsilon / mu))
     lower = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
     return max(math.exp(upper) * -math.expm1(min(lower - upper, 0.0)), 0.0)
 
 
 def exact_gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the exact epsilon at `delta` of Gaussian noise, however often composed.
+    """Return the exact epsilon at `delta` of Gaussian noise of L2 sensitivity over deviation `mu`.
 
-    Args:
-        mu: L2 sensitivity over standard deviation; over several releases, the root of the sum of its squares.
-        delta: Strictly between 0 and 1.
-
+    Over several releases, `mu` is the root of the sum of its squares.
     """
     check_delta(delta)
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
@@ -119,14 +107,11 @@ def exact_gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def optimal_composition(eps0: float, count: int, delta: float) -> float:
-    """Return the least epsilon at `delta` of `count` mechanisms of pure `eps0`, whatever they are.
+    """Return the least epsilon at `delta` of any `count` mechanisms of pure `eps0`.
 
-    Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), theorem 3.3, with epsilon not held to the grid: the worst case is
-    randomised response, whose number of kept bits is binomial. Logarithms keep counts up to 10^5 and more exact.
-
-    Raises:
-        BenchError: Where `eps0` is not positive and finite, `count` is below 1 or `delta` not inside (0, 1).
-
+    Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), theorem 3.3, off its grid: the worst case is randomised response,
+    with a binomial number of kept bits. Logarithms keep counts up to 10^5 and more exact. Raises :class:`BenchError` on
+    a parameter out of range.
     """
     check_epsilon(eps0, "eps0")
     check_delta(delta)
@@ -137,7 +122,7 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
     log_binomial = special.gammaln(count + 1) - special.gammaln(kept + 1) - special.gammaln(count - kept + 1)
     log_p = log_binomial - kept * np.log1p(np.exp(-eps0)) - (count - kept) * np.logaddexp(0.0, eps0)
     # P - exp(epsilon) Q over the outcomes above any one loss is at most delta(epsilon), and equal for the right one:
-    # the epsilon sought is the largest of those that the losses give.
+    # take the largest epsilon that the losses give.
     tail_p = np.logaddexp.accumulate(log_p)
     tail_q = np.logaddexp.accumulate(log_p - loss)
     log_delta = math.log(delta)

@@ -1,8 +1,4 @@
-"""The mechanisms: pure functions of values, parameters and a noise source, over whole batches.
-
-Each states its sensitivity, unit and adjacency. They are applied through :class:`bench.privacy.ledger.Ledger`, which
-records what they cost; nothing else calls them on private values.
-"""
+"""Mechanisms as pure functions over batches; only :class:`bench.privacy.ledger.Ledger` calls them on private values."""
 
 from __future__ import annotations
 
@@ -23,19 +19,19 @@ UNANSWERED = -1
 
 
 def lnmax(votes: NDArray[np.float64], gamma: float, noise: Noise) -> NDArray[np.int64]:
-    """Return the class with the largest count after Lap(1/gamma) noise on every count (PATE 2017, equation 1).
+    """Return the classes of the largest counts after Lap(1/gamma) noise on every count (PATE 2017, equation 1).
 
-    `votes` is (queries, classes). Unit record, either adjacency: one record changes one teacher, whose changed vote
-    moves two counts by 1 each. Each query is 2*gamma-DP. The result is int64 (queries,).
+    `votes` is (queries, classes), the result int64 (queries,). Unit record, either adjacency: one record changes one
+    vote, so two counts by 1 each. Each query is 2*gamma-DP.
     """
     winners: NDArray[np.int64] = np.argmax(votes + noise.laplace(votes.shape, 1.0 / gamma), axis=1)
     return winners
 
 
 def gnmax(votes: NDArray[np.float64], sigma: float, noise: Noise) -> NDArray[np.int64]:
-    """Return the class with the largest count after N(0, sigma^2) noise on every count (PATE 2018, GNMax).
+    """Return the classes of the largest counts after N(0, sigma^2) noise on every count (PATE 2018, GNMax).
 
-    `votes` is (queries, classes). Unit record, either adjacency: a changed vote moves the counts by sqrt(2) in L2.
+    Shapes as in :func:`lnmax`. Unit record, either adjacency: a changed vote moves the counts by sqrt(2) in L2.
     """
     winners: NDArray[np.int64] = np.argmax(votes + noise.gaussian(votes.shape, sigma), axis=1)
     return winners
@@ -44,11 +40,10 @@ def gnmax(votes: NDArray[np.float64], sigma: float, noise: Noise) -> NDArray[np.
 def confident_gnmax(
     votes: NDArray[np.float64], threshold: float, sigma1: float, sigma2: float, max_answers: int, noise: Noise
 ) -> NDArray[np.int64]:
-    """Answer by GNMax the queries whose largest count, with N(0, sigma1^2) noise, reaches `threshold`.
+    """Answer by GNMax the queries whose largest count, with N(0, sigma1^2) noise, reaches `threshold` (PATE 2018).
 
-    PATE 2018, Confident-GNMax. `votes` is (queries, classes). Unit record, either adjacency: the largest count moves
-    by at most 1, the counts by sqrt(2) in L2. Stops answering after `max_answers`. The result is int64 (queries,),
-    :data:`UNANSWERED` where the aggregator kept silent.
+    Shapes as in :func:`lnmax`. Unit record, either adjacency: the largest count moves by at most 1, the counts by
+    sqrt(2) in L2. Other queries, and all after `max_answers`, are :data:`UNANSWERED`.
     """
     largest = votes.max(axis=1)
     confident = largest + noise.gaussian(largest.shape, sigma1) >= threshold
@@ -64,8 +59,8 @@ def gaussian(
 ) -> NDArray[np.float64]:
     """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
 
-    `sensitivity` bounds the L2 distance between the values of two adjacent data sets; unit and adjacency are those
-    for which it does. An exact noise source rounds the values to its grid first: see :func:`grid_sensitivity`.
+    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. An exact noise source rounds the
+    values to its grid first; see :func:`grid_sensitivity`.
     """
     return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
 
@@ -73,11 +68,7 @@ def gaussian(
 def laplace(
     values: NDArray[np.float64], sensitivity: float, noise_multiplier: float, noise: Noise
 ) -> NDArray[np.float64]:
-    """Return `values` plus Laplace noise of scale noise_multiplier * sensitivity on every entry.
-
-    `sensitivity` bounds the L1 distance between the values of two adjacent data sets; unit and adjacency are those
-    for which it does. An exact noise source rounds the values to its grid first.
-    """
+    """Return `values` plus Laplace noise of scale noise_multiplier * L1 sensitivity; see :func:`gaussian`."""
     return _on_grid(values, noise) + noise.laplace(values.shape, noise_multiplier * sensitivity)
 
 
@@ -90,7 +81,7 @@ def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
 def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
     """Return the L1 (`order` 1) or L2 (`order` 2) sensitivity after rounding `entries` values to the secure grid.
 
-    Rounding moves each entry by at most half a grid step on either side, so the difference by at most one step.
+    Each entry moves by at most half a grid step on either side, so the difference by at most one step.
     """
     from bench.privacy.noise import GRANULARITY
 
@@ -100,7 +91,7 @@ def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
     """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
 
-    `labels` is (n,), values in 0..classes-1. Unit label, adjacency replace: epsilon-DP for each label.
+    `labels` is (n,), in 0..classes-1. Unit label, adjacency replace: epsilon-DP for each label.
     """
     _check_labels(labels, classes)
     return noise.keep_or_other(labels, classes, keep_probability(epsilon, classes))
@@ -109,11 +100,11 @@ def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int,
 def top_k_randomized_response(
     labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
 ) -> NDArray[np.int64]:
-    """Randomised response over each row's candidate set; a label outside its set gives a uniform candidate.
+    """Randomised response over each row's candidates; a label outside gives a uniform one (Ghazi et al. 2021, RRTop-k).
 
-    `labels` is (n,), `candidates` (n, k) distinct classes per row, chosen without looking at the label. Unit label,
-    adjacency replace: a label inside the set is kept with probability e^eps / (e^eps + k - 1), every answer has
-    probability at least 1 / (e^eps + k - 1) whatever the label, hence epsilon-DP (Ghazi et al. 2021, RRTop-k).
+    `labels` is (n,), `candidates` (n, k) distinct classes per row, chosen without the label. Unit label, adjacency
+    replace: a label inside is kept with probability e^eps / (e^eps + k - 1) and every answer has at least probability 1
+    / (e^eps + k - 1), hence epsilon-DP.
     """
     _check_labels(labels, classes)
     _check_labels(candidates, classes)
@@ -134,10 +125,9 @@ def top_k_randomized_response(
 def printed_top_k(
     labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
 ) -> NDArray[np.int64]:
-    """Randomised response over all classes for a label in its row of `candidates`, else a uniform candidate.
+    """DPSD's Eq. (5) as printed: randomised response over all classes for a label in its row, else a uniform candidate.
 
-    DPSD's Eq. (5) as printed, kept for comparison. Shapes as in :func:`top_k_randomized_response`. It is not private:
-    an answer outside the set tells that the label was inside.
+    Shapes as in :func:`top_k_randomized_response`. Not private: only a label in the set gives an answer outside it.
     """
     _check_labels(candidates, classes)
     inside = (candidates == labels[:, None]).any(axis=1)

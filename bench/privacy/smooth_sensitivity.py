@@ -1,9 +1,8 @@
 """Smooth sensitivity of the data-dependent cost of GNMax, and its sanitised release (ICLR 2018, arXiv:1802.08908).
 
-The data-dependent Renyi divergence of a run depends on the votes and is private itself. It can be published with noise
-scaled to its *smooth sensitivity*: the largest change that one vote makes, here or in any votes nearby, discounted by
-``exp(-beta)`` for each vote of distance. Everything is for one Renyi order, which like `beta` and `sigma_ss` has to be
-fixed before the votes are looked at.
+The data-dependent Renyi divergence of a run is private itself. It may be published with noise scaled to its *smooth
+sensitivity*: the largest change that one vote makes, here or in any votes nearby, discounted by ``exp(-beta)`` per vote
+of distance. Everything is for one Renyi order; order, `beta` and `sigma_ss` must be fixed without the votes.
 """
 
 from __future__ import annotations
@@ -29,23 +28,16 @@ Floats = NDArray[np.float64]
 
 
 def _bound(log_q: Floats, sigma: float, order: float) -> Floats:
-    """Return the divergence bound at each of `log_q`, of the same shape."""
+    """Return the divergence bound at each of `log_q`, in its shape."""
     bound: Floats = gaussian_rdp_from_log_q(log_q.ravel(), sigma, [order])[:, 0].reshape(log_q.shape)
     return bound
 
 
 def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Floats:
-    """Return log of the largest (`up`) or smallest q that votes one move away can have.
+    """Return, in the shape of `log_q`, log of the largest (`up`) or smallest q that votes one move away can have.
 
-    A vote that moves changes every gap by at most 2, so every term's normal quantile by ``sqrt(2) / sigma``; the sum of
-    the terms moves most where all are alike.
-
-    Args:
-        log_q: Log of the present bound, any shape.
-        sigma: Standard deviation of the noise on every count.
-        classes: Number of classes, at least 2.
-        up: Towards the larger q.
-
+    A moved vote changes every gap by at most 2, so each term's normal quantile by ``sqrt(2) / sigma``; the sum of the
+    terms moves most where all are equal.
     """
     others = classes - 1
     quantile = -special.ndtri_exp(np.asarray(log_q, dtype=np.float64) - math.log(others))
@@ -56,9 +48,9 @@ def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Flo
 
 @lru_cache(maxsize=256)
 def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
-    """Return ``(log q1, log q0)``: between them the local sensitivity is held at its value in q1.
+    """Return ``(log q1, log q0)``: between them the local sensitivity is held at its value at q1.
 
-    From q0 upwards the bound that needs no votes is the smaller one; q1 is one vote below q0.
+    From q0 upwards the data-independent bound is smaller; q1 is one vote below q0.
     """
     independent = order / sigma**2
 
@@ -79,15 +71,7 @@ def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
 
 
 def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classes: int) -> Floats:
-    """Return a bound on how much one moved vote changes the divergence of a query whose bound is `log_q`.
-
-    Args:
-        log_q: Any shape; the result has it too.
-        sigma: Standard deviation of the noise on every count.
-        order: The Renyi order.
-        classes: Number of classes.
-
-    """
+    """Return, in the shape of `log_q`, a bound on how much one moved vote changes a query's divergence."""
     log_q1, log_q0 = plateau(sigma, order, classes)
     here = np.asarray(log_q, dtype=np.float64)
     here = np.where((here >= log_q1) & (here <= log_q0), log_q1, here)
@@ -101,8 +85,8 @@ def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classe
 def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> Floats:
     """Return ``(queries, teachers)``: the local sensitivity of each query at each distance in votes, from 0 up.
 
-    Each step moves one vote between the two top classes, towards the q at which the sensitivity is largest; once
-    there, or where no vote is left to move, it stays at its largest value.
+    Each step moves one vote between the two top classes, to the most sensitive q; there, or without a vote to move, it
+    stays at its largest value.
     """
     queries, classes = votes.shape
     teachers = round(float(votes[0].sum()))
@@ -118,7 +102,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
         if rows.size == 0:
             break
         result[rows, distance] = gnmax_local_sensitivity(log_q, sigma, order, classes)
-        # Who has arrived stays on the plateau; who cannot move is given the plateau's value too, which is no less.
+        # A row on the plateau stays there; a row that cannot move gets the plateau's value too, which is no less.
         going = np.where(widen, counts[:, 1] > 0, counts[:, 0] > counts[:, 1])
         rows, counts, widen = rows[going], counts[going], widen[going]
         step = np.where(widen, 1.0, -1.0)
@@ -133,13 +117,9 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
 
 @lru_cache(maxsize=256)
 def check_shape(sigma: float, order: float, classes: int) -> None:
-    """Check on a fine grid what the walk over distances relies on.
+    """Check on a fine grid the assumptions of the walk over distances; raise :class:`BenchError` where they fail.
 
     The divergence must rise with q, and the local sensitivity must rise up to the plateau and fall after it.
-
-    Raises:
-        BenchError: Where it is not so for this noise, order and number of classes; no release is sound then.
-
     """
     log_q1, log_q0 = plateau(sigma, order, classes)
     grid = np.unique(np.concatenate([-np.logspace(-3, math.log10(-40 * log_q1 + 40), 4000), [log_q1, log_q0]]))
@@ -154,10 +134,7 @@ def check_shape(sigma: float, order: float, classes: int) -> None:
 
 
 def threshold_sensitivity_at_distance(votes: Floats, threshold: float, sigma1: float, order: float) -> Floats:
-    """Return ``(queries, teachers)``: how much one vote changes the threshold's divergence, by distance in votes.
-
-    The divergence depends on the top count alone, so every count that so many moves can reach is looked at.
-    """
+    """Return ``(queries, teachers)``: how much one vote changes the threshold's divergence, by distance in votes."""
     teachers = round(float(votes[0].sum()))
     tops = np.arange(teachers + 1.0)
     cost = threshold_rdp(tops[:, None], threshold, sigma1, [order])[:, 0]
@@ -187,20 +164,11 @@ def smooth_sensitivity(
     sigma1: float | None = None,
     answered: ArrayLike | None = None,
 ) -> float:
-    """Return the smooth sensitivity of the data-dependent divergence of a whole run at one order.
+    """Return the smooth sensitivity of the data-dependent divergence of a whole run at one `order` above 1.
 
-    Args:
-        votes: ``(queries, classes)``.
-        sigma2: Noise on the counts.
-        order: The Renyi order, above 1.
-        beta: Discount per vote of distance.
-        threshold: For Confident-GNMax, the count to reach; None for plain GNMax.
-        sigma1: For Confident-GNMax, the noise on the top count.
-        answered: Which queries were answered, as in :func:`bench.privacy.pate.confident_rdp`.
-
-    Raises:
-        BenchError: Where a parameter is out of its range, or no votes could help at this order.
-
+    `sigma2` is the noise on the counts, `beta` the discount per vote of distance. Confident-GNMax also has `threshold`,
+    `sigma1` and `answered`, as in :func:`bench.privacy.pate.confident_rdp`. Raises :class:`BenchError` on a parameter
+    out of range, or where no votes could help at this order.
     """
     positive("sigma2", sigma2)
     positive("beta", beta)
@@ -221,11 +189,8 @@ def _order(order: float) -> float:
 def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
     """Return the Renyi divergence of a release with Gaussian noise of ``sigma_ss`` times the smooth sensitivity.
 
-    The noise scales with a quantity that depends on the data itself, which costs the second term (ICLR 2018, appendix).
-
-    Raises:
-        BenchError: Where `order` is not between 1 and ``1 / (2 beta)``.
-
+    The noise depends on the data through its scale, which costs the second term (ICLR 2018, appendix). Raises
+    :class:`BenchError` unless `order` is between 1 and ``1 / (2 beta)``.
     """
     positive("beta", beta)
     positive("sigma_ss", sigma_ss)
@@ -238,10 +203,9 @@ def release_rdp(order: float, beta: float, sigma_ss: float) -> float:
 
 
 def default_release(order: float) -> tuple[float, float]:
-    """Return ``(beta, sigma_ss)`` for a release at `order`, from the order alone and so without a look at the votes.
+    """Return ``(beta, sigma_ss)`` from the order alone; a release then costs about half an epsilon.
 
-    The constants 0.46 and 0.385 are those of the paper's MNIST run (order 14: beta 0.0329, sigma_ss 6.23); a release
-    then costs about half an epsilon.
+    0.46 and 0.385 are from the paper's MNIST run (order 14: beta 0.0329, sigma_ss 6.23).
     """
     beta = 0.46 / _order(order)
     return beta, math.sqrt(order * math.exp(2 * beta) / 0.385)
@@ -249,13 +213,10 @@ def default_release(order: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Sanitised:
-    """What publishing a data-dependent epsilon with noise gives, at one order.
-
-    `mean` and `smooth_sensitivity` look at the votes and are private; only one draw of :meth:`release` may leave.
-    """
+    """A data-dependent epsilon for publication with noise, at one order; only one draw of :meth:`release` is public."""
 
     mean: float
-    """The average published epsilon: data-dependent, and the cost of publishing it."""
+    """The average published epsilon, with the cost of publishing it."""
     deviation: float
     """The standard deviation of the published epsilon."""
     smooth_sensitivity: float
@@ -264,14 +225,14 @@ class Sanitised:
     sigma_ss: float
 
     def release(self, rng: np.random.Generator) -> float:
-        """Return one noisy epsilon that may be published. A second draw would cost again."""
+        """Return one noisy epsilon that may be published; a second draw would cost again."""
         return self.mean + self.deviation * float(rng.standard_normal())
 
 
 def check_release(event: GNMax | ConfidentGNMax, delta: float, classes: int) -> float:
-    """Return the order at which :func:`sanitise` publishes the cost of `event`, chosen without votes.
+    """Return the order, chosen without votes, at which :func:`sanitise` publishes the cost of `event`.
 
-    Raises :class:`BenchError` where no sound release is known for this noise: before any vote is cast.
+    Raises :class:`BenchError` where no sound release is known for this noise.
     """
     from bench.privacy.accountants import pate_2018
     from bench.privacy.events import ConfidentGNMax
@@ -296,20 +257,9 @@ def sanitise(
 ) -> Sanitised:
     """Return the sanitised epsilon of a GNMax run, or of Confident-GNMax where `threshold` and `sigma1` are given.
 
-    Args:
-        votes: ``(queries, classes)``.
-        sigma2: Noise on the counts.
-        delta: Strictly between 0 and 1.
-        order: The Renyi order, chosen without the votes.
-        beta: Discount of the smooth sensitivity, below ``1 / (2 order)``; by default :func:`default_release`.
-        sigma_ss: Noise of the release in units of the smooth sensitivity; by default :func:`default_release`.
-        threshold: The count to reach.
-        sigma1: Noise on the top count.
-        answered: Which queries were answered.
-
-    Raises:
-        BenchError: Where a parameter is out of its range.
-
+    `votes` is ``(queries, classes)``; `order` must be chosen without them. `beta`, below ``1 / (2 order)``, and
+    `sigma_ss`, the release's noise over the smooth sensitivity, default to :func:`default_release`. The rest is as for
+    :func:`smooth_sensitivity`.
     """
     check_delta(delta)
     default_beta, default_sigma = default_release(order)
