@@ -1,7 +1,6 @@
-"""Epsilon of a whole ledger by each accountant, and the least that is proven.
+"""Epsilon of a whole ledger by each accountant, all data-independent, and the least proven epsilon.
 
-An accountant takes the events of a ledger and a delta and returns an :class:`Accounted`, or None where it does not
-apply. All figures here are data-independent; those that look at votes are in :mod:`bench.privacy.data_dependent`.
+An accountant returns an :class:`Accounted` for events and a delta, or None where it does not apply.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
-"""Renyi orders of a mixed ledger: tenths up to 11, then whole ones."""
+"""Renyi orders of a mixed ledger: tenths up to 11, then whole orders."""
 LEAST_PLD_DELTA = 1e-10
 """Below it :data:`bench.privacy.losses.ROUNDING` would weigh too much, and no PLD is used."""
 
@@ -52,13 +51,12 @@ class Accounted:
     epsilon: float
     """Infinite where there is no guarantee."""
     sound: bool
-    """Whether it bounds the privacy loss of what was run."""
+    """Whether it bounds the privacy loss of the run."""
     data_dependent: bool
-    """Whether it was computed from the private data."""
     releasable: bool
-    """Whether it may be published: a data-dependent figure may not, unless it was sanitised."""
+    """Whether it may be published: a data-dependent figure only when sanitised."""
     order: float | None = None
-    """The Renyi order, or the moment, that gave it."""
+    """The Renyi order or moment that gave it."""
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,13 +76,10 @@ AccountantFunction = Callable[[Sequence[Event], float], Accounted | None]
 
 
 def common_unit(events: Sequence[Event]) -> tuple[PrivacyUnit, Adjacency]:
-    """Return the unit and adjacency for which all `events` hold together: the weakest of them.
+    """Return the weakest unit of `events`, and the adjacency, for which all of them hold.
 
-    With replace neighbours a client's guarantee covers each of its records, and a record's its label.
-
-    Raises:
-        BenchError: Where the events hold for neighbours of which none covers the other, or there are none.
-
+    With replace neighbours a client's guarantee covers each of its records, and a record's its label. Raises
+    :class:`BenchError` on no events, or where their neighbours do not cover each other.
     """
     if not events:
         raise BenchError("an empty ledger has no privacy unit.")
@@ -112,7 +107,7 @@ def _listed(events: Sequence[Event], field: str) -> str:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """Return `events` with those that differ only in how often they ran made one, in order of first appearance."""
+    """Return `events`, those that differ only in how often they ran merged into one."""
     counts: dict[Event, int] = {}
     result: list[Event] = []
     for event in events:
@@ -137,10 +132,7 @@ def basic(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return the least epsilon that pure epsilons alone allow; None unless every event has one.
-
-    Exact where all are equal; otherwise the composition of the two-valued losses of each, rounded up.
-    """
+    """Return the least epsilon from pure epsilons alone, rounded up where they differ; None where an event has none."""
     steps: dict[float, int] = {}
     for event in events:
         step = event.pure_step()
@@ -278,7 +270,7 @@ ACCOUNTANTS: Mapping[str, AccountantFunction] = {
 
 
 def accountant(name: str) -> AccountantFunction:
-    """Return the accountant called `name`, ``"proven"`` for the least of all; raise :class:`BenchError` for no such."""
+    """Return the accountant `name`, or :func:`proven` for ``"proven"``; raise :class:`BenchError` on other names."""
     if name == "proven":
         return proven
     if name not in ACCOUNTANTS:
@@ -289,12 +281,9 @@ def accountant(name: str) -> AccountantFunction:
 def account(events: Sequence[Event], delta: float) -> list[Accounted]:
     """Return the figure of every accountant that applies to a whole ledger, in a fixed order.
 
-    With a bypass in the ledger the first row is infinite, with the reason, and the others, which cover the mechanisms
-    alone, are not sound. Where units differ, the notes name the weakest.
-
-    Raises:
-        BenchError: Where delta is not inside (0, 1), or the events hold for units that do not compose.
-
+    With a bypass the first row is infinite, with the reason, and the others cover the mechanisms alone and are not
+    sound. Where units differ, the notes name the weakest. Raises :class:`BenchError` on a delta outside (0, 1) or units
+    that do not compose.
     """
     check_delta(delta)
     if not events:
@@ -318,13 +307,6 @@ def account(events: Sequence[Event], delta: float) -> list[Accounted]:
 
 
 def proven(events: Sequence[Event], delta: float) -> Accounted:
-    """Return the least epsilon that is sound and may be published, under the name of its accountant.
-
-    Infinite, with the reasons in the note, where the ledger holds a bypass; 0 for an empty ledger.
-
-    Raises:
-        BenchError: As :func:`account`.
-
-    """
+    """Return the least sound, publishable epsilon, infinite with a bypass, 0 for no events; see :func:`account`."""
     usable = [row for row in account(events, delta) if row.sound and row.releasable]
     return min(usable, key=lambda row: row.epsilon)

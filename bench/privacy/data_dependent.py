@@ -1,4 +1,4 @@
-"""The accountants that look at the votes. Their figures are private: each row states whether it may be published."""
+"""The accountants that use the votes. Their figures are private: each row states whether it may be published."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def _private(name: str, found: tuple[float, float], note: str = "", sound: bool 
 
 
 def lnmax_rows(votes: Floats, gamma: float, delta: float, largest_moment: int | None = None) -> list[Accounted]:
-    """Return the data-dependent figures of LNMax on `votes` (queries, classes).
-
-    The moments accountant for the noise that was drawn, and what the 2017 paper prints, which is for half of it.
-    """
+    """Return the data-dependent figures of LNMax on `votes` (queries, classes): for the noise drawn, and as printed."""
     moment = pate.LARGEST_MOMENT if largest_moment is None else largest_moment
     published = pate.PUBLISHED_LARGEST_MOMENT if largest_moment is None else largest_moment
     return [
@@ -61,12 +58,11 @@ def confident_rows(
 ) -> list[Accounted]:
     """Return the data-dependent figures of Confident-GNMax on `votes` (queries, classes).
 
-    With `answered` (queries,) they are of the run in which those were answered. Without it they are of the expected
-    run, and so is a figure that is data-dependent only through the expected number of answers.
+    They are for the run that answered the queries in `answered` (queries,); without it, for the expected run.
     """
     rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, answered)
     if answered is not None:
-        # Which queries were answered is random too: what a run cost afterwards does not bound what it could have cost.
+        # Which queries were answered is random too: a run's cost does not bound the cost that it could have had.
         return _converted(rdp, delta, "of this run, after the fact", sound=False)
     expected = float(np.exp(pate.log_answered(votes, threshold, sigma1)).sum())
     independent = pate.confident_independent_rdp(len(votes), expected, sigma1, sigma2)
@@ -95,16 +91,9 @@ def _converted(rdp: Floats, delta: float, note: str, sound: bool = True) -> list
 
 
 def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], delta: float) -> list[Accounted]:
-    """Return the data-dependent figures of everything that a ledger answered, however mixed.
+    """Return the data-dependent figures of all batches: (event, votes (queries, classes), answered (queries,)).
 
-    Args:
-        releases: For each batch its event, its votes (queries, classes) and which queries were answered (queries,).
-        delta: Strictly between 0 and 1.
-
-    Raises:
-        BenchError: Where delta is not inside (0, 1), or an event is of another kind than LNMax, GNMax or
-            Confident-GNMax.
-
+    Raises :class:`BenchError` on a delta outside (0, 1), or an event other than LNMax, GNMax or Confident-GNMax.
     """
     check_delta(delta)
     if not releases:
@@ -122,7 +111,7 @@ def release_rows(releases: Sequence[tuple[Event, Floats, NDArray[np.bool_]]], de
             laplace += pate.lnmax_moments(pate.lnmax_log_q(votes, event.gamma), event.gamma, moments).sum(axis=0)
         elif isinstance(event, (GNMax, ConfidentGNMax)):
             exact |= event.exact
-            # Which queries were answered is random: what the run cost afterwards bounds nothing beforehand.
+            # Which queries were answered is random: the cost of this run bounds nothing beforehand.
             confident |= isinstance(event, ConfidentGNMax)
             gaussian += _release_rdp(event, votes, answered, pate.ORDERS)
             gaussian_whole += _release_rdp(event, votes, answered, moments + 1)
@@ -149,8 +138,8 @@ def _release_rdp(event: GNMax | ConfidentGNMax, votes: Floats, answered: NDArray
 def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: bool = False) -> list[Accounted]:
     """Return the average of a sanitised release, which is private, and one draw of it, which may be published.
 
-    The draw estimates the cost: it lies below the average half of the time, so it is no bound. `expected` says that the
-    run is the expected one of Confident-GNMax, of which the average is no bound either.
+    The draw is an estimate, no bound: half of the draws are below the average. `expected` marks the expected run of
+    Confident-GNMax, where the average is no bound either.
     """
     how = (
         f"smooth sensitivity {sanitised.smooth_sensitivity:.5f}, beta {sanitised.beta:.4f}, "
@@ -168,7 +157,7 @@ def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: boo
             sanitised.release(rng),
             sound=False,
             data_dependent=True,
-            # The noise covers a fixed set of answers; the expected one depends on the votes besides.
+            # The noise covers a fixed set of answers; the expected one also depends on the votes.
             releasable=not expected,
             order=float(sanitised.order),
             note="one noisy draw, an estimate; publish one only, each costs again"

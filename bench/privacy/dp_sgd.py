@@ -1,7 +1,6 @@
-"""DP-SGD as one mechanism of the ledger: Opacus clips per-example gradients and adds the noise, steps are Poisson.
+"""DP-SGD as one mechanism of the ledger, by Opacus on Poisson batches.
 
-Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1, with Poisson sampling as its analysis
-assumes. Opacus's accountant counts the steps that really ran; the event is made from its history.
+Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1, whose analysis assumes Poisson sampling.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
 
 MAX_PHYSICAL_BATCH = 1024
-"""Examples whose gradients are held at once; a larger Poisson batch is accumulated over several passes."""
+"""Examples whose gradients are in memory at once; a larger Poisson batch takes several passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DPSGDRun:
-    """How to run DP-SGD. `optimizer` makes an optimiser of the model's parameters.
+    """How to run DP-SGD; `optimizer` takes the model's parameters, `loss` gives the mean over (logits, labels).
 
-    `expected_batch_size` is the public mean of the Poisson batch, by which the noisy sum is divided; the realised size
-    is private. `loss` returns the mean over a batch of (logits, labels).
+    `expected_batch_size`, the public mean of the Poisson batch, divides the noisy sum; the realised size is private.
     """
 
     optimizer: Callable[[Any], torch.optim.Optimizer]
@@ -45,7 +43,7 @@ class DPSGDRun:
     steps: int
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
-    """From which a stopped training resumes; its maker clears it."""
+    """A stopped training resumes from it; its maker clears it."""
 
 
 class _Counted:
@@ -64,14 +62,14 @@ class _Counted:
 
 
 class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
-    """Opacus's optimiser; in data-independent mode the gradients are dropped and only the noise is left."""
+    """Opacus's optimiser; in data-independent mode it drops the gradients and keeps the noise."""
 
     data_independent = False
     randomness: np.random.Generator
 
     def clip_and_accumulate(self) -> None:
         for parameter in self.params:
-            # A gradient that is not finite cannot be clipped: its record would reach the weights without a bound.
+            # A gradient that is not finite cannot be clipped: its record would change the weights without a bound.
             torch.nan_to_num_(parameter.grad_sample, nan=0.0, posinf=0.0, neginf=0.0)
         super().clip_and_accumulate()
         if self.data_independent:
@@ -98,10 +96,8 @@ def train(
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
-    Images are uint8 or floats in [0, 1]. Batches and noise are drawn from `randomness`. A stopped training resumes with
-    the noise that it would have drawn, and only where `randomness` starts in the same state: repeated steps are the
-    same ones, so the event is that of one uninterrupted run.
-
+    Images are uint8 or floats in [0, 1]. Batches and noise come from `randomness`. A stopped training resumes only
+    where `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run.
     Raises :class:`BenchError` where the model mixes the examples of a batch (batch normalisation).
     """
     records = len(images)
@@ -157,7 +153,7 @@ def _step(
 ) -> None:
     optimizer.zero_grad()
     device = next(module.parameters()).device
-    # An empty batch still takes a noisy step: skipping it would tell that it was empty.
+    # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
     pieces = torch.split(chosen, MAX_PHYSICAL_BATCH) if len(chosen) else (chosen,)
     for number, piece in enumerate(pieces):
         if len(piece):

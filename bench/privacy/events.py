@@ -252,8 +252,7 @@ class Laplace(Event):
 class DPSGD(Event):
     """`steps` steps of DP-SGD on Poisson batches at `sampling_rate`; unit record, adjacency add-remove only.
 
-    Sensitivity: a record adds a gradient, clipped in norm, to a batch's sum; `noise_multiplier` is deviation over that
-    norm.
+    Sensitivity: a record adds a clipped gradient to a batch's sum; `noise_multiplier` is deviation over the clip norm.
     """
 
     sampling_rate: float

@@ -1,7 +1,7 @@
-"""Renyi divergences and privacy loss distributions of single mechanisms, whatever neighbours they are used for.
+"""Renyi divergences and privacy loss distributions of single mechanisms, for any neighbours, rounded pessimistically.
 
-The distributions are dp-accounting's objects on one common grid, made directly and not from its events, so that
-mechanisms whose neighbours it words differently still compose. Every rounding is pessimistic.
+The distributions are dp-accounting's objects on one common grid, made without its events, so that mechanisms compose
+even where it names their neighbours differently.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from scipy import special
 Floats = NDArray[np.float64]
 
 INTERVAL = 1e-4
-"""The grid of privacy losses, where their spread does not ask for another."""
+"""The default grid of privacy losses; see :func:`grid_interval`."""
 GRID_POINTS = 400_000
-"""How many points a grid may have, about, before it is made coarser."""
+"""The approximate number of points above which a grid is made coarser."""
 
 
 ROUNDING = 1e-12
-"""What the Fourier transforms that compose losses may get wrong in a delta, with room to spare."""
+"""A bound, with room to spare, on the error in a delta of the Fourier transforms that compose losses."""
 
 
 def epsilon_of(distribution: Any, delta: float) -> float:
-    """Return the epsilon of a PLD at `delta`, on the safe side of what rounding did to it.
-
-    `delta` must be well above :data:`ROUNDING`.
-    """
+    """Return a PLD's epsilon at `delta`, well above :data:`ROUNDING`, on the safe side of that error."""
     return float(distribution.get_epsilon_for_delta(delta - ROUNDING))
 
 
@@ -38,20 +35,19 @@ def _order(orders: ArrayLike) -> Floats:
 
 
 def pure_spread(epsilon: float, count: int) -> float:
-    """Return about how wide the loss of `count` mechanisms of pure `epsilon` is spread."""
+    """Return the approximate width of the loss of `count` mechanisms of pure `epsilon`."""
     return min(2 * epsilon * count, count * epsilon**2 + 20 * epsilon * math.sqrt(count))
 
 
 def gaussian_spread(mu: float) -> float:
-    """Return about how wide the loss of a Gaussian release is spread."""
+    """Return the approximate width of the loss of a Gaussian release."""
     return mu**2 + 20 * mu
 
 
 def grid_interval(spread: float, smallest: float = math.inf) -> float:
-    """Return the interval of the grid for a total loss of such `spread`, of whose parts the `smallest` is so large.
+    """Return the interval of the grid for a total loss of width `spread` whose smallest part has width `smallest`.
 
-    It is :data:`INTERVAL`, finer where the spread or a part is so small that the grid would blur it, and coarser where
-    there would be too many points.
+    It is :data:`INTERVAL`, finer where that would blur the spread or a part, coarser where the grid had too many.
     """
     base = max(INTERVAL, spread / GRID_POINTS)
     return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
@@ -75,7 +71,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
 
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
-    """Return the Renyi divergence of discrete Laplace noise of parameter ``epsilon / granularity`` on a shift of it.
+    """Return the Renyi divergence of discrete Laplace noise of parameter ``epsilon / granularity``, shifted by `granularity`.
 
     The loss is `epsilon` below the two centres, minus `epsilon` above them, and falls in even steps between.
     """
@@ -112,7 +108,7 @@ def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any:
     """Return the PLD of `count` Laplace releases of scale sensitivity over `epsilon`.
 
-    With `granularity`, that of the exact discrete Laplace of parameter ``epsilon / granularity`` on a shift of it.
+    With `granularity`, noise is discrete Laplace of parameter ``epsilon / granularity`` and sensitivity `granularity`.
     """
     from dp_accounting.pld import privacy_loss_distribution as distribution
 
@@ -145,17 +141,10 @@ def sampled_gaussian_pld(noise_multiplier: float, sampling_rate: float, steps: i
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any:
-    """Return the PLD of `count` runs of a mechanism whose loss takes a few known values.
+    """Return the PLD of `count` runs with losses `values`, `log_masses` their log probabilities under one neighbour.
 
-    Between the grid points around each value the curve of delta is replaced by its chords, which lie above it. Rounding
-    the values up instead would add up to `interval` at every composition.
-
-    Args:
-        log_masses: Log probability of each value under the first of two neighbours.
-        values: The losses.
-        count: Number of compositions.
-        interval: The grid.
-
+    Chords replace the curve of delta between grid points and lie above it. Rounding the values up instead would add up
+    to `interval` per run.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as distribution
@@ -171,7 +160,7 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
 
 
 def pure_pld(epsilon: float, count: int, interval: float) -> Any:
-    """Return the PLD of `count` mechanisms of pure `epsilon`, whatever they are: two losses, plus and minus it."""
+    """Return the PLD of any `count` mechanisms of pure `epsilon`: two losses, plus and minus it."""
     log_keep = -math.log1p(math.exp(-epsilon))
     return finite_pld([log_keep, log_keep - epsilon], [epsilon, -epsilon], count, interval)
 

@@ -1,9 +1,8 @@
 """Sources of the mechanisms' noise.
 
-:class:`SeededNoise` is reproducible: floating-point draws from a seeded generator. A guarantee then holds only against
-attackers without the seed, and only up to the known weaknesses of floating-point noise.
-:class:`SecureNoise` draws exact discrete noise from the operating system's generator, through OpenDP; such a run cannot
-be repeated.
+:class:`SeededNoise` is reproducible floating-point noise: it protects only from attackers without the seed, up to the
+known weaknesses of floating point. :class:`SecureNoise` is exact discrete noise by OpenDP from the operating system's
+generator; such a run cannot be repeated.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GRANULARITY = 1024
-"""Secure noise lives on the grid of multiples of 1/GRANULARITY. Fine enough that the discrete Laplace distribution
-costs what the continuous one does; a vote stays a whole number of grid points, so no rounding touches the counts."""
+"""Secure noise is a multiple of 1/GRANULARITY: it costs like continuous Laplace noise, and votes need no rounding."""
 
 
 class Noise(abc.ABC):
-    """A source of noise. All shapes are tuples; all results are float64 (noise) or int64 (labels)."""
+    """A source of noise; results are float64 (noise) or int64 (labels)."""
 
     exact: bool
     """Whether draws are exact discrete samples on the grid of 1/GRANULARITY."""
@@ -48,11 +46,11 @@ class Noise(abc.ABC):
         """Return independent uniform draws from 0..count-1."""
 
     def position(self) -> bytes:
-        """Return where a reproducible source is in its stream; empty for one that cannot be repeated. Secret."""
+        """Return the position of a reproducible source in its stream, empty for another source. Secret."""
         return b""
 
     def move_to(self, position: bytes) -> None:
-        """Go to where :meth:`position` said that this source was; nothing happens for an empty position."""
+        """Move to what :meth:`position` returned; an empty position changes nothing."""
         if position:
             raise ValueError("this source of noise cannot be moved.")
 
@@ -72,7 +70,7 @@ class ZeroNoise(Noise):
         return np.zeros(shape)
 
     def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        """Return the positions as they are."""
+        """Return a copy of the positions."""
         return positions.copy()
 
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
@@ -118,10 +116,7 @@ class SeededNoise(Noise):
 
 
 class SecureNoise(Noise):
-    """Exact discrete samplers of OpenDP over the operating system's generator.
-
-    Raises :class:`BenchError` where OpenDP is not installed.
-    """
+    """Exact discrete samplers of OpenDP on the system's generator; raises :class:`BenchError` without OpenDP."""
 
     exact = True
 

@@ -1,12 +1,10 @@
 """Audits of a single training run: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846).
 
-Each of m canaries was put into the training data by a fair coin of its own, everything else being fixed. The auditor
-guesses r of the coins, abstains on the others, and is right v times. Under (epsilon, delta)-DP, v is hardly larger than
-the number of heads of r coins that fall right with probability ``e^epsilon / (1 + e^epsilon)`` (theorem 5.2). Which
-coins are guessed must not depend on them; how many, must be fixed beforehand.
-
-With coins that put a record in or leave it out, the bound is on the epsilon of add-remove neighbours; with coins that
-choose between two values fixed beforehand, on that of replacement.
+A fair coin each puts m canaries into the training data or not, all else fixed. The auditor guesses r coins, v of them
+rightly. Under (epsilon, delta)-DP, v is hardly larger than the number of heads among r coins of heads probability
+``e^epsilon / (1 + e^epsilon)`` (theorem 5.2). The choice of coins must not depend on them, and r is fixed beforehand.
+Coins that include or omit a record bound the epsilon of add-remove neighbours; coins that choose between two values
+fixed beforehand, that of replacement.
 """
 
 from __future__ import annotations
@@ -29,21 +27,21 @@ def check_counts(part: str, hits: int, whole: str, trials: int) -> None:
 
 
 def check_audit_delta(delta: float) -> float:
-    """Return `delta`; raise :class:`BenchError` where it does not lie in [0, 1). An audit may be of pure epsilon."""
+    """Return `delta`; raise :class:`BenchError` unless it is in [0, 1), as an audit may be of pure epsilon."""
     if math.isnan(delta) or not 0 <= delta < 1:
         raise BenchError(f"delta of an audit must lie in [0, 1), not {delta}. Try 0 or 1e-5.")
     return float(delta)
 
 
 def check_confidence(confidence: float) -> float:
-    """Return `confidence`; raise :class:`BenchError` where it does not lie strictly between 0 and 1."""
+    """Return `confidence`; raise :class:`BenchError` unless it is strictly between 0 and 1."""
     if math.isnan(confidence) or not 0 < confidence < 1:
         raise BenchError(f"confidence must lie strictly between 0 and 1, not {confidence}. Try 0.95.")
     return float(confidence)
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the probability of `correct` right guesses or more under (epsilon, delta)-DP (theorem 5.2)."""
+    """Return a bound on the probability of at least `correct` right guesses under (epsilon, delta)-DP (theorem 5.2)."""
     if correct == 0:
         return 1.0
     wrong = 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
@@ -71,21 +69,9 @@ def one_run_epsilon(
 ) -> float:
     """Return the largest epsilon that the right guesses refute; 0 where not even epsilon 0 is refuted.
 
-    The bound is on the epsilon of a single record: a canary that occurs `group` times is tested for (group epsilon,
-    delta (1 + e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing the epsilon of the canaries by `group` at an
-    unchanged delta would claim too much.
-
-    Args:
-        canaries: Canaries with a coin of their own, m.
-        guesses: Coins that were guessed, fixed beforehand, r <= m.
-        correct: Right guesses, v <= r.
-        delta: In [0, 1).
-        confidence: In (0, 1).
-        group: How often each canary occurs in the data.
-
-    Raises:
-        BenchError: On counts that cannot be, or a delta or confidence out of range.
-
+    The bound is for a single record: a canary that occurs `group` times is tested for (group epsilon, delta (1 +
+    e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing its epsilon by `group` at the same delta would claim too
+    much. Raises :class:`BenchError` on impossible counts, a `delta` not in [0, 1) or a `confidence` not in (0, 1).
     """
     _check(canaries, guesses, correct, group)
     check_audit_delta(delta)
@@ -97,8 +83,7 @@ def one_run_epsilon(
 
     if chance(0.0) >= error:
         return 0.0
-    # Without delta, v right guesses refute just what Clopper and Pearson's one-sided bound does: a closed form, and an
-    # upper bound for any delta.
+    # At delta 0 the bound is Clopper and Pearson's one-sided one, in closed form: an upper bound for any delta.
     least = float(special.betaincinv(correct, guesses - correct + 1, error))
     high = max((math.log(least) - math.log1p(-least)) / group, 0.0)
     if delta == 0:
@@ -117,14 +102,14 @@ def _group_factor(epsilon: float, group: int) -> float:
 
 
 def one_run_cap(canaries: int, guesses: int, delta: float, confidence: float = 0.95, group: int = 1) -> float:
-    """Return the largest epsilon that so many guesses can certify: that of all guesses being right."""
+    """Return the largest epsilon that this number of guesses can certify, by all being right."""
     return one_run_epsilon(canaries, guesses, guesses, delta, confidence, group)
 
 
 def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: float = 0.95, group: int = 1) -> int | None:
     """Return the fewest guesses, all right, that certify `epsilon`; None where all `canaries` are too few.
 
-    Raises :class:`BenchError` on an epsilon that is not positive and finite, or what :func:`one_run_epsilon` refuses.
+    Raises :class:`BenchError` as :func:`one_run_epsilon`, or on an epsilon that is not positive and finite.
     """
     _check(canaries, canaries, canaries, group)
     check_audit_delta(delta)
@@ -140,7 +125,7 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
 
     if not enough(canaries):
         return None
-    low, high = 0, canaries  # Where more guesses are all right, less of the p-value is left: bisection.
+    low, high = 0, canaries  # More right guesses lower the p-value: bisection.
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -1,43 +1,36 @@
 """Which accuracies a claimed epsilon rules out, for methods whose privacy proof holds between any two teachers.
 
-Some proofs use one thing only: that a single answer of one teacher is bounded, so that noise hides it. Such a proof
-says the same of any two teachers whatever, also of teachers that agree on nothing, and that is more than a good student
-can bear: a student that has learnt from a teacher tells it apart from a teacher with other labels.
+A proof that uses only a bound on one answer of one teacher holds between any two teachers, even where they never agree.
+That is too strong: a student that has learnt from a teacher distinguishes it from a teacher with other labels.
 
-**Theorem.** Let every run on a teacher T and on any other teacher T' be (epsilon, delta)-indistinguishable. Let a test
-set have c classes with shares w_1 >= ... >= w_c of its records, and let P be a set of permutations of the classes of
-which any two differ on at least d classes (a code of distance d). Let s = w_1 + ... + w_(c-d), and a >= (1 + s) / 2.
-For a permutation pi let T_pi be the true teacher with each answer y replaced by pi(y), and A_pi the event that the
-student gives pi(true label) on a share of more than a of the test records. Then
+**Theorem.** Let runs on any two teachers be (epsilon, delta)-indistinguishable, and let T be the true teacher. Let the
+classes of a test set have shares w_1 >= ... >= w_c of its records, and let P be a set of permutations of the classes
+that pairwise differ on at least d classes (a code of distance d). Let s = w_1 + ... + w_(c-d) and a >= (1 + s) / 2. For
+a permutation pi let T_pi be T with each answer y replaced by pi(y), and A_pi the event that the student gives pi(true
+label) on a share of more than a of the test records. Then
 
     mean over pi in P of Pr[A_pi, run on T_pi]  <=  e^epsilon / |P| + delta,
 
-and a method that treats the names of the classes alike has
+and for a method that treats the names of the classes alike, Pr[its accuracy is above a] has the same bound.
 
-    Pr[its accuracy is above a]  <=  e^epsilon / |P| + delta.
+**Proof.** Take two permutations of P. On a record of a class where they differ, the student agrees with at most one of
+them; the other classes are at most c - d, with at most a share s of the records. The two shares of agreement sum to at
+most 1 + s <= 2a, so at most one of them is above a. So the events A_pi exclude each other, and on any single teacher,
+for instance T, their probabilities sum to at most 1. Indistinguishability gives Pr[A_pi, on T_pi] <= e^epsilon Pr[A_pi,
+on T] + delta; the mean over P is the first bound. For the second, let P hold the identity: composing all of P with one
+fixed permutation keeps its distances. Renaming the classes turns, in distribution, a run on T into one on T_pi and
+accuracy into agreement with pi: all terms of the mean equal the probability of an accuracy above a. QED.
 
-**Proof.** Take two permutations of P. On a record of a class where they differ the student can agree with one of them
-at most; the classes where they agree are c - d at most and hold a share of s of the records at most. The two shares
-of agreement hence sum to 1 + s at most: if one is above a, the other is below 1 + s - a <= a. So the events A_pi
-exclude each other, and on whichever single teacher the method runs, for instance on the true one, their
-probabilities sum to 1 at most. Indistinguishability gives Pr[A_pi, on T_pi] <= e^epsilon Pr[A_pi, on T] + delta for
-each pi, and the mean of that over P is the first bound. For the second, P may be taken to hold the identity: putting
-one fixed permutation after all members of P changes no distance. Where the names of the classes do not matter,
-renaming them turns, in distribution, a run on T into one on T_pi and accuracy into agreement with pi, so all members
-of the mean are equal, and the identity's is the chance of an accuracy above a. QED.
+The second bound requires that only the teacher gives the names of the classes: no labelled public data, no start from a
+classifier of the same classes. Initialisation and noise drawn alike for all classes are fine. Sharded teachers (PATE)
+and sampled records (DP-SGD) are exempt: their proofs concern data sets that differ in a record.
 
-What the second bound asks for is that nothing but the teacher tells the classes' names: no labelled public data, no
-start from a classifier of the same classes. Starts that are drawn alike for all outputs, and noise that is drawn alike
-for all classes, are fine. Sharded teachers (PATE) and sampled records (DP-SGD) are not concerned: their proofs speak of
-data sets that differ in a record.
-
-**Codes.** The c cyclic shifts (d = c); where c is a prime power, the maps x -> ux + v of the field of c elements
-(c (c - 1) of them; two agree on one point at most, d = c - 1); where q = c - 1 is one, the fractional linear maps of
-the field of q elements and infinity (q^3 - q; two agree on two points at most, d = c - 2); the even permutations
-(c! / 2, d = 3: two permutations that differ on two classes only differ by one exchange, and one of them is odd); all
-permutations (c!, d = 2); and for each d what adding permutations one by one gives while any is left that is far enough
-(Gilbert and Varshamov): c! / V(d - 1) at least, where V(r) = sum over i <= r of C(c, i) D_i permutations lie within r
-of a given one, D_i being the number of permutations of i things that leave none in its place.
+**Codes.** The c cyclic shifts (d = c); for a prime power c, the c (c - 1) maps x -> ux + v of the field of c elements
+(two agree on at most one point, d = c - 1); for a prime power q = c - 1, the q^3 - q fractional linear maps of the
+field of q elements and infinity (two agree on at most two points, d = c - 2); the c! / 2 even permutations (d = 3: one
+exchange, which is odd, separates permutations that differ on two classes); all c! permutations (d = 2); and for each d
+a greedy code (Gilbert and Varshamov) of at least c! / V(d - 1), where V(r) = sum over i <= r of C(c, i) D_i
+permutations are within r of a given one and D_i is the number of permutations of i things without a fixed point.
 """
 
 from __future__ import annotations
@@ -53,15 +46,15 @@ IMPLAUSIBLE = 0.05
 """Below this probability a row is called impossible as claimed."""
 
 _ENOUGH = 10**300
-"""A part of a code is a code; one of this size proves all that is wanted, and fits into a float."""
+"""A cap on a code's size that fits into a float; a part of a code is a code."""
 
 _MARGIN = 1e-9
-"""How far an accuracy must lie above a threshold: more than the rounding of sums, less than one test record."""
+"""The least distance of an accuracy above a threshold: more than the rounding of sums, less than one test record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A set of permutations of the classes: how many, and on how many classes any two differ at least."""
+    """A set of permutations of the classes that pairwise differ on at least `distance` classes."""
 
     name: str
     permutations: int
@@ -70,10 +63,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An accuracy above `threshold` has at most this `probability`, by a code of so many `permutations`.
-
-    `threshold` is a share of the test records in [0, 1], `distance` the classes on which two permutations differ.
-    """
+    """A bound on the `probability` of an accuracy above `threshold`, a share in [0, 1], by a code."""
 
     probability: float
     threshold: float
@@ -83,7 +73,7 @@ class Bound:
 
 
 def codes(classes: int) -> Iterator[Code]:
-    """Yield the codes that are known for so many classes, 2 or more; see the module."""
+    """Yield the known codes for at least 2 `classes`; see the module."""
     everything = math.factorial(classes)
     yield Code("all permutations", everything, 2)
     if classes >= 3:
@@ -111,11 +101,9 @@ def _is_prime_power(number: int) -> bool:
 
 
 def bounds(epsilon: float, delta: float, class_shares: Sequence[float]) -> list[Bound]:
-    """Return what each code says, for a test set whose classes have these shares (non-negative, of sum 1).
+    """Return each code's bound for a test set whose classes have these shares (non-negative, of sum 1).
 
-    Raises:
-        BenchError: For an epsilon that is negative or no number, a delta outside [0, 1), or what are no shares.
-
+    Raises :class:`BenchError` on an epsilon that is negative or NaN, a delta outside [0, 1), or invalid shares.
     """
     if math.isnan(epsilon) or epsilon < 0:
         raise BenchError(f"epsilon must be a number of at least 0, not {epsilon}. Try --eps 1.")
@@ -136,21 +124,11 @@ def bounds(epsilon: float, delta: float, class_shares: Sequence[float]) -> list[
 
 
 def probability_bound(epsilon: float, delta: float, accuracy: float, class_shares: Sequence[float]) -> Bound:
-    """Return the least bound on the probability of an accuracy as high as `accuracy`, a share in [0, 1].
+    """Return the least bound on the probability of an accuracy of at least `accuracy`, a share in [0, 1].
 
-    That is the least over the codes whose threshold lies below `accuracy`; a probability of 1 where there is none. As a
-    function of the accuracy it falls, so it is the p-value of the claim: under the claim it is below p with probability
-    at most p.
-
-    Args:
-        epsilon: What is claimed to hold between any two teachers; may be infinite.
-        delta: The delta of it, in [0, 1).
-        accuracy: Share of the test records that the student gets right.
-        class_shares: The share of each class among the test records, of sum 1.
-
-    Raises:
-        BenchError: As :func:`bounds`, or where `accuracy` is not in [0, 1].
-
+    The least is over the codes whose threshold is below `accuracy`; without one it is 1. The bound falls with the
+    accuracy, so it is the p-value of the claim of (`epsilon`, `delta`) between any two teachers. `epsilon` may be
+    infinite. Raises :class:`BenchError` as :func:`bounds`, or on an `accuracy` outside [0, 1].
     """
     if not 0 <= accuracy <= 1:
         raise BenchError(f"an accuracy must lie between 0 and 1, not {accuracy}.")
@@ -162,10 +140,10 @@ def probability_bound(epsilon: float, delta: float, accuracy: float, class_share
 
 
 def remark(probabilities: Sequence[float]) -> str:
-    """Return what a row says whose seeds have these bounds: empty unless the claim is implausible.
+    """Return the remark of a row whose seeds have these bounds: empty unless the claim is implausible.
 
-    Seeds are independent runs, so all of them do as well as the worst of them did with at most the worst's probability
-    to the power of their number. (The product of their own bounds is no p-value: many lucky halves make a small one.)
+    Seeds are independent: all of them do as well as the worst with at most its probability to the power of their
+    number. (The product of their own bounds is no p-value: many halves make a small one.)
     """
     if not probabilities:
         return ""
@@ -176,7 +154,7 @@ def remark(probabilities: Sequence[float]) -> str:
 
 
 def rounded_up(probability: float) -> str:
-    """Return a probability in [0, 1] with two digits, not rounded down: it is an upper bound."""
-    # Twelve digits first: 0.29 as a float is a little more, and must not become 0.3.
+    """Return a probability in [0, 1] with two digits, rounded up as an upper bound."""
+    # Twelve digits first: 0.29 as a float is slightly larger, and must not become 0.3.
     exact = Decimal(f"{max(probability, 1e-99):.12g}")
     return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_UP)):.2g}"
