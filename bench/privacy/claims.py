@@ -21,7 +21,7 @@ DGD_BYPASS = (
     "the label queries are not all that depends on them"
 )
 DGD_EPS1 = 0.01
-"""DGD, section IV: the paper's cost of its perturbed codes, which protects synthetic images, not records."""
+"""DGD, section IV: what the paper adds for its perturbed codes; it protects synthetic images, not records."""
 DPSD_LABEL_GAP = (
     "Eq. (5) as printed draws from all classes when the label is in the top-k set and from the set when it is not: an "
     "answer outside the set tells that the label was inside, so no epsilon holds. Drawn from the set in both cases it "
@@ -135,8 +135,7 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
 def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
     """Return the releases of DPSD's Eq. (3): ``batch * iterations`` Gaussian answers.
 
-    Each is a gradient of sensitivity 2 beta with noise of deviation sigma times beta; one record can change all of
-    them.
+    Each is a gradient of sensitivity 2 beta with noise of deviation sigma beta; one record can change every answer.
     """
     whole("batch", batch)
     whole("iterations", iterations)
@@ -168,7 +167,7 @@ def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: flo
 
 
 def advanced_largest_count(eps0: float, epsilon: float, delta: float) -> int:
-    """Return the most queries of pure `eps0` (LNMax: ``2 gamma``) within `epsilon` by PATE's and DGD's closed form.
+    """Return the most queries of pure `eps0` (LNMax: ``2 gamma``) within `epsilon` by PATE's, TrPATE's and DGD's form.
 
     Raises :class:`BenchError`, with the cost of one query, where that exceeds `epsilon`.
     """

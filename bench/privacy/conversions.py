@@ -64,7 +64,10 @@ def _orders(orders: ArrayLike, rdp: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def zcdp_classic_epsilon(rho: float, delta: float) -> tuple[float, float]:
-    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order, the best real one (Bun, Steinke 2016, prop. 1.3)."""
+    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order, the best real one.
+
+    Every order's divergence is at most ``rho * order`` (Bun and Steinke 2016, proposition 1.3).
+    """
     root = math.sqrt(-math.log(check_delta(delta)) / rho) if rho > 0 else math.inf
     return rho + 2 * math.sqrt(-rho * math.log(delta)), 1 + root
 
@@ -88,7 +91,7 @@ def zcdp_improved_epsilon(rho: float, delta: float) -> tuple[float, float]:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return Gaussian noise's exact delta, `mu` being sensitivity over deviation (arXiv:1805.06530, theorem 8)."""
+    """Return the exact delta of Gaussian noise, `mu` being sensitivity over deviation (arXiv:1805.06530, theorem 8)."""
     upper = float(special.log_ndtr(mu / 2 - epsilon / mu))
     lower = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
     return max(math.exp(upper) * -math.expm1(min(lower - upper, 0.0)), 0.0)

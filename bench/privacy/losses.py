@@ -71,7 +71,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
 
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
-    """Return the Renyi divergence of discrete Laplace noise of parameter ``epsilon / granularity``, shifted by `granularity`.
+    """Return the Renyi divergence of discrete Laplace of parameter ``epsilon / granularity`` shifted by `granularity`.
 
     The loss is `epsilon` below the two centres, minus `epsilon` above them, and falls in even steps between.
     """

@@ -103,8 +103,8 @@ def top_k_randomized_response(
     """Randomised response over each row's candidates; a label outside gives a uniform one (Ghazi et al. 2021, RRTop-k).
 
     `labels` is (n,), `candidates` (n, k) distinct classes per row, chosen without the label. Unit label, adjacency
-    replace: a label inside is kept with probability e^eps / (e^eps + k - 1) and every answer has at least probability 1
-    / (e^eps + k - 1), hence epsilon-DP.
+    replace: a label inside is kept with probability e^eps / (e^eps + k - 1), and every answer has probability at least
+    1 / (e^eps + k - 1): epsilon-DP.
     """
     _check_labels(labels, classes)
     _check_labels(candidates, classes)

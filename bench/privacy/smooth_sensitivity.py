@@ -258,8 +258,8 @@ def sanitise(
     """Return the sanitised epsilon of a GNMax run, or of Confident-GNMax where `threshold` and `sigma1` are given.
 
     `votes` is ``(queries, classes)``; `order` must be chosen without them. `beta`, below ``1 / (2 order)``, and
-    `sigma_ss`, the release's noise over the smooth sensitivity, default to :func:`default_release`. The rest is as for
-    :func:`smooth_sensitivity`.
+    `sigma_ss`, the release's noise over the smooth sensitivity, default to :func:`default_release`. Raises
+    :class:`BenchError` on a parameter out of range; see :func:`smooth_sensitivity`.
     """
     check_delta(delta)
     default_beta, default_sigma = default_release(order)
