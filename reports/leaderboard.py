@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "method", "asked", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data", "preset", "cost",
+    "method", "target epsilon (basis)", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data", "preset", "time",
     "remarks",
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ def dataset_order(name: str) -> tuple[int, str]:
 
 
 ORDER = (
-    "Rows are grouped by the epsilon that was asked for and its basis, the smallest first, and ranked by accuracy "
+    "Rows are grouped by target epsilon and its basis, the smallest first, and ranked by accuracy "
     "within that; rows with a finite proven epsilon come first."
 )
 

@@ -139,7 +139,7 @@ def _planned(cell: Cell, state: State) -> dict[str, Any]:
         "title": cell.title,
         "state": state.value,
         "claimed": "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}",
-        "setting": ", ".join(changed),
+        "setting": "" if cell.refused else ", ".join(changed),
         "config": config,
         "delta": cell.delta,
         "refused": cell.refused,

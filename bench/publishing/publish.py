@@ -224,7 +224,7 @@ class _Work:
             if again is not None:
                 self._board[there.key] = _with_overrides(there, again.spec)
                 self.found.files[f"records/{there.key}.json"] = self._board[there.key].to_json().encode()
-                lacks.append("its settings as they were asked for")
+                lacks.append("its settings as requested")
         if lacks:
             self._say("record", name, Fate.COMPLETED, f"{why}; it got {' and '.join(lacks)}")
         else:
