@@ -1,4 +1,1 @@
-"""One file per method; each registers itself with :func:`bench.interface.registry.register_method`.
-
-Modules here import torch and its like inside functions: listing and planning stay fast.
-"""
+"""One file per method. Modules import torch and the like inside functions, so that listing and planning stay fast."""

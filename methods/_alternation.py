@@ -1,12 +1,11 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-Nothing here knows private data: a teacher is asked by the function that is passed in. (DPSD-T passes the teacher
-itself as the discriminator, and declares that.)
+Private data enter only through the annotating function that the caller passes in. (DPSD-T passes the teacher itself as
+the discriminator, and declares that.)
 
-A stopped run resumes with the answers that it had: they are in the weights, and are charged again, in the ledger of the
-new process, without a further look at the teacher. Seeded noise continues where it was in its stream, so
-that what was asked after the last checkpoint gets the same answers; secure noise is drawn afresh for it, and what the
-stopped run had drawn for it is lost with that run.
+A resumed run reuses the answers it had, which its weights depend on, and charges them to the new ledger without
+querying the teacher again. Seeded noise continues in its stream, so queries after the last checkpoint get the same
+answers; secure noise is drawn afresh for them.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return Eq. (7), the cross-entropy to soft `labels` (n, classes), as a mean; they need not be probabilities."""
+    """Return the mean cross-entropy to soft `labels` (n, classes) of Eq. (7); they need not be probabilities."""
     return -(labels * logits.log_softmax(1)).sum(1).mean()
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a run needs to resume: its checkpoint, what charges the ledger for a number of batches, and the ledger."""
+    """What a run needs to resume: its checkpoint, the function that charges for a number of batches, and the ledger."""
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]
@@ -48,7 +47,7 @@ class Resumption:
 
 
 class _Position:
-    """Where the ledger's noise is in its stream, as a tensor."""
+    """The position of the ledger's noise in its stream, as a tensor."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -61,8 +60,6 @@ class _Position:
 
 
 class _Answered:
-    """Batches of images with their answers, to be used again."""
-
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Tensor]] = []
 
@@ -78,7 +75,7 @@ class _Answered:
 
 
 class Alternating:
-    """One run of Algorithm 1. Losses are means over a batch where the paper has sums; Adam's step is the same."""
+    """One run of Algorithm 1. Losses are means over a batch, not the paper's sums; Adam's step is the same."""
 
     def __init__(
         self,
@@ -106,9 +103,8 @@ class Alternating:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
 
         Raises:
-            NotFiniteError: Where a loss is no number any more.
+            NotFiniteError: Where a loss is not finite.
             BenchError: Where no gradient reaches the latent inputs.
-
         """
         config = self.config
         answered = _Answered()
@@ -136,7 +132,7 @@ class Alternating:
         return (shown * 255).round().to(torch.uint8).cpu()
 
     def _go_on(self, answered: _Answered, stage: Stage) -> tuple[Loop, int]:
-        """Return the loop and the number of iterations that a stopped run has done, whose answers are charged for."""
+        """Return the loop and the number of iterations done before; charge the ledger for their answers."""
         resumption = self._resumption
         held: dict[str, Part] = {
             "student": self.student, "generator": self.generator, "latents": self.latents, "random": self._random,
@@ -146,7 +142,7 @@ class Alternating:
             return Loop(None, held), 0
         noise = _Position(resumption.ledger)
         held["noise"] = noise
-        # Noise from another place of a stream is another run's.
+        # Noise at another position of the stream belongs to another run.
         loop = Loop(resumption.checkpoint, held, noise.state_dict().values(), self.context.device)
         first = loop.start(stage)
         resumption.charge(min(first, self.config.asked))
@@ -162,7 +158,6 @@ class Alternating:
         return torch.cat([made, as_float(random_images(count, self.facts.shape, self._random)).to(made.device)])
 
     def _update_student(self, images: Tensor, labels: Tensor | None, iteration: int) -> Tensor:
-        """Make one step on `images`, annotated first where there are no `labels`; return the labels."""
         logits = self.student(images)
         check_finite({"output": logits.sum()}, iteration, "the student")
         if labels is None:
@@ -196,5 +191,4 @@ class Alternating:
 
 
 def _reached(values: Tensor) -> bool:
-    """Return whether any gradient has come to `values`."""
     return values.grad is not None and bool(values.grad.abs().any())

@@ -1,4 +1,4 @@
-"""Settings of Algorithm 1 of DPSD, apart from its loop: planning makes them, and does without torch."""
+"""Settings of Algorithm 1 of DPSD, apart from its loop because planning runs without torch."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class AlternationConfig:
 
     @property
     def generated(self) -> int:
-        """Images of a batch that the generator makes."""
+        """Number of generated images in a batch."""
         return self.batch - round(self.batch * self.random_share)
 
     @property
     def asked(self) -> int:
-        """Batches that a teacher is asked about: all, or the first that reach `amount`."""
+        """Number of batches that query a teacher: all, or the first that reach `amount`."""
         return self.iterations if self.amount is None else min(self.iterations, -(-self.amount // self.batch))
 
     def top_k(self, facts: Facts) -> int:
-        """Return k, the paper's where none is set. Raises :class:`BenchError` for one outside 2..classes."""
+        """Return k, by default the paper's. Raise :class:`BenchError` unless it is in 2..classes."""
         classes = facts.classes
         printed = 300 if classes >= 1000 else 50 if classes >= 100 else min(3, classes)
         k = printed if self.k is None else self.k

@@ -1,7 +1,4 @@
-"""DPSD's annotation: the gradient of Eq. (2), its bounding and its noise (Eq. 3), as functions of predictions.
-
-Only :func:`released_gradients` touches the ledger; everything else is arithmetic on what is passed in.
-"""
+"""DPSD's annotation: the gradient of Eq. (2), its bounding and its noise (Eq. 3). Only `released_gradients` charges."""
 
 from __future__ import annotations
 
@@ -14,22 +11,18 @@ from torch import Tensor
 if TYPE_CHECKING:
     from bench.interface import Ledger
 
-Distillation = Literal["decoupled", "dkd", "plain"]
-"""Which loss Eq. (2) is: see :func:`distillation_loss`."""
+Distillation = Literal["decoupled", "dkd", "plain"]  # the loss of Eq. (2), see `distillation_loss`
 Bounding = Literal["normalise", "clip"]
-Reading = Literal["per-example", "batch-mean"]
-"""How Eq. (3) is read: see :func:`released_gradients`."""
+Reading = Literal["per-example", "batch-mean"]  # of Eq. (3), see `released_gradients`
 
-LEAST = 1e-6
-"""Probabilities are kept this far from 0 and 1, where the loss has no gradient."""
+LEAST = 1e-6  # distance of probabilities from 0 and 1, where the loss has no gradient
 
 
 def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
     """Return the loss of Eq. (2) of each example (n,), from the probabilities of teacher and student, (n, classes).
 
-    ``decoupled`` is Eq. (2) as printed, whose non-target term divides p_j by 1 - p_j; ``dkd`` divides it by 1 - p_r, as
-    the work that it cites does (Zhao et al., CVPR 2022); ``plain`` is the divergence of Fig. 6's classic distillation.
-    `weight` is lambda.
+    ``decoupled`` is Eq. (2) as printed, whose non-target term divides p_j by 1 - p_j; ``dkd`` divides it by 1 - p_r
+    like the work it cites (Zhao et al., CVPR 2022); ``plain`` is Fig. 6's classic distillation. `weight` is lambda.
     """
     teacher, student = teacher.clamp(LEAST, 1 - LEAST), student.clamp(LEAST, 1 - LEAST)
     if kind == "plain":
@@ -48,7 +41,7 @@ def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weig
 def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
     """Return the gradient (n, classes) of :func:`distillation_loss` with respect to the student's probabilities.
 
-    Eq. (3) writes it with respect to the student's output, and Section III calls that a prediction: probabilities.
+    Eq. (3) takes it with respect to the student's output, which Section III defines as probabilities.
     """
     given = student.detach().clamp(LEAST, 1 - LEAST).requires_grad_()
     with torch.enable_grad():
@@ -60,18 +53,16 @@ def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, 
 def keep_top(values: Tensor, k: int) -> Tensor:
     """Return `values` (n, classes) with all but the `k` of the largest magnitude in each row set to zero.
 
-    The paper says the largest elements. A gradient pulls the right class up by being negative there, so largest by
-    value would drop what matters: magnitude is meant.
+    The paper says the largest elements, but the gradient of the right class is negative and has to stay.
     """
     kept = values.abs().topk(k, dim=1).indices
     return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
 
 
 def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) -> Tensor:
-    """Return `gradients` (n, classes), in units of `bound`, each of L2 norm at most 1.
+    """Return `gradients` (n, classes), in units of `bound`, each of L2 norm at most 1, zero if not finite.
 
-    ``normalise`` divides each by its norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
-    Gradients that are not finite become zero: were they passed on, one record could stop the run.
+    ``normalise`` divides by the norm plus `stability` (h of Eq. 3); ``clip`` shortens those longer than `bound`.
     """
     # Double precision, and a margin above its rounding: no norm may exceed 1.
     gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
@@ -84,22 +75,19 @@ def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) ->
 def released_gradients(
     gradients: Tensor, ledger: Ledger, *, beta: float, sigma: float, answers: int, reading: Reading
 ) -> Tensor:
-    """Return the noisy gradients of Eq. (3), (n, classes): bounded ones scaled by `beta`, with noise, by the ledger.
+    """Return the noisy gradients of Eq. (3), (n, classes): the bounded ones scaled by `beta`, plus noise by the ledger.
 
     Args:
-        gradients: Sum over the `answers` teachers of bounded gradients in units of beta, (n, classes).
+        gradients: Sum over `answers` teachers of bounded gradients in units of beta, (n, classes).
         ledger: Charged once. One unit of privacy changes one teacher, hence each row by up to 2 in L2.
         beta: Bound of one gradient.
-        sigma: Noise scale; the noise on the sum has standard deviation sigma * beta per example.
-        answers: Teachers in the sum; what is returned is their mean.
-        reading: ``per-example`` gives each example its own noisy gradient. ``batch-mean`` follows the sum over the
-            batch in Eq. (3): every example gets the same mean gradient, whose noise is the mean of per-example noise.
-
-    The cost is the same in both readings: noise multiplier ``sigma / (2 sqrt(n))`` for the n rows.
-
+        sigma: The noise on the sum has standard deviation sigma * beta per example.
+        answers: Teachers in the sum; the result is their mean.
+        reading: ``per-example``: a noisy gradient each. ``batch-mean``, the sum over the batch in Eq. (3): all examples
+            get the mean of these. The cost is the same, noise multiplier ``sigma / (2 sqrt(n))`` for the n rows.
     """
     rows = len(gradients)
-    # In units of beta: nothing depends on it but the scale of the answer.
+    # In units of beta, which only scales the answer.
     given = gradients.double().numpy()
     multiplier = sigma / (2 * math.sqrt(rows))
     if reading == "per-example":

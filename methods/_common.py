@@ -1,4 +1,4 @@
-"""What every method shares: checks of settings, what the checkpoints of a cell depend on, a part of the records."""
+"""What all methods share: checks of settings, dependencies of checkpoints, a part of the records."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from bench.interface import Context, Facts, PrivateData
 
-SHOWN = 100
-"""Synthetic images that are released, for people to look at."""
+SHOWN = 100  # synthetic images that are released
 
 
 def at_least_one(config: object, *names: str) -> None:
@@ -34,18 +33,14 @@ def positive(config: object, *names: str) -> None:
 
 
 def check_latent_size(config: object, name: str) -> None:
-    """Raise :class:`BenchError` unless the generator takes latent inputs of the size that the setting `name` has."""
+    """Raise :class:`BenchError` unless the generator accepts latent inputs of the size given by the setting `name`."""
     if not 1 <= getattr(config, name) <= 4096:
         raise BenchError(f"{name} must lie in 1..4096, which the generator takes, not {getattr(config, name)}.")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """How heads are trained: plain SGD on the mean cross-entropy of each batch, the rate falling to zero.
-
-    Batches lie in the order of a part's records; each epoch goes through them in a new order. `hidden` is the number of
-    hidden units.
-    """
+    """Training of heads: SGD on the mean cross-entropy, the rate falling to zero, batches reshuffled each epoch."""
 
     hidden: int = 256
     epochs: int = 50
@@ -57,17 +52,17 @@ class HeadSettings:
         positive(self, "lr")
 
     def steps(self, records: int) -> int:
-        """Return how many steps a head of `records` records takes."""
+        """Return the number of training steps for a head of `records` records."""
         return self.epochs * math.ceil(records / self.batch_size)
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:
-    """Return what the checkpoint of a stage of one cell depends on: no other cell may resume with its noise."""
+    """Return what the checkpoint of a stage depends on: no other cell may resume with its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 
 def check_records(records: int | None, facts: Facts) -> None:
-    """Raise :class:`BenchError` unless `records` is None or lies within the private records of `facts`."""
+    """Raise :class:`BenchError` unless `records` is None or a possible number of private records."""
     if records is not None and not 1 <= records <= facts.private_records:
         raise BenchError(
             f"records must lie between 1 and the {facts.private_records} private records of {facts.dataset}, or be "
@@ -76,11 +71,11 @@ def check_records(records: int | None, facts: Facts) -> None:
 
 
 def some_records(records: int | None, private: PrivateData, context: Context) -> torch.Tensor | slice:
-    """Return the sorted positions of `records` private records, drawn at random; all of them for None."""
+    """Return the sorted positions of `records` random private records; all of them for None."""
     import torch
 
     if records is None:
         return slice(None)
-    # Shadow runs of an audit may hold a record less.
+    # Shadow runs of an audit may have one record fewer.
     count = min(records, len(private))
     return torch.randperm(len(private), generator=context.streams.torch("records"))[:count].sort().values

@@ -1,9 +1,8 @@
 """What DGD and its variants share: images, teachers, triples and the student of discriminative-generative distillation.
 
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
-TIP 2023. Two streams meet in the student: noisy answers of a teacher ensemble on a few images (Eq. 3, 5), and triples
-of many images, reconstructed with and without perturbed codes (Eq. 4, 6). Subclasses say where the images come from and
-how answers are made noisy.
+TIP 2023. The student learns from noisy answers of a teacher ensemble on a few images (Eq. 3, 5) and from triples of
+many images, reconstructed with and without perturbed codes (Eq. 4, 6). Subclasses provide the images and the noise.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DGDConfig:
-    """Settings of DGD. Defaults are those of the MNIST experiment of the paper."""
+    """Settings of DGD. Defaults are those of the paper's MNIST experiment."""
 
     teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10")
     queries: int = setting(1300, "DGD, section IV-A: under epsilon 10; calibrated to the budget")
@@ -71,7 +70,7 @@ class DGDConfig:
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records of data of `facts` is trained."""
+        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
 
         if self.teacher_recipe == "augmented":
@@ -83,7 +82,7 @@ class DGDConfig:
 
 
 def quick_dgd(facts: Facts) -> dict[str, Any]:
-    """Return what ``quick`` changes for data of `facts`: PATE's quick teachers, small nets, fewer images."""
+    """Return the changes of ``quick``: PATE's quick teachers, small nets, fewer images."""
     shared = quick_settings(facts)
     names = ("teachers", "teacher", "teacher_recipe", "teacher_steps", "teacher_batch", "teacher_lr", "student")
     small = min(facts.shape[1:]) < 16
@@ -100,7 +99,7 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
-    """Return what ``tiny`` changes for data of `facts`."""
+    """Return the changes of ``tiny``."""
     return {
         **quick_dgd(facts),
         "teachers": tiny_teachers(facts),
@@ -120,26 +119,26 @@ class DGDFamily(EnsembleMethod):
 
     @classmethod
     def payable(cls, config: Any, queries: int) -> int:
-        """Return `queries`, cut to the number of images that there are."""
+        """Return `queries`, limited to the number of images."""
         return int(min(queries, config.synthetic))
 
     @abc.abstractmethod
     def images(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
-        """Return the images that stand in for public ones, uint8 (synthetic, channels, height, width)."""
+        """Return the images that replace public ones, uint8 (synthetic, channels, height, width)."""
 
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
-        """Return what is released of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
+        """Return the release of `votes` (queries, classes): int64 labels (queries,) or soft ones like `votes`."""
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the images (and their triples), and the ensemble that is asked about some of them."""
+        """Return the images (and their triples), and the ensemble."""
         images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
         return (images, *super().shares(config, facts, seed))
 
     @classmethod
     def images_depend(cls, config: Any) -> dict[str, Any]:
-        """Return what the images depend on, besides data set, seed and device, for keys of artefacts."""
+        """Return what the images depend on, besides data set, seed and device, for cache keys."""
         return {"method": cls.name, "synthetic": config.synthetic}
 
     def shows(self, config: Any) -> bool:
@@ -149,7 +148,7 @@ class DGDFamily(EnsembleMethod):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Make images, ask the teachers about some, train the student on the answers and on all images."""
+        """Make images, query the teachers on some, train the student on the answers and on all images."""
         import torch
 
         from bench.training.ensemble import count_votes
@@ -172,7 +171,7 @@ class DGDFamily(EnsembleMethod):
         return Released(student, config.student, options, extras=extras)
 
     def triples(self, config: Any, images: torch.Tensor, facts: Facts, context: Context) -> Triples:
-        """Return the reconstructed triples of all images (Eq. 4); an artefact that epsilons share."""
+        """Return the reconstructed triples of all images (Eq. 4), cached for all epsilons."""
         import torch
 
         from bench.core.seeds import seeded
@@ -188,7 +187,7 @@ class DGDFamily(EnsembleMethod):
                 vae: VAE = VAE(*facts.shape, latent=config.latent, units=config.vae_units)
             order = context.streams.torch("vae/order")
             radius: float | Literal["printed"] = "printed" if config.perturbation == "printed" else config.radius
-            # Open until the triples are made: the autoencoder is no artefact of its own.
+            # Open until the triples are stored: the autoencoder itself is not cached.
             with context.checkpoint("vae", depends) as checkpoint:
                 with context.progress.stage("autoencoder", config.vae_steps) as stage:
                     train_vae(
@@ -206,7 +205,7 @@ class DGDFamily(EnsembleMethod):
         self, config: Any, images: torch.Tensor, labels: torch.Tensor, triples: Triples | None, facts: Facts,
         context: Context,
     ) -> tuple[torch.nn.Module, dict[str, Any]]:  # fmt: skip
-        """Return a student trained by Eq. 5 and 6, and its timm options. Sees nothing private."""
+        """Return a student trained by Eq. 5 and 6, and its timm options. Uses nothing private."""
         from methods._tangent_normal import StudentSettings, train_tangent_normal
 
         student, options = make_student(config.student, facts, context.streams.torch("student/start"))
@@ -227,5 +226,5 @@ class DGDFamily(EnsembleMethod):
         return student, options
 
     def reading(self, config: Any) -> Literal["dafl", "printed"]:
-        """Return how the sign of Eq. 6's entropy term is read."""
+        """Return the reading of the sign of Eq. 6's entropy term."""
         return "dafl"

@@ -1,7 +1,6 @@
 """What the DPSD methods share: the alternation of Algorithm 1 between teacher, student and generator.
 
-A subclass says how a batch of generated images is annotated; that is the only place where a teacher, and so private
-data, is asked. Student, generator and latent inputs are updated from the annotations alone.
+Subclasses annotate batches of generated images, the only step that queries a teacher and so private data.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     from bench.interface import Ledger
 
-    Annotate = Callable[[Tensor, Tensor], Tensor]
-    """From images (n, channels, height, width) and student probabilities (n, classes) to soft labels (n, classes)."""
+    Annotate = Callable[[Tensor, Tensor], Tensor]  # images, student probabilities -> soft labels (n, classes)
 
 CITATION = (
     "Liu, Ge, Wang, Li, Liu, Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation"
@@ -32,10 +30,9 @@ CITATION = (
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return what ``quick`` changes: small nets, a slower optimiser, and mostly images of random processes.
+    """Return the changes of ``quick``: small nets, a slower optimiser, and mostly images of random processes.
 
-    On the generator's images alone the student stays near 20% on MNIST, without any noise: it sees what it already
-    believes. See the reproduction notes.
+    On the generator's images alone the student stays near 20% on MNIST even without noise: see the reproduction notes.
     """
     return {
         "teacher": "small_cnn",
@@ -49,7 +46,7 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
-    """Return what ``tiny`` changes."""
+    """Return the changes of ``tiny``."""
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
@@ -61,17 +58,17 @@ class Alternation(Method):
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the teacher, whom cells of other epsilons and annotations ask too."""
+        """Return the teacher, which cells of other epsilons and annotations share."""
         meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
         return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
     @abc.abstractmethod
     def annotator(self, config: Any, private: PrivateData, ledger: Ledger, context: Context) -> Annotate:
-        """Return what annotates a batch: it asks the teacher, through the ledger."""
+        """Return the function that annotates a batch: it queries the teacher through the ledger."""
 
     @abc.abstractmethod
     def charge(self, config: Any, facts: Facts, ledger: Ledger) -> None:
-        """Charge `ledger` for one annotated batch without asking a teacher: for answers that a stopped run had."""
+        """Charge `ledger` for one annotated batch of a stopped run, without querying a teacher."""
 
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
@@ -117,12 +114,12 @@ class Alternation(Method):
     def discriminator(
         self, config: Any, private: PrivateData, student: nn.Module, ledger: Ledger, context: Context
     ) -> nn.Module:
-        """Return the classifier that drives the generator: the student, which knows released answers only."""
+        """Return the classifier that drives the generator: the student, which depends on released answers only."""
         return student
 
 
 def xavier(net: nn.Module) -> None:
-    """Start the dense and convolutional layers of `net` as Algorithm 1, line 1 says; torch's global generator."""
+    """Initialise dense and convolutional layers of `net` as Algorithm 1, line 1; uses torch's global generator."""
     from torch import nn
 
     for layer in net.modules():
@@ -139,7 +136,7 @@ def train_teacher(
     part: NDArray[np.int64] | None = None,
     name: str = "teacher",
 ) -> nn.Module:
-    """Return a teacher trained on the records that `part` numbers (all without it), an artefact. Private.
+    """Return a teacher trained on the records `part` (default: all), cached. Private.
 
     `name` names its stream of random numbers, its artefact and its stage.
     """
@@ -162,14 +159,14 @@ def train_teacher(
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
-        # Not `model` itself: training lays its weights out in another order in memory, sums then round differently, and
-        # a teacher that was just trained would answer otherwise than the same one from the cache.
+        # A copy: training changes the memory layout of `model`, hence the rounding of sums, and a freshly trained
+        # teacher would answer differently from a cached one.
         net = copy.deepcopy(model)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")
-        # The number of a client's records follows from their labels; a stage that showed it would print it.
+        # One step for all: the number of a client's records follows from their labels, so the stage must not show it.
         with context.checkpoint("teacher", depends) as checkpoint, context.progress.stage(name, 1) as stage:
-            # One that diverges is still asked: were it an error, one record could decide whether there is a student.
+            # A diverged teacher is used too: as an error, it would let one record decide whether there is a student.
             if len(context.devices) > 1:
                 fit_on_devices(net, images, labels, settings, order, context.devices, must_converge=False)
             else:

@@ -1,12 +1,11 @@
 """Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
 
-A head is ``relu(x W + b) V + c``. Heads of one ensemble share the public start of their weights and the public order of
-batches; each sees its own records only, and no sum runs over heads, so one record changes one head.
+A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
+uses its own records only, and no sum runs over heads, so one record changes one head.
 
-Plain stochastic gradient descent moves W only within the span of the records it sees: after any number of steps
-W = W0 + X' A with one row of A for each record. A teacher of 200 records on 2,048 features is therefore trained through
-the 200 x 200 products of its records instead of its 2,048 x 256 weights: the same weights up to rounding, and
-a tenth of the arithmetic. Where a head has more records than features, W itself is trained.
+SGD moves W only within the span of the head's records: W = W0 + X' A with one row of A per record. A teacher of 200
+records on 2,048 features is therefore trained through its 200 x 200 products, not its 2,048 x 256 weights: the same
+weights up to rounding for a tenth of the arithmetic. Heads with more records than features train W itself.
 """
 
 from __future__ import annotations
@@ -33,23 +32,19 @@ if TYPE_CHECKING:
     from methods._common import HeadSettings
 
 Result = TypeVar("Result")
-VERSION = 1
-"""Raised whenever the same settings would give other heads: part of every artefact's name."""
-TOGETHER = 2_000
-"""Records of heads that are trained side by side: few enough that their products stay in a core's cache."""
-TOGETHER_GPU = 50_000
-"""The same on a GPU, which one core's worth of work does not fill."""
-ROWS = 2_000
-"""Public records that are asked about at once."""
+VERSION = 1  # raised when the same settings would give other heads: part of cache keys
+TOGETHER = 2_000  # records of heads trained side by side: their products fit a core's cache
+TOGETHER_GPU = 50_000  # the same on a GPU
+ROWS = 2_000  # public records per batch of predictions
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Trained heads, one after the other along the first axis of `moved`, `last` and `last_bias`.
+    """Trained heads, stacked along the first axis of `moved`, `last` and `last_bias`.
 
-    The hidden layer is `start` (features, hidden), which all share, and what it was moved by: `moved` (k, features + 1,
-    hidden), the bias last; or, where `own` (k, records, features) is given, `moved` (k, records, hidden) by record.
-    `last` is (k, hidden, classes), `last_bias` (k, 1, classes).
+    The hidden layer is the shared `start` (features, hidden) plus `moved` (k, features + 1, hidden), the bias last;
+    where `own` (k, records, features) is given, `moved` (k, records, hidden) is by record. `last` is (k, hidden,
+    classes), `last_bias` (k, 1, classes).
     """
 
     start: Tensor
@@ -74,10 +69,10 @@ class Heads:
         return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return what every head says of `features` (n, features): (k, n, classes)."""
+        """Return the logits (k, n, classes) of every head for `features` (n, features)."""
         count, (width, hidden) = len(self), self.start.shape
         if self.own is not None and self.own.shape[1] * (width + hidden) < width * hidden:
-            # By the products with the heads' records: one large product for all heads, and fewer sums than by weights.
+            # Products with the heads' records: one large product for all heads, and shorter sums than with weights.
             alike = (features @ self.own.reshape(-1, width).T).add_(1.0).view(len(features), count, -1)
             wide = torch.baddbmm((features @ self.start).expand(count, -1, -1), alike.transpose(0, 1), self.moved)
         else:
@@ -96,10 +91,7 @@ class Heads:
 
 
 def _start(features: int, hidden: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return both layers' starts, of the size of torch's own; shared by all heads of an ensemble. Biases are zero.
-
-    He's start is two and a half times as large: of few records a head then keeps too much of what it began with.
-    """
+    """Return both layers' weights at torch's initial scale; He's, 2.5 times as large, is too large for few records."""
     first = torch.randn(features, hidden, generator=generator) * math.sqrt(1.0 / (3 * features))
     return first, torch.randn(hidden, classes, generator=generator) * math.sqrt(1.0 / (3 * hidden))
 
@@ -116,11 +108,10 @@ def train_heads(
     threads: int = 1,
     stage: Stage | None = None,
 ) -> Iterator[Heads]:
-    """Train one head on each of `parts` and yield them in their order, some at a time.
+    """Train one head on each of `parts`; yield them in order, in groups.
 
-    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU `threads` threads train groups
-    of heads side by side, each group on one thread, so that the heads are the same for every number of them. `stage`
-    is advanced once per head.
+    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU each of `threads` trains its own
+    groups, so heads do not depend on their number. `stage` advances once per head.
 
     Raises :class:`BenchError` for parts that overlap or are empty.
     """
@@ -144,7 +135,7 @@ def head_labels(
     threads: int = 1,
     stage: Stage | None = None,
 ) -> NDArray[np.int64]:
-    """Train as :func:`train_heads` does and return every head's labels of the `public` features: (parts, m), int64."""
+    """Train as :func:`train_heads` and return every head's labels of the `public` features: (parts, m), int64."""
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     asked = [rows.to(device) for rows in torch.split(public, ROWS)]
 
@@ -162,8 +153,6 @@ def head_labels(
 
 
 class _Task:
-    """What the heads of an ensemble have in common, and the groups that are trained together."""
-
     def __init__(
         self,
         features: Tensor,
@@ -195,7 +184,8 @@ class _Task:
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # A short part is filled up by another head's record, set to zero: a value that is not finite would show.
+        # Short parts are padded by another head's record, filled with zeros: multiplying by 0 would keep values not
+        # finite.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
         return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)
@@ -204,12 +194,12 @@ class _Task:
 def _in_order(
     work: Callable[[Sequence[NDArray[np.int64]]], Result], groups: Sequence[Sequence[NDArray[np.int64]]], threads: int
 ) -> Iterator[Result]:
-    """Yield ``work(group)`` for each of `groups`, in their order; `threads` groups are at work at a time."""
+    """Yield ``work(group)`` for each of `groups`, in order, with `threads` groups in progress."""
     if threads < 2 or len(groups) < 2:
         with one_thread():
             yield from map(work, groups)
         return
-    # Products run outside Python's lock; each thread keeps to one core, as the others have theirs.
+    # Products run outside Python's lock; each thread keeps to one core.
     with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting: deque[Future[Result]] = deque()
         for group in groups:
@@ -231,12 +221,12 @@ def _train(
     slices: list[slice],
     order: list[int],
 ) -> Heads:
-    """Train heads on their own records `own` (k, n, d); see the module for `span`."""
+    """Train heads on their own records `own` (k, n, d), by the span or directly (see the module)."""
     count, records, width = own.shape
     span = records < width
     first, last = (weights.to(own) for weights in start)
     if span:
-        # The 1 is the bias: it is one more feature that every record has.
+        # The 1 is the bias: one more feature, equal for all records.
         inputs = torch.bmm(own, own.transpose(1, 2)).add_(1.0)
         moved = torch.zeros(count, records, settings.hidden, device=own.device)
     else:

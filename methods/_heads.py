@@ -1,6 +1,6 @@
-"""PATE's pipeline with heads on a frozen backbone as its teachers and its student (TrPATE, section IV.A).
+"""PATE's pipeline with heads on a frozen backbone as teachers and student (TrPATE, section IV.A).
 
-Mixed in before a class of the PATE family, whose aggregator, calibration and claims stay as they are.
+A mixin before a class of the PATE family, which keeps its aggregator, calibration and claims.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadTeachersConfig(TransferConfig):
-    """Settings of teachers and student, which are trained in the same way. Defaults are TrPATE's for CIFAR-10."""
+    """Settings of teachers and student, which are trained alike. Defaults are TrPATE's for CIFAR-10."""
 
     teachers: int = setting(200, f"{PAPER}, section V.A: 200 teachers of 200 CIFAR-10 records; 80 for Movie Review")
     queries: int = setting(1000, f"{PAPER}, tables 2 to 5: 100 to 1000; calibrated to the budget")
@@ -68,8 +68,8 @@ class HeadTeachers(OnBackbone, PATEFamily):
         paper = paper_transfer(facts)
         if is_text(facts.shape):
             paper |= {"teachers": 80, "hidden": 250}
-        # Heads learn from few records, and noise is the same for many teachers as for few: quick has more of them, with
-        # some 60 records each, than the paper's 200. Chosen on Fashion-MNIST's public records.
+        # Heads learn from few records and the noise does not grow with the teachers: quick has teachers of some 60
+        # records, not the paper's 200. Chosen on Fashion-MNIST's public records.
         most, part = (80, 25) if paper else (1000, 60 if facts.private_records >= 6_000 else 25)
         few = min(most, max(2, facts.private_records // part))
         quick = {"teachers": few} if paper else {**quick_transfer(facts), "teachers": few}
@@ -89,8 +89,7 @@ class HeadTeachers(OnBackbone, PATEFamily):
         """Return the public source, what it may share with the data, and the public images."""
         return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
 
-    shardable = False
-    """Heads are trained all at once, in seconds."""
+    shardable = False  # heads are trained all at once, in seconds
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
@@ -100,10 +99,10 @@ class HeadTeachers(OnBackbone, PATEFamily):
         return (features, f"heads on {facts.dataset}, seed {seed}, {heads}")
 
     def check_models(self, config: Any, facts: Facts, context: Context) -> None:
-        """Do nothing: the backbone was checked when the cell was planned."""
+        """Do nothing: planning has checked the backbone."""
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
-        """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, an artefact that every epsilon shares."""
+        """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, cached for every epsilon."""
         from bench.interface import partition
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of

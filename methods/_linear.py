@@ -1,16 +1,16 @@
 """What the linear baselines share: scaled features, a head that starts at zero, and the sum of clipped gradients.
 
-Features have mean 0 and deviation 1 within each image, so each has norm sqrt(d). Divided by that public constant they
-have norm 1, whatever the backbone, and one clipping norm serves all. The head is trained on scaled features and
-released for plain ones, its weights being divided by the same constant.
+Features have mean 0 and deviation 1 within each image, hence norm sqrt(d). Divided by this public constant they have
+norm 1, so one clipping norm suits every backbone. The released head takes plain features: its weights are divided
+instead.
 
-The head's bias stays zero. Beside features of norm 1 a constant 1 would take half of every gradient's square, and so of
-what clipping lets through; and features have a mean over images, along which the weights act as a bias.
+The head's bias stays zero: beside features of norm 1, a constant 1 would take half of every squared gradient and so of
+the clipping norm, and the features' mean over images already acts as a bias.
 
-Learning rate, steps and clipping norm were chosen once, at proven epsilon 1 and 10 on Fashion-MNIST, by the accuracy
-on the 9,000 public records, whose labels no method sees; the board's test records are others. Gradient descent was
-tried on 12,000 private records with the noise that 60,000 would have: norm 1 did worse at epsilon 1, norm 0.5 about as
-well. They are public constants for every data set and backbone; on Fashion-MNIST itself no epsilon counts that choice.
+Learning rate, steps and clipping norm were chosen once, at proven epsilon 1 and 10 on Fashion-MNIST, by the accuracy on
+the 9,000 public records, whose labels no method uses; the board's test records are others. For gradient descent on
+12,000 private records, with the noise of 60,000, norm 1 did worse at epsilon 1, norm 0.5 about as well. They are public
+constants for every data set and backbone; on Fashion-MNIST itself no epsilon counts that choice.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from bench.models.frozen_backbone import FrozenBackbone, FrozenTransfer
 
 OURS = "ours: chosen on Fashion-MNIST's public records, see methods/_linear.py"
-ROWS = 4_096
-"""Records whose gradients are summed at once; only their features and their errors are held."""
+ROWS = 4_096  # records per sum of gradients
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,7 @@ class LinearConfig(TransferConfig):
 def begin(
     config: LinearConfig, private: PrivateData, public: PublicData, context: Context
 ) -> tuple[Tensor, FrozenTransfer, dict[str, Any]]:
-    """Return the private records' scaled features (n, d), float32, a student whose head is zero, and its options.
-
-    The head's bias is frozen at zero.
-    """
+    """Return the private records' scaled features, float32 (n, d), a student whose head is zero, and its options."""
     import torch
 
     from bench.training.features import features_of
@@ -86,7 +82,7 @@ def layer_of(student: FrozenTransfer) -> nn.Linear:
 
 
 def finish(student: FrozenTransfer) -> FrozenTransfer:
-    """Turn a head that was trained on scaled features into one for plain features; return the student."""
+    """Rescale a head trained on scaled features for plain features; return the student."""
     import torch
 
     with torch.no_grad():
@@ -97,19 +93,18 @@ def finish(student: FrozenTransfer) -> FrozenTransfer:
 def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm: float) -> Tensor:
     """Return the sum of the records' gradients, each clipped to `max_grad_norm` in L2: (classes, d), float64.
 
-    `weights` is float64 (classes, d), `features` (n, d), `labels` int64 (n,). The gradient of one record's
-    cross-entropy is the outer product of its error ``p - y`` and its features: its norm is the product of theirs, and
-    no gradient is formed (Goodfellow, "Efficient Per-Example Gradient Computations", arXiv:1510.01799). Unit record:
-    adding or removing one moves the sum by at most `max_grad_norm`.
+    `weights` is float64 (classes, d), `features` (n, d), `labels` int64 (n,). A record's gradient is the outer product
+    of its error ``p - y`` and its features, so its norm is the product of theirs and no gradient is formed (Goodfellow,
+    arXiv:1510.01799). Adding or removing one record moves the sum by at most `max_grad_norm`.
     """
     import torch
 
     total = torch.zeros_like(weights)
     with torch.no_grad():
         for rows, targets in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
-            # In float64, so that what rounding moves over all records is nothing beside one record's share.
+            # Float64: rounding over all records stays far below one record's share.
             x = rows.to(weights.device, torch.float64)
-            # A value that is not finite cannot be clipped: its record would reach the weights without a bound.
+            # A value that is not finite cannot be clipped: it would reach the weights without a bound.
             x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
             errors = torch.nan_to_num((x @ weights.T).softmax(1), nan=0.0)
             errors -= torch.nn.functional.one_hot(targets.to(weights.device), len(weights))

@@ -1,14 +1,11 @@
-"""Naive Bayes with conjugate priors, in closed form, for one data set or for every teacher of an ensemble at once.
+"""Naive Bayes with conjugate priors, in closed form, for one data set or for all teachers of an ensemble at once.
 
-Two likelihoods. Words: one categorical distribution over the vocabulary for each class, with a Dirichlet prior (TrPATE,
-IEEE Access 2019, sections IV.B and V.B.2). Features: one Gaussian for each class and feature, with a
-normal-inverse-gamma prior; the paper has no such experiment, only the framework that it fits into.
+Words: a categorical distribution per class with a Dirichlet prior (TrPATE, IEEE Access 2019, sections IV.B and V.B.2).
+Features: a Gaussian per class and feature with a normal-inverse-gamma prior, which extends the paper's framework.
+Classes are equally likely a priori; the paper gives no prior of theirs. Ties go to the lowest class.
 
-Nothing here is random and nothing is fitted in steps: a posterior is a prior and sums of records, each record in the
-sums of its own group only. A group is a class, or a teacher's class. Where a record goes is for the caller to say, and
-no number of a group depends on another group's records.
-
-Classes are taken as equally likely beforehand, for the paper gives no prior of theirs; ties go to the lowest class.
+A group is a class, or a teacher's class; the caller assigns records to groups. A posterior is a prior plus sums over
+its group's records, without randomness, so no group depends on another group's records.
 """
 
 from __future__ import annotations
@@ -31,19 +28,17 @@ if TYPE_CHECKING:
     Features = NDArray[np.floating[Any]]
     Ints = NDArray[np.int64]
 
-CHUNK_BYTES = 1 << 26
-"""Memory that one intermediate array may take, about: 64 MiB."""
+CHUNK_BYTES = 1 << 26  # bytes of one intermediate array, about
 
 
 def _rows(width: int) -> int:
-    """Return how many rows of `width` numbers fit into a chunk; one at least."""
     return max(1, CHUNK_BYTES // (8 * max(1, width)))
 
 
 def record_groups(labels: Ints, classes: int, parts: Sequence[Ints]) -> Ints:
-    """Return the group, part * `classes` + label, of each record, int64 (n,); -1 for a record of no part.
+    """Return the group, part * `classes` + label, of each record, int64 (n,); -1 for a record outside all `parts`.
 
-    `parts` are disjoint positions, one array for each teacher, as :func:`bench.data.splits.partition` gives them.
+    `parts` are disjoint positions, one array per teacher, see :func:`bench.data.splits.partition`.
     """
     groups = np.full(len(labels), -1, dtype=np.int64)
     for number, part in enumerate(parts):
@@ -52,7 +47,7 @@ def record_groups(labels: Ints, classes: int, parts: Sequence[Ints]) -> Ints:
 
 
 def votes_of(scores: Floats) -> Ints:
-    """Return how many teachers prefer each class, int64 (queries, classes), by scores (queries, teachers, classes)."""
+    """Return the votes for each class, int64 (queries, classes), by scores (queries, teachers, classes)."""
     choice, classes = scores.argmax(axis=2), scores.shape[2]
     flat = np.arange(len(choice))[:, None] * classes + choice
     counts: Ints = np.bincount(flat.reshape(-1), minlength=len(choice) * classes).reshape(-1, classes)
@@ -60,14 +55,10 @@ def votes_of(scores: Floats) -> Ints:
 
 
 def source_part(labels: Ints, fraction: float, name: str) -> Ints:
-    """Return the sorted positions of a share `fraction` of the records of each class, chosen by index hash.
+    """Return the sorted positions of a share `fraction` of each class's records, chosen by a hash of index and `name`.
 
-    TrPATE, section V.A.2, draws ImageNet0.1x and ImageNet0.5x so: within each class, without replacement. `name` is
-    the source's. A smaller share lies within a larger one.
-
-    Raises:
-        BenchError: where the fraction is outside (0, 1].
-
+    Without replacement, as TrPATE's ImageNet0.1x (section V.A.2); larger shares contain smaller ones. Raises
+    :class:`BenchError` where the fraction is outside (0, 1].
     """
     if not 0 < fraction <= 1:
         raise BenchError(f"the fraction of the source must lie in (0, 1], not {fraction}. Use 1 for all of it.")
@@ -79,14 +70,11 @@ def source_part(labels: Ints, fraction: float, name: str) -> Ints:
     return np.sort(np.concatenate(kept)) if kept else order
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
 def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary: int = VOCABULARY) -> Ints:
-    """Return how often each word of the vocabulary occurs in each group, int64 (`count`, `vocabulary`).
+    """Return how often each word occurs in each group, int64 (`count`, `vocabulary`).
 
-    `images` are sentences, uint8 (n, 2, 1, length), `groups` (n,) the group 0..`count`-1 of each, or -1 for none.
-    Padding and words outside the vocabulary are not counted: they are no event of the categorical distribution.
+    Padding and unknown words are not counted. `images` are sentences, uint8 (n, 2, 1, length), `groups` (n,) in
+    0..`count`-1, or -1 for no group.
     """
     counts = np.zeros((count, vocabulary), dtype=np.int64)
     flat = counts.reshape(-1)
@@ -105,10 +93,7 @@ def word_counts(images: NDArray[np.uint8], vocabulary: int = VOCABULARY) -> Ints
 
 
 def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
-    """Return the logarithm of the mean of Dirichlet distributions with parameters `alpha` (..., words), all positive.
-
-    The mean of word i is alpha_i over their sum (TrPATE, section V.B.2).
-    """
+    """Return the log mean, alpha_i over their sum, of Dirichlet parameters `alpha` (..., words) > 0 (section V.B.2)."""
     alpha = np.asarray(alpha, dtype=np.float64)
     means: Floats = np.log(alpha) - np.log(alpha.sum(axis=-1, keepdims=True))
     return means
@@ -117,7 +102,7 @@ def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
 def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
     """Return the teachers' votes on sentences, int64 (n, classes), by log-means `tables` (teachers, classes, words).
 
-    A teacher votes for the class under which the sentence's known words are likeliest; a sentence without any is a tie.
+    A vote goes to the class under which the known words are likeliest; a sentence without any is a tie.
     """
     teachers, classes, words = tables.shape
     flat = np.ascontiguousarray(tables.reshape(teachers * classes, words).T)
@@ -129,15 +114,11 @@ def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
     return np.concatenate(votes) if votes else np.zeros((0, classes), dtype=np.int64)
 
 
-# --- features ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class GaussianPrior:
-    """A normal-inverse-gamma prior for each class and feature.
+    """A normal-inverse-gamma prior of location `mean` and squared scale `variance`, (classes, features) each.
 
-    `mean` and `variance` (classes, features) are its location and its scale squared. `kappa` and `nu` say how many
-    records they are worth: kappa for the mean, nu for the variance. Zero of both is the flat prior.
+    `kappa` and `nu` are its weight in records, for the mean and the variance; 0 and 0 make it flat.
     """
 
     mean: Floats
@@ -152,7 +133,7 @@ class GaussianPrior:
 
 @dataclass(frozen=True, slots=True)
 class Gaussians:
-    """Gaussians with `mean` and `variance` (..., classes, features); `known` (..., classes): whether there is one."""
+    """Gaussians with `mean` and `variance` (..., classes, features); `known` (..., classes) is False if undefined."""
 
     mean: Floats
     variance: Floats
@@ -160,15 +141,12 @@ class Gaussians:
 
 
 def flat_prior(classes: int, features: int) -> GaussianPrior:
-    """Return the prior that says nothing: the posterior is then the maximum of the likelihood."""
+    """Return the flat prior: the posterior is then the maximum of the likelihood."""
     return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
 
 
 def source_prior(features: Features, labels: Ints, classes: int, kappa: float, nu: float) -> GaussianPrior:
-    """Return the prior whose mean and variance are those of each class of a labelled source, `features` (n, d).
-
-    A class that the source lacks has those of all its records.
-    """
+    """Return the prior from a labelled source `features` (n, d): each class's mean and variance, else those of all."""
     mean, squares, count = _moments(features, labels, classes)
     everything = pool_prior(features, classes, kappa, nu)
     there = count[:, None] > 0
@@ -179,7 +157,7 @@ def source_prior(features: Features, labels: Ints, classes: int, kappa: float, n
 
 
 def pool_prior(features: Features, classes: int, kappa: float, nu: float) -> GaussianPrior:
-    """Return a prior that is the same for every class: mean and variance of unlabelled public `features` (n, d)."""
+    """Return a prior that is equal for all classes: mean and variance of unlabelled public `features` (n, d)."""
     if len(features) == 0:
         raise BenchError("a prior from public data needs at least one public record.")
     mean = features.mean(axis=0, dtype=np.float64)
@@ -193,20 +171,16 @@ def gaussian_posterior(
     """Return the Gaussians that each teacher predicts with: (teachers, classes, features).
 
     Args:
-        features: (n, d), one row for each record.
-        groups: teacher * classes + label of each, as :func:`record_groups` gives it; -1 for none.
-        teachers: how many there are.
-        prior: shared by all of them.
-        floor: added to every variance, a public constant, so that a feature that never varied decides nothing.
+        features: (n, d), one row per record.
+        groups: Group of each record by :func:`record_groups`, or -1.
+        teachers: Number of teachers.
+        prior: The same for all teachers.
+        floor: Public constant added to every variance, so that a feature that never varied decides nothing.
 
     Returns:
-        The location of the posterior, (kappa m + n mean) / (kappa + n), and its scale squared, (nu v + squared
-        deviations + kappa n / (kappa + n) (mean - m)^2) / (nu + n), plus `floor`. With the flat prior these are mean
-        and variance of the records. A class without records is not known under a flat prior.
-
-    Source:
-        Murphy: Conjugate Bayesian analysis of the Gaussian distribution, 2007, section 6 (chi-squared form).
-
+        Location (kappa m + n mean) / (kappa + n) and squared scale (nu v + squared deviations + kappa n / (kappa + n)
+            (mean - m)^2) / (nu + n) plus `floor` (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution",
+            2007, section 6). Under a flat prior a class without records is not known.
     """
     if not floor > 0:
         raise BenchError(f"the floor of the variances must be positive, not {floor}.")
@@ -225,7 +199,7 @@ def gaussian_posterior(
 def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None = None) -> Floats:
     """Return log-likelihoods without their constant, (n, teachers, classes); -inf where a class is not known.
 
-    `centre` (d,) is subtracted from features and means beforehand: it changes no score and keeps the squares small.
+    `centre` (d,) is subtracted from features and means first: it changes no score and keeps the squares small.
     """
     teachers, classes, width = fitted.mean.shape
     if centre is None:
@@ -256,10 +230,7 @@ def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
 
 
 def _moments(features: Features, groups: Ints, count: int) -> tuple[Floats, Floats, Ints]:
-    """Return mean and summed squared deviations (`count`, d) and size (`count`,) of each group; zero where empty.
-
-    Deviations are taken from the group's own mean, in a second pass, so that large means lose no digits.
-    """
+    """Return mean, summed squared deviations (`count`, d) and size of each group, by two passes to lose no digits."""
     width = features.shape[1]
     order = np.argsort(groups, kind="stable")
     order = order[np.searchsorted(groups[order], 0) :]

@@ -1,7 +1,7 @@
 """What the methods of the PATE family share: the ensemble, its votes, the choice of queries, the student.
 
-Private records reach the outside through one place only: the votes that a subclass hands to the ledger in
-:meth:`PATEFamily.answer`. Queries are chosen by a public stream of random numbers, never by looking at votes.
+Private records are released only through the votes in :meth:`PATEFamily.answer`. Queries are chosen by a public stream
+of random numbers, never by votes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PATEFamilyConfig:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records of data of `facts` is trained."""
+        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
         from bench.training.early_stopping import Settle
 
@@ -98,7 +98,7 @@ class PATEFamilyConfig:
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return what ``quick`` changes for data of `facts`: small nets, fewer teachers where records are few."""
+    """Return the changes of ``quick``: small nets, fewer teachers where records are few."""
     teachers = quick_teachers(facts)
     return {
         "teachers": teachers,
@@ -113,7 +113,6 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
-    """Return what ``tiny`` changes for data of `facts`."""
     return {
         **quick_settings(facts),
         "teachers": tiny_teachers(facts),
@@ -128,8 +127,7 @@ class PATEFamily(EnsembleMethod):
 
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
-    votes_for_unseen: ClassVar[bool] = False
-    """Whether a teacher may vote for a class of which it has no record, by its prior."""
+    votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes without records
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -152,7 +150,7 @@ class PATEFamily(EnsembleMethod):
 
     @abc.abstractmethod
     def answer(self, config: Any, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.int64]:
-        """Return the released label of each query, negative where none was given; `votes` is (queries, classes)."""
+        """Return the released label of each query, negative where unanswered; `votes` is (queries, classes)."""
 
     def check_models(self, config: Any, facts: Facts, context: Context) -> None:
         """Raise :class:`BenchError` where a net cannot be made: before minutes of training, and before any charge."""
@@ -162,8 +160,8 @@ class PATEFamily(EnsembleMethod):
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
         """Return the teachers' votes (public records, classes) on the whole public pool. Private: for the ledger only.
 
-        One record may change one teacher's votes. The labels are an artefact, and so are the teachers: cells that
-        differ in epsilon, aggregator or student share them.
+        One record may change one teacher's votes. Labels and teachers are cached for other epsilons, aggregators,
+        students.
         """
         from bench.training.ensemble import count_votes
 
@@ -178,7 +176,7 @@ class PATEFamily(EnsembleMethod):
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """Return a student trained on the answers, its timm name and its options. Sees nothing private.
+        """Return a student trained on the answers, its timm name and its options. Uses nothing private.
 
         `asked` (k,) are positions in the public pool, `labels` (k,) the answers, int64 both.
         """
@@ -221,7 +219,7 @@ class PATEFamily(EnsembleMethod):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train the ensemble, ask it, train the student on the answers."""
+        """Train the ensemble, query it, train the student on the answers."""
         import torch
 
         self.check_facts(config, private.facts)

@@ -1,19 +1,14 @@
-"""DGD's generative stream: triples of reconstructed images, and a student that is made smooth along them (Eq. 4 to 6).
+"""DGD's generative stream: triples of reconstructed images, and a student that is smooth along them (Eq. 4 to 6).
 
-The paper perturbs an image's code e "along tangent and normal directions of the distribution manifold" and cites
-tangent-normal adversarial regularisation (Yu et al., CVPR 2019, arXiv:1808.06088) without saying how. There, the
-tangent space at an image is the column space of the decoder's Jacobian J, a direction in it is J n for a direction n of
-codes, and directions are found by power iteration. Both of DGD's perturbations are added to the code, so here
+The paper perturbs an image's code "along tangent and normal directions of the distribution manifold" and cites Yu et
+al., CVPR 2019 (arXiv:1808.06088) without saying how. There the tangent space is the column space of the decoder's
+Jacobian J and directions are found by power iteration. Here both perturbations are added to the code:
 
-- the tangent one is one step of power iteration on J'J from a random start u, ``J'J u``: it lies where the decoder
-  moves the image most, along the manifold;
-- the normal one is the part of the same u that is orthogonal to it: codes that the decoder hardly turns into another
-  image of the manifold, which leave it instead.
+- tangent: one step of power iteration from a random start u, ``J'J u``, where the decoder moves the image most;
+- normal: the part of u orthogonal to it, which leaves the manifold.
 
-Each is given the length `radius`, in units of the prior's deviation. What the paper prints for the length, Laplacian
-noise of scale 2 c / eps1 = 6400 on normalised codes, drowns every image; ``radius="printed"`` draws that.
-
-Everything here sees generated images and released labels only.
+Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale 2 c / eps1 = 6400
+drowns every image; ``radius="printed"`` draws it. All inputs are generated images and released labels.
 """
 
 from __future__ import annotations
@@ -40,10 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Triples:
-    """Reconstructions of n images: from their code, and from the code moved along the tangent and the normal.
-
-    Each is uint8 (n, channels, height, width).
-    """
+    """Reconstructions from the code, and moved along tangent and normal: uint8 (n, channels, height, width)."""
 
     plain: Tensor
     tangent: Tensor
@@ -52,11 +44,10 @@ class Triples:
 
 @dataclass(frozen=True, slots=True)
 class StudentSettings:
-    """How the student is trained: at `lr`, falling linearly to 0 over `steps` batches of `batch_size`.
+    """How the student is trained: `lr` falls linearly to 0 over `steps` batches of `batch_size`.
 
-    `optimizer` is ``adam`` as in the paper, or ``sgd`` with momentum 0.9, which does better in few steps. `tangent`,
-    `normal` and `entropy` weigh the terms of Eq. 6 beside the cross-entropy of Eq. 5. `shift` moves labelled images by
-    up to that many pixels.
+    `optimizer` is ``adam`` (the paper's) or ``sgd`` with momentum 0.9, better in few steps. `tangent`, `normal` and
+    `entropy` weigh the terms of Eq. 6. `shift` moves labelled images by up to that many pixels.
     """
 
     steps: int
@@ -75,10 +66,9 @@ def train_vae(
     *, device: torch.device | str = "cpu", stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
-    """Train `vae` in place on `images` (uint8, or float in [0, 1]) and return it, in evaluation mode.
+    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam, `lr` falling linearly to 0; set it to eval.
 
-    Adam at `lr`, falling linearly to 0; `checkpoint` is as for :func:`bench.training.loop.fit`. Raises
-    :class:`bench.training.divergence.NotFiniteError` where a term of the loss is no number any more.
+    Raises :class:`bench.training.divergence.NotFiniteError` where a term of the loss is not finite.
     """
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
@@ -102,7 +92,7 @@ def train_vae(
 def directions(vae: VAE, codes: Tensor, radius: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return a tangent and a normal perturbation of each of `codes` (n, latent), both of length `radius`."""
     start = torch.randn(codes.shape, generator=generator, device=generator.device).to(codes.device)
-    # Both products come from one decoder pass each; batch statistics are fixed, so images do not mix.
+    # Each product takes one decoder pass; batch statistics are fixed, so images do not mix.
     moved = torch.func.jvp(vae.decode, (codes,), (start,))[1]
     pull = torch.func.vjp(vae.decode, codes)[1]
     along = functional.normalize(pull(moved)[0], dim=1)
@@ -120,7 +110,7 @@ def make_triples(
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
 ) -> Triples:
-    """Return the triples of `images` (n, channels, height, width), Eq. 4; `stage` is advanced once per image.
+    """Return the triples of `images` (n, channels, height, width), Eq. 4; `stage` advances once per image.
 
     Raises :class:`BenchError` for a radius that is not positive.
     """
@@ -165,12 +155,11 @@ def train_tangent_normal(
     stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> nn.Module:
-    """Train `student` in place on labelled `images` (m, ...) and, where given, on `triples`; return it.
+    """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
-    `labels` is int64 (m,) or float (m, classes). Squared distances of features are means over features, and terms means
-    over the batch, so that weights do not depend on sizes. `checkpoint` is as for :func:`bench.training.loop.fit`.
-    Raises :class:`BenchError` without a labelled image, and :class:`bench.training.divergence.NotFiniteError` where a
-    term is no number any more.
+    `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so weights do not depend on
+    sizes. Raises :class:`BenchError` without a labelled image, and :class:`bench.training.divergence.NotFiniteError`
+    where a term is not finite.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")
@@ -207,7 +196,7 @@ def _smooth(
     student: nn.Module, triples: Triples, settings: StudentSettings, generator: torch.Generator,
     device: torch.device | str,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the terms of Eq. 6 on a random batch of triples, weighed."""
+    """Return the weighted terms of Eq. 6 on a random batch of triples."""
     count = len(triples.plain)
     index = torch.randint(count, (min(settings.batch_size, count),), generator=generator)
     three = torch.cat([as_float(part[index].to(device)) for part in (triples.plain, triples.tangent, triples.normal)])
@@ -218,6 +207,6 @@ def _smooth(
     return {
         "normal": settings.normal * (plain - normal).square().mean(),
         "tangent": settings.tangent * (plain - tangent).square().mean(),
-        # Printed with a sign that would make predictions uniform; the text wants them decided.
+        # The printed sign would make predictions uniform; the text wants them decided.
         "entropy": settings.entropy * (-entropy if settings.reading == "printed" else entropy),
     }

@@ -1,7 +1,4 @@
-"""Teachers on disjoint parts of the private records: how they are trained, stored, shared by cells and split in shards.
-
-Private: only the ledger lets their answers out. One record changes one teacher.
-"""
+"""Teachers on disjoint parts of the private records: training, cache, shards. One record changes one teacher."""
 
 from __future__ import annotations
 
@@ -26,27 +23,24 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-CHUNK = 10
-"""Teachers per artefact: a killed run loses the training of that many at most."""
-LARGE = 10_000_000
-"""Parameters from which a net is an artefact by itself: then a shard can be one teacher."""
-WATCHED = 1000
-"""Public images whose labels show when a teacher has settled."""
+CHUNK = 10  # teachers per artefact; a killed run loses the training of at most these
+LARGE = 10_000_000  # parameters from which a net is an artefact by itself, so that a shard can be one teacher
+WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
 class TeacherConfig(Protocol):
-    """The settings of a method that say how its teachers are trained."""
+    """Settings of the teachers' training."""
 
     @property
     def teachers(self) -> int: ...
     @property
     def teacher(self) -> str: ...
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records of data of `facts` is trained."""
+        """Return how a teacher of `part` records is trained."""
 
 
 class EnsembleMethod(Method):
-    """A method that asks an ensemble, which cells of other epsilons, aggregators and methods ask too."""
+    """A method with an ensemble, which cells of other epsilons, aggregators and methods share."""
 
     shardable = True
 
@@ -70,7 +64,7 @@ class EnsembleMethod(Method):
     def make_shard(
         self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
     ) -> None:
-        """See :meth:`bench.interface.Method.make_shard`: whole chunks of teachers, which later cells find."""
+        """See :meth:`bench.interface.Method.make_shard`: whole chunks of teachers, cached for later cells."""
         from bench.training.ensemble import shard_range
 
         chunk = teachers_per_artefact(config, private.facts, context.device)
@@ -81,17 +75,16 @@ class EnsembleMethod(Method):
 
 
 def quick_teachers(facts: Facts) -> int:
-    """Return how many teachers ``quick`` has: 250, or fewer where records are few."""
+    """Return the number of teachers of ``quick``: 250, or fewer where records are few."""
     return min(250, max(2, facts.private_records // 25))
 
 
 def tiny_teachers(facts: Facts) -> int:
-    """Return how many teachers ``tiny`` has."""
     return min(10, max(2, facts.private_records // 4))
 
 
 def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> FitSettings:
-    """Return our way to train a teacher in few steps: momentum, a cosine to zero, random shifts, smoothed labels."""
+    """Return our few-step training of a teacher: momentum, a cosine to zero, random shifts, smoothed labels."""
     from bench.interface import FitSettings
 
     return FitSettings(
@@ -101,12 +94,12 @@ def augmented_settings(steps: int, batch_size: int, lr: float, facts: Facts) -> 
 
 
 def largest_shift(facts: Facts) -> int:
-    """Return by how many pixels training images are moved at most: one where two would cut a small image."""
+    """Return the largest shift of training images in pixels: one where two would cut a small image."""
     return 2 if min(facts.shape[1:]) >= 16 else 1
 
 
 def say_missing_classes(config: Any, facts: Facts, context: Context) -> None:
-    """Note how many teachers will lack a class: what public numbers let one expect, never what the labels say."""
+    """Note how many teachers are expected to lack a class, by public numbers alone, not by labels."""
     part = facts.private_records // config.teachers
     lacking = config.teachers * (1 - (1 - (1 - 1 / facts.classes) ** part) ** facts.classes)
     if lacking >= 0.5:
@@ -129,10 +122,10 @@ def train_ensemble(
     only: range | None = None,
     watched: torch.Tensor | None = None,
 ) -> Ensemble:
-    """Return the teachers, each trained on its own part of the records. Private: only the ledger lets answers out.
+    """Return the teachers, each trained on its own part of the records. Private: for the ledger only.
 
-    Chunks of teachers are artefacts; the processes of `pool` (see :func:`teacher_pool`) share the training. With `only`
-    those of some numbers are trained, in whole chunks. `watched` are the images of :func:`watched_images`.
+    Chunks of teachers are cached. The processes of `pool` (see :func:`teacher_pool`) share the training. `only`
+    restricts it to some numbers, in whole chunks. `watched` are the images of :func:`watched_images`.
     """
     from bench.interface import partition
     from bench.training.ensemble import train_teachers
@@ -177,7 +170,7 @@ def ensemble_labels(
     context: Context,
     watched: torch.Tensor | None = None,
 ) -> NDArray[np.int64]:
-    """Return the labels (teachers, n) that the ensemble gives `images`. Private: for the ledger only."""
+    """Return the ensemble's labels (teachers, n) for `images`. Private: for the ledger only."""
     with teacher_pool(config, context) as pool:
         teachers = train_ensemble(config, private, context, pool, watched=watched)
         with context.progress.stage("votes", config.teachers) as stage:
@@ -185,7 +178,7 @@ def ensemble_labels(
 
 
 def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.device) -> int:
-    """Return how many teachers are stored together: by the size of the net, which is public."""
+    """Return how many teachers share an artefact, by the size of the net, which is public."""
     import torch
 
     from bench.models.build import build
@@ -198,9 +191,9 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return everything that an ensemble depends on besides the data set, for keys of artefacts.
+    """Return everything that an ensemble depends on besides the data set, for cache keys.
 
-    What rounds otherwise than the loop in float32 on a CPU is named only where it is so: older artefacts stay valid.
+    Arithmetic that differs from the loop in float32 on a CPU adds a key only where used: older artefacts stay valid.
     """
     arithmetic: dict[str, Any] = {}
     if context.precision != "float32":
@@ -217,7 +210,7 @@ def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Conte
         "net": config.teacher,
         "settings": repr(config.teacher_settings(len(private) // config.teachers, private.facts)),
         "seed": context.streams.seed,
-        # The same stream of random numbers is another one on another kind of device.
+        # Random streams differ between kinds of devices.
         "device": context.device.type,
         **arithmetic,
     }

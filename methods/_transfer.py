@@ -1,7 +1,6 @@
 """What the methods on transferred features share: the frozen backbone, its weights, their hash, words for the row.
 
-Nothing here sees a label. A backbone and its weights are public; the features of private images are private and reach
-the outside through the ledger alone, as votes or as noisy gradients.
+Backbone and weights are public; the features of private images are private and are released through the ledger alone.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ NO_SOURCE = (
     "weights=source needs a labelled public source, and {} comes with none. Name another data set by "
     "weights=source:NAME, or take pretrained weights."
 )
-WINDOW = 20
-"""Words of the pieces that long records of a source are cut into: the paper's sentences have about 20 (section V.B)."""
+WINDOW = 20  # words per piece of a source's long records, as the paper's sentences have (section V.B)
 
 
 @dataclass(frozen=True)
 class TransferConfig:
-    """Which backbone, with which public weights, sees images of which size. Defaults are TrPATE's for CIFAR-10."""
+    """Backbone, public weights and image size. Defaults are TrPATE's for CIFAR-10."""
 
     backbone: str = setting("resnet50_keras", f"{PAPER}, section V.A.1: ResNet50 without its top layer, on ImageNet")
     weights: str = setting(
@@ -51,8 +49,7 @@ class TransferConfig:
     source_fraction: float = setting(1.0, f"{PAPER}, section V.A.2: ImageNet1x, 0.5x and 0.1x; of sources trained here")
     source_epochs: float = setting(10.0, "ours: the paper does not say how long it trains on its sources")
 
-    fraction_of_prior: ClassVar[bool] = False
-    """Whether `source_fraction` is of a prior's source, and not of the backbone's alone."""
+    fraction_of_prior: ClassVar[bool] = False  # whether `source_fraction` is of a prior's source too
 
     def check(self) -> None:
         if self.image_size < 0:
@@ -93,7 +90,7 @@ class OnBackbone(Method):
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """See :meth:`bench.interface.Method.public_words`: the public data that the backbone has seen."""
+        """See :meth:`bench.interface.Method.public_words`: the backbone's public training data."""
         return words_of(config, facts)
 
     def backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
@@ -104,22 +101,22 @@ class OnBackbone(Method):
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:
-    """Return what ``quick`` changes: a small backbone on images of moderate size."""
+    """Return the changes of ``quick``: a small backbone on images of moderate size."""
     small = max(facts.shape[1:]) <= 28
     return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
 
 
 def tiny_transfer(facts: Facts) -> dict[str, Any]:
-    """Return what ``tiny`` changes: an untrained backbone that needs no weights from anywhere."""
+    """Return the changes of ``tiny``: an untrained backbone without weights to fetch."""
     return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
 
 
 def paper_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the paper's settings for data of `facts` where they are others than for CIFAR-10."""
+    """Return the paper's settings for `facts` where they differ from CIFAR-10's."""
     from bench.data.text import is_text
 
     if is_text(facts.shape):
-        # One pass over the windows of a source of long reviews: more make its words known too well.
+        # One pass over long reviews: with more, their words are known too well.
         return {"backbone": "text_cnn", "weights": SOURCE, "image_size": 0, "source_epochs": 1.0}
     return {}
 
@@ -127,8 +124,8 @@ def paper_transfer(facts: Facts) -> dict[str, Any]:
 def with_digest(config: Any, facts: Facts) -> Any:
     """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
 
-    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is not
-    known, cannot take images of the size, or where the file is not there or another one.
+    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is
+    unknown or cannot take images of the size, or where the file is missing or has another digest.
     """
     from bench.models.frozen_backbone import check_known
     from bench.models.pretrained import check_backbone, find_weights, image_size_problem
@@ -171,7 +168,7 @@ def with_digest(config: Any, facts: Facts) -> Any:
                 f"{config.weights_sha256}. Leave weights_sha256 out, or name the file that has it by weights=file:PATH."
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
-    # A name that is no file here is what an earlier plan left of a path: the digest finds the file.
+    # A name that is no file here comes from an earlier plan's path: the digest finds the file.
     if origin.startswith("file:") and (not config.weights_sha256 or Path(origin[5:]).expanduser().is_file()):
         found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
@@ -179,7 +176,6 @@ def with_digest(config: Any, facts: Facts) -> Any:
 
 
 def _check_kind(config: Any, facts: Facts) -> None:
-    """Refuse nets of images for sentences, and nets of sentences for images."""
     from bench.data.text import is_text
 
     if is_text(facts.shape) != (config.backbone in TEXT_NETS):
@@ -188,7 +184,7 @@ def _check_kind(config: Any, facts: Facts) -> None:
 
 
 def _check_source(config: Any, facts: Facts) -> None:
-    """Refuse a source that is not there, or that is the private data set, under whatever name."""
+    """Refuse a source that is missing, or that is the private data set, under any name."""
     from bench.data.datasets import all_datasets, get_dataset
 
     _, _, name = config.weights.partition(":")
@@ -249,9 +245,9 @@ def _tag_source(backbone: str) -> str:
 
 
 def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-    """Return the frozen backbone of `config`, fetching, drawing or training its weights. Sees nothing private.
+    """Return the frozen backbone of `config`, fetching, drawing or training its weights. Uses nothing private.
 
-    Says in the run's notes which weights it has. Raises :class:`BenchError` where they cannot be had or do not fit.
+    Notes the weights in the run. Raises :class:`BenchError` where they are unavailable or do not fit.
     """
     from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, random_backbone
     from bench.models.pretrained import find_weights, load_backbone, weights_by_digest
@@ -294,7 +290,7 @@ def _teller(backbone: str, context: Context) -> Any:
 
 
 def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-    """Return the backbone trained on a labelled public source: an artefact, since every cell shares it."""
+    """Return the backbone trained on a labelled public source, cached for all cells."""
     import torch
 
     from bench.data.text import is_text, windows
@@ -320,10 +316,7 @@ def source_settings(config: Any) -> FitSettings:
 def _source_records(
     config: Any, facts: Facts, public: PublicData
 ) -> tuple[torch.Tensor | LazyImages, torch.Tensor, int, str, str]:
-    """Return images, labels, the number of classes, the name and the revision of the wanted part of the source.
-
-    A part is drawn within each class, without replacement (section V.A.2), by a hash of the records' positions.
-    """
+    """Return images, labels, number of classes, name and revision of a part, drawn by class (section V.A.2)."""
     import torch
 
     from methods._naive_bayes import source_part
@@ -334,7 +327,7 @@ def _source_records(
             raise BenchError(NO_SOURCE.format(facts.dataset))
         source = public.labelled
         kept = torch.from_numpy(source_part(source.labels.numpy(), config.source_fraction, source.name))
-        # It is stored with the private set, whose revision is part of every artefact's name.
+        # Stored with the private set, whose revision is part of every cache key.
         return source.images[kept], source.labels[kept], facts.classes, source.name, ""
     from bench.data.datasets import load
     from bench.training.pretraining import LazyImages
@@ -343,7 +336,7 @@ def _source_records(
     loaded = load(name)
     which = source_part(loaded.train.labels, config.source_fraction, name)
     labels = torch.from_numpy(loaded.train.labels[which])
-    # Of a user's folder the record has the name, not the path.
+    # The record has the name of a user's folder, not its path.
     public_name = f"folder:{Path(name[7:]).name}" if name.startswith("folder:") else name
     return LazyImages(loaded.train, which), labels, loaded.spec.classes, public_name, loaded.revision
 
@@ -351,7 +344,7 @@ def _source_records(
 def make_transfer(
     backbone: FrozenBackbone, facts: Facts, hidden: int, generator: torch.Generator
 ) -> tuple[FrozenTransfer, dict[str, Any]]:
-    """Return a student with a fresh dense head on `backbone`, and the options with which timm makes it again."""
+    """Return a student with a fresh dense head on `backbone`, and its timm options."""
     from bench.core.seeds import seeded
     from bench.models.frozen_backbone import FrozenTransfer, make_head
 
@@ -361,7 +354,7 @@ def make_transfer(
 
 
 def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
-    """Return the options with which ``frozen_transfer`` is made again, as JSON values."""
+    """Return the options that recreate ``frozen_transfer``, as JSON values."""
     channels, height, width = facts.shape
     return {
         "num_classes": facts.classes,
