@@ -3,20 +3,19 @@
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
 TIP 2023.
 
-Threat model of the paper: the attacker holds the released student, and may hold the generator. Private: images and
-labels; each record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing.
-Released: the student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one
-vote per query, and Lap(2 / eps0) noise on every count makes a query eps0-DP.
+Threat model: the attacker holds the released student, and may hold the generator. Private: images and labels; each
+record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing. Released: the
+student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
+Lap(2 / eps0) noise on every count makes a query eps0-DP.
 
-What is claimed is the paper's composition of the label queries. What is proven is infinite: the generator is driven by
-a baseline classifier that all private records trained without noise, and what it generates reaches the student. The
-paper's eps1 for perturbed codes protects synthetic images, not records. Tangent and normal directions, which the paper
-does not define, are those of :mod:`methods._tangent_normal`; the printed signs of Eq. 2 and Eq. 6, which contradict the
-text, are behind ``reading=printed``.
+Claimed: the paper's composition of the label queries. Proven: infinite, since a baseline classifier that all private
+records trained without noise drives the generator, whose images reach the student. The paper's eps1 for perturbed codes
+protects synthetic images, not records. :mod:`methods._tangent_normal` defines the directions that the paper leaves
+open; ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
 
-Variants of the paper's ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, and Fig. 7, PATE's comparison);
-``images=acgan``, ``wgan``, ``infogan`` (Fig. 4: generators of private images, to which no epsilon may be attached);
-``synthetic`` (Fig. 6), ``teachers`` and ``noise_scale`` (Fig. 8), ``queries`` with ``count=given`` (Fig. 3).
+Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7); ``images=acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs
+of private images, without any epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries``
+with ``count=given`` (Fig. 3).
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from bench.interface import Ledger
     from bench.training.checkpoint import Checkpoint
 
-PRINTED = ((1.0, 27), (10.0, 1300))
-"""The epsilons of Table I and the queries that section IV-A says they pay for, at noise scale 40."""
+PRINTED = ((1.0, 27), (10.0, 1300))  # Table I's epsilons, section IV-A's queries, at noise scale 40
 OTHER_IMAGES = {
     "private": "the student's queries and its unlabelled images are private records themselves",
     "acgan": "the images come from an ACGAN that was trained on private images without noise",
@@ -86,7 +84,7 @@ class DGDPrintedConfig(DGDConfig):
 
     @property
     def eps1(self) -> float:
-        """What the paper adds for the perturbed codes: nothing without them."""
+        """The paper's epsilon for the perturbed codes, 0 without them."""
         return DGD_EPS1 if self.vae and self.regularise else 0.0
 
 
@@ -105,7 +103,7 @@ class DGD(DGDFamily):
 
     @classmethod
     def shortened(cls, shared: dict[str, Any], facts: Facts) -> dict[str, Any]:
-        """Return the settings `shared` with those of a shorter training of baseline and generator."""
+        """Return the settings `shared` with a shorter training of baseline and generator."""
         tiny = shared["vae_steps"] < 10
         return {
             **shared,
@@ -116,9 +114,9 @@ class DGD(DGDFamily):
             "generator_batch": 20 if tiny else 128,
             "generator_lr": 3e-3,
             "generator_decay": 0,
-            # The teachers know little of a generator's images, and more of random ones: see docs/reproduction.md.
+            # Teachers answer random images better than generated ones: see docs/reproduction.md.
             "random_share": 0.75,
-            # Two answers in five are wrong: a longer training learns those too.
+            # Two answers in five are wrong: a longer training would learn those too.
             "student_steps": min(500, shared["student_steps"]),
             "regularise": 0.01,
             "generator_units": 8 if tiny else 32,
@@ -128,8 +126,8 @@ class DGD(DGDFamily):
     def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
         """Return `config` with the number of label queries that `budget` pays for.
 
-        With ``count=printed`` the numbers that the paper prints, whatever its formula says of them; with ``formula``
-        the most that section III-E pays for, at more noise where these are fewer than ``least_queries``.
+        ``count=printed`` takes the paper's numbers, ``formula`` the most that section III-E pays for, with more noise
+        where these are below ``least_queries``.
         """
         from bench.privacy.claims import dgd_largest_count
 
@@ -173,7 +171,7 @@ class DGD(DGDFamily):
         return {name: getattr(config, name) for name in names}
 
     def shows(self, config: DGDPrintedConfig) -> bool:
-        """Private records are never among what is released."""
+        """Return whether some images are released: never private ones."""
         return config.images != "private"
 
     def images(self, config: DGDPrintedConfig, private: PrivateData, ledger: Ledger, context: Context) -> torch.Tensor:
@@ -187,7 +185,7 @@ class DGD(DGDFamily):
         depends = {**self.images_depend(config), "seed": context.streams.seed, "device": context.device.type}
 
         def make() -> dict[str, NDArray[Any]]:
-            # Both open until the images are made: neither net is an artefact of its own.
+            # Both are open until the images are stored: neither net is cached itself.
             with context.checkpoint("baseline", depends) as first, context.checkpoint("generator", depends) as second:
                 if config.images == "data-free":
                     return {"images": self.data_free(config, private, context, order, first, second).numpy()}
@@ -199,7 +197,7 @@ class DGD(DGDFamily):
         from methods._random_images import random_images
 
         textures = random_images(round(config.random_share * len(made)), private.facts.shape, textures_order)
-        # Which places are random is public; the queries and what is shown are drawn from all alike.
+        # Random positions are public; queries and released images are drawn from all alike.
         kept = torch.randperm(len(made), generator=context.streams.torch("images/mix"))
         return torch.cat([made[: len(made) - len(textures)], textures])[kept]
 
@@ -274,7 +272,7 @@ def _smallest_scale(queries: int, budget: Budget, eps1: float) -> float:
     left = budget.epsilon - eps1
     if left <= 0:
         raise BenchError(f"a claimed epsilon {budget.epsilon:g} is not reachable: the VAE alone costs {eps1:g}.")
-    # The positive root of T e^2 + e sqrt(2 T L) = eps, in the form that loses no digits.
+    # The positive root of T e^2 + e sqrt(2 T L) = eps, in its numerically stable form.
     spread = math.sqrt(2 * queries * -math.log(budget.delta))
     eps0 = 2 * left / (spread + math.sqrt(spread**2 + 4 * queries * left))
     return 2 / eps0 * (1 + 1e-12)

@@ -1,10 +1,10 @@
 """DGD+: discriminative-generative distillation with Gaussian aggregation, as printed.
 
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
-TIP 2023, Fig. 7, which takes the aggregation from Papernot et al., ICLR 2018 (arXiv:1802.08908).
+TIP 2023, Fig. 7, with the aggregation of Papernot et al., ICLR 2018 (arXiv:1802.08908).
 
-Threat model, what is private, what is public and what is released: as for :mod:`methods.dgd`, whose bypass it shares,
-so that what is proven is infinite here too. What is claimed is the Renyi accounting of GNMax without a look at votes.
+Threat model, private and public data, released parts and bypass are those of :mod:`methods.dgd`. Claimed: the Renyi
+accounting of GNMax without votes. Proven: infinite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DGDPlusConfig(DGDPrintedConfig):
-    """Settings of DGD with GNMax; `noise_scale` is the standard deviation of its noise here."""
+    """Settings of DGD with GNMax; `noise_scale` is the standard deviation of its noise."""
 
     count: Literal["printed", "formula", "given"] = setting(
         "formula", "DGD prints no number of queries for Gaussian aggregation; given keeps `queries`"
@@ -47,7 +47,7 @@ class DGDPlus(DGD):
 
     @classmethod
     def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
-        """Return `config` with the most queries that Renyi accounting says `budget` pays for, judged without votes."""
+        """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
         from bench.interface import GNMax, accountant, largest_count
 
         cls.check_facts(config, facts)

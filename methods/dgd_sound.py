@@ -1,17 +1,14 @@
-"""DGD-sound: discriminative-generative distillation whose images need no data, and whose epsilon is proven.
+"""DGD-sound: discriminative-generative distillation on random images, with a proven epsilon.
 
 After Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative
-Distillation", IEEE TIP 2023. What makes DGD's epsilon infinite is its generator, driven by a classifier of all private
-records. Here the images are of random processes (:mod:`methods._random_images`), so the generative stream depends on
-nothing private, and the noisy votes are all that does. Of the votes the whole noisy histogram is released, which costs
-what its largest entry alone would, and the student learns from its softmax. Measured beside two other repairs in
-docs/reproduction.md.
+Distillation", IEEE TIP 2023. DGD's epsilon is infinite because of its generator. Here images of random processes
+(:mod:`methods._random_images`) replace it, so only the votes are private. The whole noisy histogram is released, at the
+cost of its largest entry, and the student learns from its softmax. docs/reproduction.md compares other repairs.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
-record trains one teacher, chosen by a hash of its index. Public: nothing but the random images. Released: the student,
-the noisy histograms, some random images. Unit record: one record changes one teacher and so one vote per query, an L2
-distance of sqrt(2) of a histogram and sqrt(2 T) of all T. Claimed is what is proven, as no paper claims anything for
-this variant: the Gaussian mechanism.
+record trains one teacher, chosen by a hash of its index. Public: the random images. Released: the student, the noisy
+histograms, some random images. Unit record: one record changes one teacher and so one vote per query, sqrt(2) of a
+histogram and sqrt(2 T) of all T in L2. Claimed and proven: the Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DGDSoundConfig(DGDConfig):
-    """Settings of DGD on random images; `queries` are asked whatever the budget, which sets the noise."""
+    """Settings of DGD on random images; the number of `queries` is fixed, the budget sets the noise."""
 
     queries: int = setting(5000, "ours: see docs/reproduction.md")
     sigma: float = setting(50.0, "ours: noise on each count, calibrated to the budget")
@@ -62,7 +59,7 @@ class DGDSound(DGDFamily):
 
     @classmethod
     def calibrate(cls, config: DGDSoundConfig, budget: Budget, facts: Facts) -> DGDSoundConfig:
-        """Return `config` with the least noise at which its queries cost at most `budget`; both bases are one here."""
+        """Return `config` with the least noise at which its queries cost at most `budget`; both bases agree here."""
         from bench.interface import Gaussian, smallest_noise
 
         cls.check_facts(config, facts)
@@ -74,7 +71,7 @@ class DGDSound(DGDFamily):
 
     @classmethod
     def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
-        """Return what is proven: one Gaussian release of all histograms."""
+        """Return the proven figure: one Gaussian release of all histograms."""
         from bench.interface import proven
 
         figure = proven(cls.charges(config, facts), delta)

@@ -1,14 +1,14 @@
-"""DP-SGD on the last layer over a frozen public backbone: what a method on transferred features has to beat.
+"""DP-SGD on the last layer over a frozen public backbone: the baseline of methods on transferred features.
 
-De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", arXiv:2204.13650, train
-the last layer of nets that ImageNet trained; Tramer and Boneh, "Differentially Private Learning Needs Better Features
-(or Much More Data)", ICLR 2021, a linear layer on fixed features.
+De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", arXiv:2204.13650 (last
+layer of ImageNet nets); Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)",
+ICLR 2021 (linear layer on fixed features).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
-Unit record, adjacency add-remove: batches are Poisson samples, each example's gradient is clipped to `max_grad_norm` in
-L2, and Gaussian noise of `noise_multiplier` times that is added to the sum. The noise multiplier is calibrated to the
-budget; it is never typed. The guarantee says nothing of a record that also lies in the backbone's public source.
+Unit record, adjacency add-remove: Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
+`noise_multiplier` times that on the sum, calibrated to the budget. Records in the backbone's public source have no
+guarantee.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Differentially private gradient descent on the last layer over a frozen public backbone, on all records at each step.
+"""Differentially private full-batch gradient descent on the last layer over a frozen public backbone.
 
-Of a linear head the clipped per-example gradients have a closed form (see ``methods/_linear.py``), so a step over all
-records costs what a step without privacy does. Without sampling every step is one Gaussian release, and Gaussian
-releases compose exactly (Dong, Roth, Su, "Gaussian Differential Privacy", 2019): T steps of noise multiplier sigma cost
-what one of sigma / sqrt(T) does, to the last digit. De et al., arXiv:2204.13650, find that larger batches do better
-at the same epsilon; this is the largest.
+Clipped per-example gradients of a linear head have a closed form (``methods/_linear.py``), so a full step is as fast as
+one without privacy. Without sampling, each step is one Gaussian release, and these compose exactly (Dong, Roth, Su,
+"Gaussian Differential Privacy", 2019): T steps of noise multiplier sigma cost as much as one of sigma / sqrt(T). De et
+al., arXiv:2204.13650, find that larger batches do better at the same epsilon.
 
-Threat model: the attacker holds the released weights, indeed every iterate, and may know all records but one. Private:
-images and labels. Public: the number of records, by which the noisy sum is divided as DP-SGD does by its expected
-batch; the backbone and its weights. Released: the student, a linear head on the named backbone. Unit record, adjacency
-add-remove: each example's gradient is clipped to `max_grad_norm` in L2. The noise multiplier is calibrated to the
-budget; it is never typed. The guarantee says nothing of a record that also lies in the backbone's public source.
+Threat model: the attacker holds the released weights, even every iterate, and may know all records but one. Private:
+images and labels. Public: the number of records, which divides the noisy sum; the backbone and its weights. Released:
+the student, a linear head on the named backbone. Unit record, adjacency add-remove: each example's gradient is clipped
+to `max_grad_norm` in L2; the noise is calibrated to the budget. Records in the backbone's public source have no
+guarantee.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class DPLinearGD(OnBackbone):
 
     @classmethod
     def claimed(cls, config: DPLinearGDConfig, facts: Facts, delta: float) -> Claim:
-        """Return what the moments accountant says of DP-SGD whose batches are the whole set."""
+        """Return the moments accountant's figure for DP-SGD whose batches are the whole set."""
         from bench.privacy.claims import dp_sgd
 
         return dp_sgd(1.0, config.noise_multiplier, config.steps, delta)
@@ -120,7 +119,7 @@ class DPLinearGD(OnBackbone):
                 noisy = ledger.gaussian(
                     total.cpu().numpy(), sensitivity=config.max_grad_norm, noise_multiplier=config.noise_multiplier
                 )
-                # By the number that the data's facts state, not by a count of the records: that would be private.
+                # By the public number in the facts: a count of the records would be private.
                 mean = torch.from_numpy(noisy).to(weights) / private.facts.private_records
                 speed = config.momentum * speed + mean
                 weights = weights - config.lr * speed

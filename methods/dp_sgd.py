@@ -1,12 +1,11 @@
-"""DP-SGD: the plain alternative that every user would try first.
+"""DP-SGD: the standard baseline.
 
 Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, with the small tanh CNN and the settings of Tramer
 and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
-Public: the number of records. Released: the student. Unit record, adjacency add-remove: batches are Poisson samples,
-each example's gradient is clipped to `max_grad_norm` in L2, and Gaussian noise of `noise_multiplier` times that is
-added to the sum. The noise multiplier is calibrated to the budget; it is never typed.
+Public: the number of records. Released: the student. Unit record, adjacency add-remove: Poisson batches, each gradient
+clipped to `max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class PoissonBatches:
-    """What follows from the epochs and the expected batch of a config."""
+    """Steps and sampling rate from the epochs and the expected batch of a config."""
 
     epochs: float
     batch_size: int
@@ -53,7 +52,7 @@ class PoissonBatches:
         return max(1, round(self.epochs * records / self.batch_size))
 
     def sampling_rate(self, records: int) -> float:
-        """Return the probability with which a record enters a batch."""
+        """Return the probability that a record enters a batch."""
         return self.batch_size / records
 
 
@@ -105,7 +104,7 @@ class DPSGD(Method):
             lambda noise: [Event(rate, noise, steps)],
             budget.epsilon,
             budget.delta,
-            # Where every record is in every batch the PLD gives way to the exact figure.
+            # The exact figure replaces the PLD where every record is in every batch.
             accountant("rdp" if budget.basis is Basis.CLAIMED else "proven" if rate == 1 else "pld"),
             tolerance=1e-4,
         )
@@ -114,7 +113,7 @@ class DPSGD(Method):
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return what the moments accountant says, as the paper does."""
+        """Return the moments accountant's figure, as in the paper."""
         from bench.privacy.claims import dp_sgd
 
         records = facts.private_records
@@ -144,7 +143,7 @@ class DPSGD(Method):
         return Released(student, config.student, options)
 
     def dp_sgd_run(self, config: Any, steps: int, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
-        """Return what the ledger is given besides the model and the records."""
+        """Return the run's settings for the ledger."""
         import torch
 
         from bench.privacy.dp_sgd import DPSGDRun

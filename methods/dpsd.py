@@ -3,20 +3,19 @@
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 Algorithm 1 with Eq. (2), (3), (7) and (8).
 
-Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels,
-and the teacher that is trained on all of them. Public: the number of records. Released: the student, the generator and
-some of its images; both are functions of the noisy annotations alone. Unit record, adjacency replace.
+Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels, and
+the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its images,
+all functions of the noisy annotations alone. Unit record, adjacency replace.
 
-Annotation: the gradient of the distillation loss with respect to the student's probabilities, its k largest entries,
-divided by its norm and multiplied by beta, plus noise of standard deviation sigma * beta on every entry. Two things are
-open in Eq. (3). It may be read per example, or, following its sum, as one mean gradient for the whole batch
-(``eq3=batch-mean``); the norm may be an example's or the batch's. Per example is the default for both: labels y_i
-differ by i, and normalising a batch by one norm would leave single gradients without a bound of their own.
+Annotation: the k largest entries of the distillation loss's gradient by the student's probabilities, normalised and
+multiplied by beta, plus noise of standard deviation sigma * beta on every entry. Eq. (3) may be read per example
+(default: labels y_i differ by i) or, by its sum, as one mean gradient per batch (``eq3=batch-mean``). Norms are per
+example: a batch's norm would leave single gradients unbounded.
 
-What is claimed is Theorem 1. What is proven is the Gaussian mechanism: one record can change the teacher, hence all b
-answers of an iteration, each by 2 beta, against noise sigma * beta. Beta cancels: at the printed sigma 100, b 256,
-T 200 the proven epsilon is 28.8 for every beta, while the claim is 0.05 and 0.26 for the printed betas. Calibrated to a
-claimed budget, sigma falls with beta, so a smaller beta buys any accuracy at the same claim and none of it is private.
+Claimed: Theorem 1. Proven: the Gaussian mechanism. One record can change the teacher, hence all b answers of an
+iteration, each by 2 beta, against noise sigma * beta, so beta cancels: at the printed sigma 100, b 256, T 200 the
+proven epsilon is 28.8 for every beta; the claim is 0.05 and 0.26 for the printed betas. Calibrated to a claim, sigma
+falls with beta, so a smaller beta buys any accuracy at the same claim, without privacy.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class DPSDConfig(AlternationConfig):
         return self.student_lr if self.annotation_lr is None else self.annotation_lr
 
     def bound(self) -> float:
-        """Return beta. Raises :class:`BenchError` where neither the config nor a budget has set it."""
+        """Return beta. Raise :class:`BenchError` where neither the config nor a budget sets it."""
         if self.beta is None:
             raise BenchError("beta is not set: the paper's depends on the budget. Calibrate, or set beta.")
         return self.beta
@@ -81,8 +80,8 @@ class DPSD(Alternation):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        Beta is below the paper's for these budgets: with 5e-3 the student stays at 17% on MNIST at a claimed 10. Fig. 5
-        goes down to 1e-5, where gamma_s * beta is lost in Adam's own stability constant (61%).
+        Beta is below the paper's: with 5e-3 the student stays at 17% on MNIST at a claimed 10. With Fig. 5's least,
+        1e-5, gamma_s * beta is lost in Adam's own stability constant (61%).
         """
         # The step of Eq. 3 stays gamma_s as printed; only the optimiser's rate is lower.
         ours = {"beta": 1e-4, "annotation_lr": 0.1}

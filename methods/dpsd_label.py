@@ -1,20 +1,18 @@
-"""DPSD, label-sensitive: the teacher's label of each generated image comes out by randomised response.
+"""DPSD, label-sensitive: the teacher's label of each generated image is released by randomised response.
 
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 Algorithm 1 with Eq. (4), (5), (7) and (8).
 
-Threat model: the attacker holds student and generator and wants to know what the teacher said of one synthetic image.
-Private: the teacher's labels of synthetic queries (and the teacher, and the records behind it). Public: the number of
-records. Released: the student, the generator and some of its images.
+Threat model: the attacker holds student and generator and wants the teacher's label of one synthetic image. Private:
+the teacher's labels of synthetic queries (and the teacher and its records). Public: the number of records. Released:
+the student, the generator and some of its images.
 
-Annotation: the student's k most probable classes form a set. A label inside it is answered by randomised response over
-the set, one outside by a uniform class of the set. Eq. (5) as printed draws from all classes for a label inside:
-an answer outside the set then shows that the label was inside, and no epsilon holds. ``outside=printed`` runs that, and
-its proven epsilon is infinite.
+Annotation: randomised response over the student's k most probable classes; a label outside them is replaced by a
+uniform class of the set. Eq. (5) as printed (``outside=printed``) draws from all classes for a label inside: an answer
+outside the set then reveals that, and the proven epsilon is infinite.
 
-What is claimed, Theorem 2, is epsilon-LabelDP for the label of a synthetic query, however many there are: unit
-query-label, proven to be the same. It says nothing of a training record, which can change the teacher and so all
-answers; what follows for a record is in every row: all answers compose.
+Claimed: Theorem 2, epsilon-LabelDP for the label of one synthetic query (unit query-label), also proven. It does not
+protect a training record, which can change all answers; every row gives the composition over all answers for a record.
 """
 
 from __future__ import annotations
@@ -72,8 +70,8 @@ class DPSDLabel(Alternation):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`.
 
-        All classes are in the set. With fewer, the student's first guesses decide: a class outside its set is never
-        answered, so it stays outside, and the student ends with three classes (24% on MNIST at epsilon 10).
+        All classes are in the set: with fewer, a class outside is never answered and stays outside, so the student ends
+        with three classes (24% on MNIST at epsilon 10).
         """
         return {"quick": {**quick_settings(facts), "k": facts.classes}, "tiny": tiny_settings(facts)}
 

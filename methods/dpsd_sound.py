@@ -1,20 +1,17 @@
-"""DPSD repaired: an ensemble of teachers annotates, and the noise is calibrated to what is proven.
+"""DPSD repaired: an ensemble of teachers annotates, and the noise is calibrated to the proven epsilon.
 
 After Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic
-Distillation"; the repair is ours, and so are all settings that the paper does not print.
+Distillation"; the repair and all settings that the paper does not print are ours.
 
 Threat model: the attacker holds student, generator, queries and noisy answers, and may know all records but one.
-Private: images and labels. Public: the number of records. Released: the student, the generator, some of its images.
-Unit record, adjacency replace. No data is public: the queries are images of random processes and of the generator.
+Private: images and labels. Public: the number of records; queries are images of random processes and of the generator.
+Released: the student, the generator, some of its images. Unit record, adjacency replace.
 
-DPSD asks one teacher, which every record can change altogether. Here each record is in the part of one of many
-teachers, so it changes one of their answers: by sqrt(2) in L2 where an answer is a one-hot vote, by 2 where it is a
-normalised gradient. The sum over teachers gets Gaussian noise; what all queries together cost is known exactly. A
-released answer may be used as often as one likes, so the student is trained for many passes over few thousand answers,
-by the squared error, whose mean no amount of unbiased noise moves. Rounds alternate as in Algorithm 1: the student
-drives the generator, its images are answered, the student is trained again on all that was answered so far.
-
-Claimed and proven are the same: the exact figure of the Gaussian mechanism over all queries.
+Each record trains one of many teachers (DPSD has one), so it changes one answer of a query: by sqrt(2) in L2 for a
+one-hot vote, by 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains for many
+passes over a few thousand answers by the squared error, whose mean unbiased noise does not move. Rounds alternate as in
+Algorithm 1: the student drives the generator, whose images are answered; the student then trains on all answers.
+Claimed and proven: the exact figure of the Gaussian mechanism over all queries.
 """
 
 from __future__ import annotations
@@ -56,8 +53,7 @@ if TYPE_CHECKING:
     from bench.interface import Event, FitSettings, Gaussian, Ledger
     from bench.training.ensemble import Ensemble
 
-VOTE, GRADIENT = math.sqrt(2), 2.0
-"""L2 sensitivity of the sum of answers to one query."""
+VOTE, GRADIENT = math.sqrt(2), 2.0  # L2 sensitivity of the sum of answers to one query
 
 
 @dataclass(frozen=True)
@@ -96,12 +92,12 @@ class DPSDSoundConfig:
             raise BenchError(f"random_share must lie in 0..1, not {self.random_share}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records of data of `facts` is trained."""
+        """Return how a teacher of `part` records is trained."""
         return augmented_settings(self.teacher_steps, min(60, max(4, part * 4 // 5)), self.teacher_lr, facts)
 
     @property
     def sensitivity(self) -> float:
-        """By how much, in L2, one record moves the sum of the answers to one query."""
+        """L2 sensitivity to one record of the sum of the answers to one query."""
         return VOTE if self.answer == "votes" else GRADIENT
 
     def top_k(self, facts: Facts) -> int:
@@ -112,7 +108,7 @@ class DPSDSoundConfig:
 
 
 def events(config: DPSDSoundConfig, sigma: float) -> list[Gaussian]:
-    """Return what all queries of `config` cost with noise `sigma` on each sum of answers."""
+    """Return the events of all queries of `config` with noise `sigma` on each sum of answers."""
     from bench.interface import Gaussian
 
     return [Gaussian(sigma / config.sensitivity, config.queries)]
@@ -165,7 +161,7 @@ class DPSDSound(EnsembleMethod):
     def train_student(
         self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train the ensemble, ask it in rounds, train student and generator on what it answered."""
+        """Train the ensemble, query it in rounds, train student and generator on the answers."""
         import torch
 
         from bench.core.seeds import seeded
@@ -183,7 +179,7 @@ class DPSDSound(EnsembleMethod):
             teachers = train_ensemble(config, private, context, pool)
         images, labels = [], []
         for number in range(config.rounds):
-            # The first rounds are the larger ones where the queries do not divide.
+            # Earlier rounds are larger where the queries do not divide.
             count = len(range(number, config.queries, config.rounds))
             made = round(count * (1 - config.random_share)) if number else 0
             asked = random_images(count - made, facts.shape, draws)
@@ -208,9 +204,9 @@ def ask(
     facts: Facts,
     context: Context,
 ) -> Tensor:
-    """Return noisy soft labels (n, classes) of `images`: unbiased, and no probabilities.
+    """Return noisy soft labels (n, classes) of `images`: unbiased, but no probabilities.
 
-    `believed` are the student's probabilities (n, classes), to which the gradient of Eq. (3) belongs.
+    `believed` are the student's probabilities (n, classes), for the gradient of Eq. (3).
     """
     import torch
     from torch.nn import functional
@@ -228,7 +224,7 @@ def ask(
             gradient = distillation_gradient(one.softmax(1), believed, config.distillation, 8.0)
             total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
     rows = math.sqrt(len(images))
-    # One record moves each row by `sensitivity`: the matrix by that times the root of the number of rows.
+    # One record moves each row by `sensitivity`, the matrix by that times sqrt(rows).
     noisy = ledger.gaussian(
         total.numpy(),
         sensitivity=config.sensitivity * rows,

@@ -3,11 +3,10 @@
 Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentially Private Synthetic Distillation",
 section IV-F: generator training.
 
-Threat model, unit and annotation are those of :mod:`methods.dpsd`. Private: images and labels and the teacher. Public:
-the number of records. Released: the student. The paper says that its generator has no guarantee, so it is not
-released; but neither has the student one, for it learns from that generator's images, which depend on the teacher
-without noise. That is a bypass: what is claimed, Theorem 1 for the annotations alone, says nothing, and proven is
-infinite.
+Threat model, unit and annotation are those of :mod:`methods.dpsd`. Private: images, labels and the teacher. Public: the
+number of records. Released: the student, not the generator, for which the paper denies a guarantee. The student has
+none either: it learns from that generator's images, which depend on the teacher without noise (a bypass). Claimed:
+Theorem 1 for the annotations alone. Proven: infinite.
 """
 
 from __future__ import annotations

@@ -4,18 +4,15 @@ Liu, Ge, Wang, Li, Liu, "Privacy-Preserving Model Transcription with Differentia
 appendix D, Algorithm 2.
 
 Threat model: the attacker holds student and generator and may know the records of all clients but one; the server that
-sums and adds the noise is trusted. Private: everything that a client holds, and how records lie among clients. Public:
-the numbers of records and of clients. Released: the student, the generator and some of its images. Unit client,
-adjacency replace.
+adds the noise is trusted. Private: each client's records, and their distribution over clients. Public: the numbers of
+records and of clients. Released: the student, the generator and some of its images. Unit client, adjacency replace.
 
-The federation is simulated: a Dirichlet distribution deals each class's records to the clients. Every client's teacher
-gives its normalised gradients, noise of standard deviation sigma * beta is added to the sum, and the sum is divided by
-the number of clients. A client can change its own gradients, each by 2 beta, so the cost is DPSD's, while the signal is
-up to the number of clients larger.
+The federation is simulated: a Dirichlet distribution deals each class's records to the clients. Noise of standard
+deviation sigma * beta is added to the sum of the teachers' normalised gradients, which is then divided by the number of
+clients. A client changes its own gradients, each by 2 beta: DPSD's cost for a signal larger by up to that number.
 
-What is claimed is Theorem 1, as for :mod:`methods.dpsd`: the paper prints no other for Algorithm 2. Proven is the
-Gaussian mechanism, for a client and so for each of its records. The gradients keep their k largest entries as in
-Eq. (3), which Algorithm 2 leaves out.
+Claimed: Theorem 1, as the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and so
+for each of its records. Gradients keep their k largest entries (Eq. 3), which Algorithm 2 leaves out.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class FedDPSD(DPSD):
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the clients' teachers, whom cells of other epsilons ask too."""
+        """Return the clients' teachers, which cells of other epsilons share."""
         meant = [config.teacher, config.teacher_epochs, config.teacher_lr, config.clients, config.concentration]
         return (f"clients of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -84,9 +81,9 @@ class FedDPSD(DPSD):
 def deal(
     labels: NDArray[np.int64], clients: int, concentration: float, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Return the numbers of the records of each client, each class dealt by a Dirichlet distribution; none is empty.
+    """Return the positions of each client's records, each class dealt by a Dirichlet distribution; no client is empty.
 
-    It looks at labels: it simulates clients that hold different classes, and what it does stays with the clients.
+    It simulates clients with different classes, so its use of labels stays with the clients.
     """
     hands: list[list[int]] = [[] for _ in range(clients)]
     for label in np.unique(labels):

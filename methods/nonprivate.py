@@ -1,8 +1,7 @@
 """The baseline without privacy: the same student, trained on all private records with their true labels.
 
-Private: images and labels. Public: nothing. Released: the student. There is no threat model: everything about the
-records may be learnt from the weights. It runs by the same path as every method, so that the drop of a private student
-is measured against the same data, split and test records. Its proven epsilon is infinite by construction.
+Private: images and labels. Public: nothing. Released: the student. There is no threat model: the weights may reveal
+anything about the records, and the proven epsilon is infinite. Data, split and test records are those of every method.
 
 The paper preset is the non-private MNIST baseline of PATE 2017 (99.18%, section 4): the teachers' net on all records.
 """
@@ -72,7 +71,7 @@ class NonPrivate(Method):
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config`: there is nothing to calibrate."""
+        """Return `config` unchanged."""
         check_records(config.records, facts)
         return config
 
@@ -84,14 +83,14 @@ class NonPrivate(Method):
     def train_student(
         self, config: NonPrivateConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train the student on all private records, or as many as the config says, declared as a bypass."""
+        """Train the student on all private records, or the config's number, declared as a bypass."""
         ledger.bypass(self.bypass)
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         self.fit_net(student, private.images, config, private, context)
         return Released(student, config.student, options)
 
     def fit_net(self, net: nn.Module, inputs: Tensor, config: Any, private: PrivateData, context: Context) -> None:
-        """Train `net` on the `inputs` (n, ...) of the private records, or as many of them as the config says."""
+        """Train `net` on the `inputs` (n, ...) of all private records, or of the config's number."""
         from bench.interface import FitSettings, fit
 
         steps = FitSettings(epochs=config.epochs, batch_size=config.batch_size).total_steps(len(private))

@@ -1,11 +1,10 @@
 """The baseline without privacy on transferred features: one head, trained on all private records with their labels.
 
-TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net that teachers and student have too. The backbone is
-frozen and was trained on public data; the head is fully connected, with one hidden layer.
+TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net of teachers and student: a frozen backbone trained on
+public data and a fully connected head with one hidden layer.
 
-Private: images and labels. Public: the backbone and its weights. Released: the student, which is the head on the named
-backbone. There is no threat model: everything about the records may be learnt from the head's weights. Its proven
-epsilon is infinite by construction; it says what privacy costs the methods that see the same features.
+Private: images and labels. Public: the backbone and its weights. Released: the student, a head on the named backbone.
+There is no threat model: the head may reveal anything about the records, and the proven epsilon is infinite.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class NonPrivateTransfer(OnBackbone, NonPrivate):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train the head on the features of all private records, or as many as the config says; it is a bypass."""
+        """Train the head on the features of all private records, or the config's number; it is a bypass."""
         from bench.training.features import features_of
         from methods._transfer import make_transfer
 

@@ -5,12 +5,12 @@ Training Data", ICLR 2017 (arXiv:1610.05755).
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index. Public: unlabelled images of the same distribution. Released:
-the student, which queries were asked, and their noisy labels. Unit record: one record changes one teacher and so one
-vote per query. Lap(1/gamma) noise on every count makes a query 2*gamma-DP.
+the student, the choice of queries, and their noisy labels. Unit record: one record changes one teacher and so one vote
+per query. Lap(1/gamma) noise on every count makes a query 2*gamma-DP.
 
-What is claimed: with ``claim=data-dependent`` the moments accountant on the votes, as the paper prints it (its analysis
-doubles gamma), which is itself private; with ``claim=closed-form`` the strong composition that needs no votes, by which
-queries can be planned. What is proven is the composition of the noisy histograms.
+Claimed: with ``claim=data-dependent`` the moments accountant on the votes as printed (its analysis doubles gamma),
+itself private; with ``claim=closed-form`` the strong composition, which needs no votes, so that queries can be planned.
+Proven: the composition of the noisy histograms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Printed = Mapping[str, tuple[float, tuple[tuple[int, float], ...]]]
 PRINTED: Printed = {"mnist": (1e-5, ((100, 2.04), (1000, 8.03))), "svhn": (1e-6, ((500, 5.04), (1000, 8.19)))}
-"""Delta, and the queries and epsilons that table 2 of the paper prints at it, with Lap(20)."""
+"""Table 2: delta, then queries and epsilons, with Lap(20)."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class PATE(PATEFamily):
     def calibrate(cls, config: PATEConfig, budget: Budget, facts: Facts) -> PATEConfig:
         """Return `config` with the most queries that `budget` pays for at its gamma.
 
-        Where these are fewer than ``least_queries``, gamma is lowered until that many are payable. On the claimed basis
-        with the data-dependent claim, the settings that the paper prints come first; a budget below them falls back
-        to the closed form, which needs no votes.
+        Gamma is lowered until at least ``least_queries`` are payable. On the claimed basis with the data-dependent
+        claim, the paper's printed settings come first; a budget below them falls back to the closed form, which needs
+        no votes.
         """
         cls.check_facts(config, facts)
         paper = cls.Config()
@@ -89,14 +89,14 @@ class PATE(PATEFamily):
 
     @classmethod
     def claimed(cls, config: PATEConfig, facts: Facts, delta: float) -> Claim:
-        """Return the closed form: what can be said before any vote is seen."""
+        """Return the closed form, which needs no votes."""
         from bench.interface import pate_closed_form
 
         return pate_closed_form(config.gamma, config.queries, delta)
 
     @classmethod
     def claimed_after(cls, config: PATEConfig, facts: Facts, delta: float, ledger: Ledger) -> Claim:
-        """Return what the paper's moments accountant prints for the votes, where that is the claim."""
+        """Return the paper's moments accountant on the votes, where that is the claim."""
         if config.claim == "closed-form":
             return cls.claimed(config, facts, delta)
         from bench.privacy.claims import pate_2017
@@ -129,7 +129,7 @@ def _most_queries(gamma: float, budget: Budget) -> int:
 def _largest_gamma(queries: int, budget: Budget) -> float:
     """Return the largest gamma at which `queries` queries cost at most `budget`."""
     if budget.basis is Basis.CLAIMED:
-        # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in the form that loses no digits.
+        # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in its numerically stable form.
         spread = math.sqrt(2 * queries * -math.log(budget.delta))
         return budget.epsilon / (spread + math.sqrt(spread**2 + 4 * queries * budget.epsilon))
     from bench.interface import LNMax, smallest_noise

@@ -3,13 +3,12 @@
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.2.
 
-Threat model, private and public data, released parts and unit are those of :mod:`methods.pate`; which queries were
-answered is released too. Each query first asks whether the largest count, with N(0, sigma1^2) noise (sensitivity 1),
-reaches the threshold; a query that passes is answered by GNMax with sigma2 (L2 sensitivity sqrt(2)). The threshold is
-paid for on every query. How many pass depends on the private data, so the run stops at ``max_answers`` answers and is
-charged for all of them: a bound that holds whatever the votes.
+Threat model, private and public data, released parts and unit are those of :mod:`methods.pate`; the choice of answered
+queries is released too. A query passes if its largest count, with N(0, sigma1^2) noise (sensitivity 1), reaches the
+threshold; GNMax with sigma2 (L2 sensitivity sqrt(2)) then answers it. Every query is charged for the threshold. How
+many pass is private, so the run stops at ``max_answers`` answers and is charged for all of them, whatever the votes.
 
-What is claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes of the run, itself private.
+Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes of the run, itself private.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ if TYPE_CHECKING:
     from bench.privacy.ledger import VoteRelease
 
 Printed = Mapping[str, tuple[float, int, float]]
-PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}
-"""Delta, answers and epsilon that table 1 of the paper prints for Confident-GNMax with the default settings."""
+PRINTED: Printed = {"mnist": (1e-5, 286, 1.97)}  # table 1's delta, answers and epsilon for the default settings
 
 
 class ConfidentEvents:
-    """What a config with the settings of Confident-GNMax can say of them."""
+    """The event of a config with the settings of Confident-GNMax."""
 
     queries: int
     max_answers: int
@@ -53,7 +51,7 @@ class ConfidentEvents:
         return changed
 
     def event(self) -> ConfidentGNMax:
-        """Return what the ledger will record."""
+        """Return the event that the ledger will record."""
         from bench.interface import ConfidentGNMax
 
         return ConfidentGNMax(self.threshold, self.sigma1, self.sigma2, self.queries, self.max_answers)
@@ -84,10 +82,10 @@ class PATEConfident(PATEGNMax):
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the most queries that `budget` pays for, judged without votes.
+        """Return `config` with the most queries that `budget` pays for without votes.
 
-        On the claimed basis with the data-dependent claim, a budget that covers the epsilon that the paper prints
-        gets the paper's setting.
+        On the claimed basis with the data-dependent claim, a budget of the printed epsilon or more gets the paper's
+        setting.
         """
         cls.check_facts(config, facts)
         paper = cls.Config()

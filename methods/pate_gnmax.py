@@ -1,4 +1,4 @@
-"""PATE with the GNMax aggregator: Gaussian noise instead of Laplace noise on the counts.
+"""PATE with the GNMax aggregator: Gaussian noise on the counts in place of Laplace noise.
 
 Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Learning with PATE", ICLR 2018
 (arXiv:1802.08908), section 4.1.
@@ -6,10 +6,9 @@ Papernot, Song, Mironov, Raghunathan, Talwar, Erlingsson, "Scalable Private Lear
 Threat model, private and public data, released parts and unit are those of :mod:`methods.pate`. One record changes one
 teacher's vote, which moves the counts of a query by sqrt(2) in L2; N(0, sigma^2) noise is added to every count.
 
-What is claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, which is itself private; with
-``claim=sanitised`` one noisy draw of it by smooth sensitivity, which may be published; with ``claim=data-independent``
-the same without votes, order / sigma^2 a query. What is proven is the exact figure of
-Gaussian noise.
+Claimed: with ``claim=data-dependent`` the paper's Renyi accountant on the votes, itself private; with
+``claim=sanitised`` one noisy, publishable draw of it by smooth sensitivity; with ``claim=data-independent`` order /
+sigma^2 a query, without votes. Proven: the exact figure of Gaussian noise.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class GNMaxEvents:
         return changed
 
     def event(self) -> GNMax:
-        """Return what the ledger will record."""
+        """Return the event that the ledger will record."""
         from bench.interface import GNMax
 
         return GNMax(self.sigma, self.queries)
@@ -67,8 +66,7 @@ class PATEGNMax(PATEFamily):
     citation = "Papernot et al. 2018"
 
     source: ClassVar[str] = "Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
-    noises: ClassVar[Mapping[str, float]] = {"sigma": 0.16}
-    """The paper's noise as a share of its 250 teachers."""
+    noises: ClassVar[Mapping[str, float]] = {"sigma": 0.16}  # the paper's noise as a share of its 250 teachers
 
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
@@ -78,7 +76,7 @@ class PATEGNMax(PATEFamily):
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the most queries that `budget` pays for, judged without votes."""
+        """Return `config` with the most queries that `budget` pays for without votes."""
         from bench.interface import accountant, largest_count
 
         cls.check_facts(config, facts)
@@ -102,7 +100,7 @@ class PATEGNMax(PATEFamily):
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return the paper's Renyi figure without votes; all answers that a cap allows count."""
+        """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
         from bench.privacy.accountants import rdp_classic
 
         figure = rdp_classic([config.event()], delta)

@@ -4,15 +4,13 @@ Wang, Zheng, Cao, Wang, "Enhance PATE on Complex Tasks With Knowledge Transferre
 2019, sections III, IV.A and V.
 
 Threat model: the attacker holds the released student and knows all records but one. Private: images and labels; each
-record trains one teacher, chosen by a hash of its index. Public: the backbone's weights and what they were trained on,
-and unlabelled images of the target's distribution. Released: the student's head on the public backbone, which queries
-were asked, and their noisy labels. Unit record: one record changes one teacher and so one vote per query.
+record trains one teacher, chosen by a hash of its index. Public: the backbone's weights and training data, and
+unlabelled images of the target's distribution. Released: the student's head on the public backbone, the choice of
+queries, and their noisy labels. Unit record: one record changes one teacher and so one vote per query. Records in the
+public source have no guarantee; the row states the known overlap.
 
-The guarantee says nothing of a record that also lies in the public source: the row states what is known of that.
-
-What is claimed: Theorem 1, the strong composition of 2*gamma-DP queries; ``claim=data-dependent`` is PATE's moments
-accountant on the votes, which the paper names and does not use. What is proven is the composition of the noisy
-histograms.
+Claimed: Theorem 1, the strong composition of 2*gamma-DP queries; with ``claim=data-dependent`` PATE's moments
+accountant on the votes, which the paper names but does not use. Proven: the composition of the noisy histograms.
 """
 
 from __future__ import annotations
@@ -47,12 +45,12 @@ class TrPATE(HeadTeachers, PATE):
     @classmethod
     def scaled(cls, settings: dict[str, Any], facts: Facts) -> dict[str, Any]:
         """See :meth:`methods._pate.PATEFamily.scaled`."""
-        # Forty queries for each 100 teachers, or four a class; noise of a twentieth of the teachers, or what pays for
-        # that many queries. Chosen on Fashion-MNIST's public records.
+        # Forty queries for each 100 teachers, at least four a class; noise of a twentieth of the teachers, or as these
+        # queries need. Chosen on Fashion-MNIST's public records.
         teachers = settings["teachers"]
         return {**settings, "least_queries": max(4 * facts.classes, teachers * 2 // 5), "gamma": 20 / teachers}
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return Theorem 1: what can be said before any vote is seen."""
+        """Return Theorem 1, which needs no votes."""
         return dataclasses.replace(super().claimed(config, facts, delta), source=f"{PAPER}, Theorem 1")

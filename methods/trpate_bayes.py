@@ -1,24 +1,23 @@
 """TrPATE with Bayesian models: naive Bayes teachers that share a prior made of a public labelled source.
 
 Wang, Zheng, Cao, Wang, "Enhance PATE on Complex Tasks With Knowledge Transferred From Non-Private Data", IEEE Access 7,
-2019: sections IV.B and V.B.2, table 5. ``pate-bayes`` is the paper's comparison, the same with a flat prior.
+2019: sections IV.B and V.B.2, table 5. ``pate-bayes`` is the paper's comparison, with a flat prior.
 
 Threat model: the attacker holds the released student, the source and all records but one. Private: sentences (or
-images) and labels; each record goes into the sums of one teacher, chosen by a hash of its index. Public: unlabelled
-records of the same distribution, and the labelled source. Released: the student, which queries were asked, and their
-noisy labels. One record changes one teacher and so one vote per query; Lap(1/gamma) noise on every count makes a query
+images) and labels; each record enters the sums of one teacher, chosen by a hash of its index. Public: unlabelled
+records of the same distribution, and the labelled source. Released: the student, the choice of queries, and their noisy
+labels. One record changes one teacher and so one vote per query; Lap(1/gamma) noise on every count makes a query
 2*gamma-DP.
 
-Words: the posterior of each class's Dirichlet given the source is the prior of every teacher, and of the student. The
-posterior given its own sentences adds their counts. The paper weighs a word of the source like a private one; a source
-that is larger than a teacher's part by orders of magnitude then decides nearly every vote by itself.
+Words: the source's posterior Dirichlet of each class is the prior of every teacher and of the student; their own
+sentences add counts. As in the paper, words of source and private records weigh alike, so a source much larger than a
+teacher's part decides nearly every vote.
 
-What is claimed: theorem 1, PATE's closed form. What is proven is the composition of the noisy histograms. Neither says
-anything of a private record that lies in the source too: see :mod:`bench.data.text` for the paper's own SST.
+Images, our extension: a Gaussian per class and feature, over pixels or a frozen ``backbone``'s features. The prior
+comes from the labelled source if there is one, else from the unlabelled public pool, equal for all classes.
 
-Images, of which the paper has no such experiment: one Gaussian for each class and feature, over pixels or, with a
-``backbone``, over the features of a frozen public net. The prior is of the labelled source where the data set has one,
-else the same for all classes, from the unlabelled public pool.
+Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Records that are in the source
+too have no guarantee: see :mod:`bench.data.text` for the paper's own SST.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class TrPATEBayesConfig(PATEBayesConfig, TransferConfig):
 
 @register_method("pate-bayes")
 class PATEBayes(PATE):
-    """Ask naive Bayes teachers with a flat prior; the student is naive Bayes on the answers, with the same prior."""
+    """Query naive Bayes teachers with a flat prior; the student is naive Bayes on the answers, with the same prior."""
 
     Config: ClassVar[type] = PATEBayesConfig
     citation = "Wang et al. 2019"
@@ -127,7 +126,7 @@ class PATEBayes(PATE):
     def seen(
         self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
     ) -> NDArray[np.float32]:
-        """Return what the Gaussians see of `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
+        """Return the Gaussians' input for `images`, uint8 (n, channels, height, width): pixels in [0, 1], (n, d)."""
         pixels: NDArray[np.float32] = images.flatten(1).numpy().astype(np.float32) / np.float32(255)
         return pixels
 
@@ -147,8 +146,7 @@ class PATEBayes(PATE):
 
         return flat_prior(facts.classes, width)
 
-    shardable = False
-    """Words are counted in seconds."""
+    shardable = False  # words are counted in seconds
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
@@ -212,7 +210,7 @@ class PATEBayes(PATE):
 
 @register_method("trpate-bayes")
 class TrPATEBayes(PATEBayes, OnBackbone):
-    """Ask naive Bayes teachers whose prior is a public source's posterior; the student has the same prior."""
+    """Query naive Bayes teachers whose prior is a public source's posterior; the student has the same prior."""
 
     Config: ClassVar[type] = TrPATEBayesConfig
     public_data: ClassVar[str] = "unlabelled records of the target's distribution, and a labelled source where one is"
@@ -220,7 +218,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """See :meth:`bench.interface.Method.public_words`: what the source shares with the records is said."""
+        """See :meth:`bench.interface.Method.public_words`: states what the source shares with the records."""
         from bench.interface import DATASETS
 
         spec = DATASETS.get(facts.dataset)
@@ -232,7 +230,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
 
     @classmethod
     def public_kinds(cls, config: Any, facts: Facts) -> tuple[PublicKind, ...]:
-        """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where these are."""
+        """See :meth:`bench.interface.Method.public_kinds`: a backbone and a source, where used."""
         from bench.interface import DATASETS
 
         spec = DATASETS.get(facts.dataset)
@@ -251,7 +249,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
     def seen(
         self, images: torch.Tensor, part: Part, config: Any, public: PublicData, facts: Facts, context: Context
     ) -> NDArray[np.float32]:
-        """Return the backbone's features of `images`, or their pixels where there is none: (n, d)."""
+        """Return the backbone's features of `images`, or their pixels without a backbone: (n, d)."""
         if not config.backbone:
             return super().seen(images, part, config, public, facts, context)
         from bench.training.features import features_of
@@ -275,7 +273,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
         return FrozenTransfer(backbone, head, facts.classes), "frozen_transfer", options
 
     def word_prior(self, config: Any, public: PublicData, facts: Facts, context: Context) -> NDArray[np.float64]:
-        """Return the posterior given the source: a flat prior and the source's counts, which cells share."""
+        """Return the posterior given the source, a flat prior plus the source's counts, cached for all cells."""
         from methods._naive_bayes import group_counts, source_part
 
         flat, source = super().word_prior(config, public, facts, context), public.labelled
@@ -299,7 +297,7 @@ class TrPATEBayes(PATEBayes, OnBackbone):
     def feature_prior(
         self, config: Any, public: PublicData, width: int, facts: Facts, context: Context
     ) -> GaussianPrior:
-        """Return the source's Gaussians, or the unlabelled pool's, the same for all classes, where there is none."""
+        """Return the source's Gaussians, or without a source those of the unlabelled pool, equal for all classes."""
         from methods._naive_bayes import pool_prior, source_part, source_prior
 
         source = public.labelled

@@ -1,10 +1,9 @@
-"""TrPATE with the Confident-GNMax aggregator of the newer PATE, which the paper names as better and does not try.
+"""TrPATE with PATE's newer Confident-GNMax aggregator, which the paper names as better but does not try.
 
 Threat model: as for :mod:`methods.trpate`, the attacker holds the released student and knows all records but one.
 Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
-head, which queries were asked and which of them were answered, and their noisy labels.
-
-The aggregator and its claims are those of :mod:`methods.pate_confident`.
+head, the choice of queries and of answered ones, and their noisy labels. Aggregator and claims are those of
+:mod:`methods.pate_confident`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""TrPATE with the GNMax aggregator of the newer PATE, which the paper names as better and does not try.
+"""TrPATE with PATE's newer GNMax aggregator, which the paper names as better but does not try.
 
 Threat model: as for :mod:`methods.trpate`, the attacker holds the released student and knows all records but one.
 Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
-head, which queries were asked, and their noisy labels.
-
-The aggregator and its claims are those of :mod:`methods.pate_gnmax`.
+head, the choice of queries, and their noisy labels. Aggregator and claims are those of :mod:`methods.pate_gnmax`.
 """
 
 from __future__ import annotations
