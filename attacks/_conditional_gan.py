@@ -1,8 +1,8 @@
-"""The conditional GAN of PLG-MI: hinge losses, spectral norms, and a pull of the generator towards the target's class.
+"""PLG-MI's conditional GAN: hinge losses, spectral norms, a pull of the generator towards the target's class.
 
-Miyato et al. 2018 (spectral normalisation, arXiv:1802.05957) and Miyato and Koyama 2018 (projection discriminator), in
-the form that Yuan et al., AAAI 2023, train. The nets are small: the generator is :mod:`bench.training.gan`' DCGAN with
-the class as a part of its input, the discriminator two strided convolutions and a dense layer.
+Spectral normalisation (Miyato et al. 2018, arXiv:1802.05957) and projection discriminator (Miyato and Koyama 2018) as
+in Yuan et al., AAAI 2023, with small nets: the DCGAN of :mod:`bench.training.gan` with the class as input, and a
+discriminator of two strided convolutions.
 """
 
 from __future__ import annotations
@@ -27,13 +27,9 @@ _FEATURES = 128
 
 
 class ProjectionDiscriminator(nn.Module):
-    """A score of images and labels, (n,), higher for images that look real and of their label; every layer is bounded.
-
-    It has the form score(features) + <embedding of the label, features>.
-    """
+    """The score(features) + <embedding of the label, features>, (n,), higher for real images of the label; bounded."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int) -> None:
-        """Take images of `shape` (channels, height, width) in [0, 1], of 4x4 pixels or more."""
         super().__init__()
         channels, high, wide = shape
         self.body = nn.Sequential(
@@ -52,10 +48,10 @@ class ProjectionDiscriminator(nn.Module):
 
 
 def augmented(images: Tensor, generator: torch.Generator, *, flips: bool) -> Tensor:
-    """Return `images` (n, channels, height, width) each cut to 0.8 to 1 of its area, turned, brightened, cut to [0, 1].
+    """Return random views of `images` (n, channels, height, width): cropped, turned, brightened, clipped to [0, 1].
 
-    Turns are up to 5 degrees, brightness and contrast change by up to a fifth. `flips` mirrors half of them: for
-    photographs, not for signs. What lies outside an image is black.
+    Crops keep 0.8 to 1 of the area, turns are up to 5 degrees, brightness and contrast change by up to a fifth, the
+    outside is black. `flips` mirrors half of them: for photographs, not for signs.
     """
     count = len(images)
     draws = torch.rand((count, 7), generator=generator).to(images.device)
@@ -78,25 +74,12 @@ def train_conditional_gan(
     generator: torch.Generator, *, steps: int, batch_size: int, critic_steps: int, rate: float, alpha: float,
     flips: bool, count: Callable[[int], None], stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> GanGenerator:  # fmt: skip
-    """Train `net` and `critic` in place, on the device where they are; return `net` in evaluation mode.
+    """Train `net` and `critic` in place on their device; return `net` in evaluation mode.
 
-    Args:
-        net: Generator, whose input is noise and a label.
-        critic: Discriminator.
-        images: Auxiliary images (n, channels, height, width).
-        labels: The student's class for each (n,): the pseudo-labels.
-        student: The target, which made images are to be of their label for.
-        generator: Whatever is random comes from it.
-        steps: Steps of the generator.
-        batch_size: Images to a step.
-        critic_steps: Steps of the discriminator to one of the generator.
-        rate: Adam's, for both.
-        alpha: Weight of the student's margin beside the discriminator's score.
-        flips: Whether the student may see images mirrored.
-        count: Called with the number of images that went through the student.
-        stage: Advanced by one at every step.
-        checkpoint: From which a stopped training resumes; its maker clears it.
-
+    `images` (n, channels, height, width) are auxiliary, `labels` (n,) the student's classes for them (pseudo-labels).
+    `critic_steps` steps of the discriminator go with each of the `steps` of the generator; Adam has the same `rate` for
+    both. `alpha` weighs the student's margin beside the critic's score. `count` is called with the number of images
+    that went through the student.
     """
     device = next(net.parameters()).device
     optimizers = [torch.optim.Adam(part.parameters(), rate, (0.0, 0.9), fused=True) for part in (net, critic)]

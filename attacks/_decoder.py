@@ -1,4 +1,4 @@
-"""The decoder of the inversion network: from a student's answer to the image that it was given to."""
+"""The decoder of the inversion network: from a student's answer back to the image."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from bench.interface import as_float
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.divergence import check_finite
 
-SHIFT = 50.0
-"""Added to logarithms of confidences in the published code; what is below 0 then is 0."""
+SHIFT = 50.0  # added to log confidences in the published code; values still below 0 become 0
 
 
 class Decoder(nn.Module):
     """(n, classes) -> maps of about 4x4 -> transposed convolutions, each doubling the sides -> images in [0, 1].
 
-    At 64x64, and `width` 128, these are the published code's layers: 1024, 512, 256, 128 maps, batch normalisation and
-    tanh after each, then the image. Other sizes have fewer or more, and what the last layer makes too much is cut off.
+    At 64x64 and `width` 128 these are the published layers: 1024, 512, 256, 128 maps, each with batch normalisation and
+    tanh. Other sizes have more or fewer layers, the last one cropped.
     """
 
     def __init__(self, classes: int, shape: tuple[int, int, int], width: int) -> None:
-        """Make images of `shape` (channels, height, width)."""
         super().__init__()
         channels, self.high, self.wide = shape
         doublings = max(1, math.ceil(math.log2(max(min(shape[1:]), 8) / 4)))
@@ -48,10 +46,9 @@ class Decoder(nn.Module):
 
 
 def encode(confidences: Tensor, truncation: int = 0) -> Tensor:
-    """Return what the decoder sees of answers (n, classes): truncated, in logarithms, shifted, scaled to [0, 1].
+    """Return the decoder's input for answers (n, classes): truncated, in logarithms, shifted, scaled to [0, 1].
 
-    `truncation` keeps so many confidences of each answer, the largest; 0 keeps all. What is cut off, and what is below
-    e^-50, becomes 0.
+    `truncation` keeps that many largest confidences, 0 all; others, and those below e^-50, become 0.
     """
     if 0 < truncation < confidences.shape[1]:
         kept = confidences.topk(truncation, dim=1)
@@ -83,18 +80,17 @@ def train_decoder(
     """Train `decoder` in place and return it, in evaluation mode, in the state that did best on held-out images.
 
     Args:
-        decoder: Its start.
-        codes: What it is to invert (n, classes).
-        images: What it is to find, uint8 or float in [0, 1]; four or more.
+        decoder: The untrained net.
+        codes: Inputs (n, classes).
+        images: Targets, uint8 or float in [0, 1]; four or more.
         generator: Chooses the held-out images and the order of the others.
         epochs: Passes over the images that are not held out.
-        batch_size: Images to a step.
+        batch_size: Images per step.
         rate: Adam's.
-        validation: Share of the images that is held out; it chooses the state, after every epoch.
-        device: Where to train.
-        stage: Advanced by one at every step, :func:`decoder_steps` in all.
-        checkpoint: From which a stopped training resumes, at the start of an epoch; its maker clears it.
-
+        validation: Share of held-out images, which choose the state after every epoch.
+        device: Device of the training.
+        stage: Advances once per step, :func:`decoder_steps` in all.
+        checkpoint: A stopped training resumes at the start of an epoch; the caller clears it.
     """
     order = torch.randperm(len(images), generator=generator)
     held = _held_out(len(images), validation)
@@ -134,7 +130,6 @@ def train_decoder(
 
 
 def decoder_steps(records: int, epochs: float, batch_size: int, validation: float) -> int:
-    """Return how many steps :func:`train_decoder` takes."""
     trains = records - _held_out(records, validation)
     batches = trains // batch_size + (trains % batch_size > 1)
     return max(1, round(epochs * batches))

@@ -1,7 +1,7 @@
-"""The nets that judge reconstructions: three kinds that look at different things, and how each is trained.
+"""The evaluators of reconstructions: three kinds of nets with different views of an image, and their training.
 
-All take float images in [0, 1], scale them down to the size they work at, take out each image's brightness and contrast
-(two photos of one person differ in them more than two persons do), and have the feature interface of timm's models.
+All take float images in [0, 1], scale them down, and remove each image's brightness and contrast, in which two photos
+of one person differ more than two persons do. They have the feature interface of timm's models.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ if TYPE_CHECKING:
     from bench.interface import Facts
     from bench.training.checkpoint import Checkpoint
 
-FEW = 50
-"""Below so many records of a class an evaluator is trained as for faces: small images, strong augmentation."""
-_SMALL, _LARGE = 37, 64
-"""The longest side, in pixels, at which evaluators of few and of many records work."""
-_COPIES = 6_000
-"""Augmented images from which the discriminant is computed."""
+FEW = 50  # records of a class below which evaluators use small images and strong augmentation, as for faces
+_SMALL, _LARGE = 37, 64  # longest side in pixels for few and for many records
+_COPIES = 6_000  # augmented images for the discriminant
 _DIRECTIONS = 120
 
 
 class Scaled(nn.Module):
-    """Scale images down to `size` (height, width) by averaging areas; smaller ones are left as they are."""
+    """Scale images down to `size` (height, width) by averaging areas; smaller ones are unchanged."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         super().__init__()
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (n, channels, height, width) to (n, channels, *size)."""
         return images if images.shape[-2:] == self.size else functional.interpolate(images, self.size, mode="area")
 
 
@@ -49,16 +45,12 @@ class Contrast(nn.Module):
     """Give each image mean 0 and deviation 1; flat ones stay flat."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (n, channels, height, width) to the same shape."""
         mean = images.mean((1, 2, 3), keepdim=True)
         return (images - mean) / images.std((1, 2, 3), keepdim=True).clamp_min(0.05)
 
 
 class Gradients(nn.Module):
-    """Histograms of the directions in which brightness changes, by cells of 4 x 4 pixels, each cell of length 1.
-
-    Dalal, Triggs 2005, without overlapping blocks: what an edge's direction tells, whatever its strength.
-    """
+    """Histograms of gradient directions by cells of 4 x 4 pixels, each normalised (Dalal, Triggs 2005, no blocks)."""
 
     def __init__(self, bins: int = 8, cell: int = 4) -> None:
         super().__init__()
@@ -82,7 +74,6 @@ def _width(layers: nn.Module, facts: Facts) -> int:
 
 
 def _dense(layers: list[nn.Module], widths: tuple[int, ...], facts: Facts, dropout: float) -> FeatureNet:
-    """Put dense layers with dropout between them and a linear head on `layers`."""
     layers = [*layers, nn.Flatten()]
     width = _width(nn.Sequential(*layers), facts)
     for units in widths:
@@ -92,7 +83,7 @@ def _dense(layers: list[nn.Module], widths: tuple[int, ...], facts: Facts, dropo
 
 
 def _convolutional(facts: Facts, size: tuple[int, int]) -> FeatureNet:
-    """Three convolutions, two of them of stride 2: it looks at parts and where they are."""
+    """Three convolutions, two of stride 2: sensitive to parts and their positions."""
     layers: list[nn.Module] = [Scaled(size), Contrast()]
     channels = facts.shape[0]
     for width, kernel, stride in ((24, 5, 2 if min(size) >= 16 else 1), (48, 3, 2), (48, 3, 1)):
@@ -102,18 +93,17 @@ def _convolutional(facts: Facts, size: tuple[int, int]) -> FeatureNet:
 
 
 def _gradients(facts: Facts, size: tuple[int, int]) -> FeatureNet:
-    """A dense layer on histograms of gradients: it looks at directions of edges, not at brightness."""
+    """A dense layer on histograms of gradients: sensitive to directions of edges, not to brightness."""
     return _dense([Scaled(size), Gradients(cell=4 if min(size) >= 16 else 2)], (256,), facts, 0.3)
 
 
 def _deep_gradients(facts: Facts, size: tuple[int, int]) -> FeatureNet:
-    """A convolution and a dense layer on finer histograms of gradients."""
     layers = [Scaled(size), Gradients(cell=2), nn.Conv2d(8, 48, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     return _dense(layers, (128,), facts, 0.2)
 
 
 def _wide(facts: Facts, size: tuple[int, int]) -> FeatureNet:
-    """Two convolutions with large kernels and batch normalisation, and no dense layer but the last."""
+    """Two convolutions with large kernels and batch normalisation, without a hidden dense layer."""
     stride = 2 if min(size) >= 16 else 1
     layers: list[nn.Module] = [
         Scaled(size), Contrast(),
@@ -143,9 +133,9 @@ KINDS: dict[str, Callable[[Facts, tuple[int, int]], FeatureNet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One evaluator: its kind, a key of `KINDS`, the longest side in pixels at which it works, and its training.
+    """One evaluator: `kind` of `KINDS`, longest side in pixels, `augmentation` of `AUGMENTATIONS`, training `settings`.
 
-    `settings` None computes the weights (discriminant). `augmentation` is a key of `AUGMENTATIONS`.
+    Without `settings` the weights are computed (discriminant).
     """
 
     kind: str
@@ -154,13 +144,13 @@ class Recipe:
     augmentation: str
 
     def size(self, facts: Facts) -> tuple[int, int]:
-        """Return the (height, width) at which it works."""
+        """Return the (height, width) of its input."""
         height, width = facts.shape[1:]
         factor = min(1.0, self.side / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
 
     def build(self, facts: Facts) -> FeatureNet:
-        """Return the untrained net; its starts come from torch's global generator."""
+        """Return the untrained net, initialised by torch's global generator."""
         return KINDS[self.kind](facts, self.size(facts))
 
     def train(
@@ -172,10 +162,7 @@ class Recipe:
         device: torch.device,
         checkpoint: Checkpoint | None = None,
     ) -> FeatureNet:
-        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,).
-
-        `checkpoint` is as for :func:`bench.training.loop.fit`.
-        """
+        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,)."""
         with seeded(generator):
             net = self.build(facts)
         scale, augment = Scaled(self.size(facts)), AUGMENTATIONS[self.augmentation]
@@ -187,7 +174,7 @@ class Recipe:
 
 
 def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
-    """Return the three evaluators for `records` training images, by how many there are of a class."""
+    """Return the three evaluators for `records` training images, by the number per class."""
     if records < FEW * facts.classes:
         settings = FitSettings(steps=600, batch_size=64, optimizer="adam", lr=2e-3, weight_decay=1e-4)
         return (
@@ -204,9 +191,9 @@ def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
 
 
 def turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` each turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half of them mirrored.
+    """Return `images` turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half of them mirrored.
 
-    Brightness changes by up to 0.12 and contrast by a quarter. For faces, of which few photos show all there is.
+    Brightness changes by up to 0.12 and contrast by a quarter. For faces with few photos each.
     """
     draw = _Draws(len(images), generator, images.device)
     angle, scale, mirror = draw(math.radians(10)), 1 + draw(0.07), torch.where(draw(1.0) < 0, -1.0, 1.0)
@@ -217,10 +204,7 @@ def turned(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def slanted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` each turned by up to 0.12 (7 degrees), scaled by 7 %, slanted by 0.1 and shifted by 3 %.
-
-    Not mirrored: letters and digits would become others.
-    """
+    """Return `images` turned by up to 0.12 (7 degrees), scaled by 7 %, slanted by 0.1, shifted by 3 %; not mirrored."""
     draw = _Draws(len(images), generator, images.device)
     angle, scale, slant = draw(0.12), 1 + draw(0.07), draw(0.1)
     across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
@@ -231,7 +215,7 @@ AUGMENTATIONS: dict[str, Augment] = {"turned": turned, "slanted": slanted}
 
 
 class _Draws:
-    """Uniform numbers for `count` images, between minus and plus what is asked for."""
+    """Uniform numbers in [-bound, bound] for each of `count` images."""
 
     def __init__(self, count: int, generator: torch.Generator, device: torch.device) -> None:
         self.count, self.generator, self.device = count, generator, device
@@ -242,8 +226,8 @@ class _Draws:
 
 
 def _warped(images: Tensor, matrix: list[Tensor]) -> Tensor:
-    """Return `images` with each pixel taken from where the affine `matrix` (6 entries, row by row) sends it."""
-    proportion = images.shape[2] / images.shape[3]  # the grid is a square whatever the image's proportions are
+    """Return `images` with each pixel sampled where the affine `matrix` (6 entries, row by row) maps it."""
+    proportion = images.shape[2] / images.shape[3]  # the grid is a square for all proportions
     a, b, c, d, e, f = matrix
     rows = torch.stack([a, b * proportion, c, d / proportion, e, f], 1).view(-1, 2, 3)
     grid = functional.affine_grid(rows, list(images.shape), align_corners=False)
@@ -268,7 +252,7 @@ def _solve(
     sums = torch.zeros(classes, scores.shape[1], dtype=torch.float64).index_add_(0, labels, scores)
     means = sums / labels.bincount(minlength=classes).clamp_min(1)[:, None]
     within = (scores - means[labels]).T @ (scores - means[labels]) / len(labels)
-    # A hundredth of the mean variance keeps directions in which classes hardly vary from deciding everything.
+    # A hundredth of the mean variance limits directions in which classes hardly vary.
     spread, axes = torch.linalg.eigh(within + 0.01 * within.diagonal().mean() * torch.eye(len(within)).double())
     whiten = axes / spread.sqrt()
     centres = means @ whiten

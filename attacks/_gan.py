@@ -1,10 +1,10 @@
 """The GAN of GMI and BREP-MI: a Wasserstein GAN with gradient penalty, on auxiliary images only.
 
-Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), in the form that GMI trains it (Zhang et al., CVPR 2020, section 3
-and its published code): Adam 2e-4 (0.5, 0.999), batches of 64, five steps of the critic to one of the generator,
-penalty 10, 100 values of noise. It never meets the target, so all targets that are attacked with the same auxiliary
-images share one, through the cache. The generator is the small DCGAN of :mod:`bench.training.gan`; the critic has two
-strided convolutions without batch normalisation, which a penalty on single images does not allow.
+Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), as in GMI (Zhang et al., CVPR 2020, section 3 and published code):
+Adam 2e-4 (0.5, 0.999), batches of 64, five steps of the critic to one of the generator, penalty 10, 100 values of
+noise. It does not use the target, so targets share it through the cache. The generator is the DCGAN of
+:mod:`bench.training.gan`; the critic has two strided convolutions without batch normalisation, as the penalty is on
+single images.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GanSettings:
-    """How the GAN is trained: `epochs` passes of the critic over the images, or `steps` of the generator (0: epochs).
+    """Training of the GAN: `epochs` passes of the critic over the images, or `steps` of the generator (0: epochs).
 
-    `width` is the number of maps at half the images' size; there are twice as many at a quarter.
+    `width` is the number of maps at half the images' size; a quarter has twice as many.
     """
 
     epochs: float
@@ -47,7 +47,7 @@ class GanSettings:
     penalty: float = 10.0
 
     def total_steps(self, records: int) -> int:
-        """Return how many steps the generator takes on so many images."""
+        """Return the number of the generator's steps on that many images."""
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
 
 
@@ -55,7 +55,6 @@ class Critic(nn.Module):
     """Two strided convolutions and a score, (n,), higher for images that look real."""
 
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
-        """Take images of `shape` (channels, height, width) in [0, 1], of 4x4 pixels or more."""
         super().__init__()
         channels, high, wide = shape
         self.net = nn.Sequential(
@@ -65,18 +64,15 @@ class Critic(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the score (n,) of each image."""
         score: Tensor = self.net(images)
         return score.squeeze(1)
 
 
 def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tuple[GanGenerator, Critic]:
-    """Return generator and critic for `images` (n, channels, height, width), from the cache where they are in it.
+    """Return generator and critic for `images` (n, channels, height, width), trained or cached, in evaluation mode.
 
-    Both are in evaluation mode, on the context's device, without gradients for their weights. What is random comes
-    from streams of the run's seed alone: the stream of one target would make another GAN for each.
-
-    Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
+    They are on the context's device, without gradients. Random streams depend on the run's seed alone, so that all
+    targets share the GAN. Raises :class:`BenchError` for images below 8x8 pixels or settings that are not positive.
     """
     check_counts(
         epochs=settings.epochs, width=settings.width, noise_size=settings.noise_size, rate=settings.rate,
@@ -108,7 +104,7 @@ def auxiliary_gan(images: Tensor, settings: GanSettings, context: Context) -> tu
     generator, critic = _nets(shape, settings, streams.torch("start"), context.device)
     for part, net in (("generator", generator), ("critic", critic)):
         state = net.state_dict()
-        # A file keeps no arrays without dimensions: batch normalisation's counters come back with one.
+        # Files keep no zero-dimensional arrays: batch normalisation's counters need their shape back.
         loaded = {name: torch.from_numpy(arrays[f"{part}/{name}"]).view(value.shape) for name, value in state.items()}
         net.load_state_dict(loaded)
         net.eval().requires_grad_(False)
@@ -127,7 +123,6 @@ def _train(
     net: GanGenerator, critic: Critic, images: Tensor, settings: GanSettings, generator: torch.Generator,
     device: torch.device, stage: Stage, checkpoint: Checkpoint | None = None,
 ) -> None:  # fmt: skip
-    """Train both nets in place: `critic_steps` steps of the critic to one of the generator."""
     optimizers = [
         torch.optim.Adam(part.parameters(), settings.rate, (0.5, 0.999), fused=True) for part in (net, critic)
     ]
@@ -164,6 +159,6 @@ def _penalty(critic: Critic, real: Tensor, made: Tensor, generator: torch.Genera
     share = torch.rand((len(real), 1, 1, 1), generator=generator).to(real.device)
     between = torch.lerp(made, real, share).requires_grad_()
     slope = torch.autograd.grad(critic(between).sum(), between, create_graph=True)[0]
-    # The nets map [0, 1] to [-1, 1] themselves: there, where the published code takes its slope, it is half as large.
+    # The nets map [0, 1] to [-1, 1] themselves, where the published code takes its slope: there it is half as large.
     penalty: Tensor = (slope.flatten(1).norm(dim=1) / 2 - 1).square().mean()
     return penalty

@@ -1,4 +1,4 @@
-"""What several inversion attacks share: their losses, priors of natural images, and checks of what they are given."""
+"""What several inversion attacks share: losses, priors of natural images, checks of their inputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Loss = Literal["cross-entropy", "margin"]
 
 
 def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return how far each row of `logits` (n, classes) is from its label (n,), as (n,).
+    """Return the loss (n,) of `logits` (n, classes) for `labels` (n,): -log p_y, or the margin.
 
-    ``cross-entropy`` is -log p_y. ``margin`` is the largest other logit minus the label's: its gradient does not vanish
-    where the student is sure already.
+    ``margin`` is the largest other logit minus the label's: its gradient does not vanish where the student is sure.
     """
     if loss == "cross-entropy":
         return functional.cross_entropy(logits, labels, reduction="none")
@@ -32,17 +31,14 @@ def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Return the sum of absolute differences of neighbouring pixels of each image, as (n,)."""
+    """Return the sum of absolute differences of neighbouring pixels of each image, (n,)."""
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1).sum(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1).sum(1)
     return down + across
 
 
 def blurred(images: Tensor, sigma: float) -> Tensor:
-    """Return `images` (n, channels, height, width) under a Gaussian of deviation `sigma` pixels; 0 changes nothing.
-
-    What lies outside an image is taken to be like its border.
-    """
+    """Return `images` (n, channels, height, width) under a Gaussian of `sigma` pixels (0: none), borders extended."""
     if not sigma:
         return images
     radius = max(1, math.ceil(3 * sigma))
@@ -62,17 +58,15 @@ def class_tries(classes: int, per_class: int) -> Tensor:
 
 
 def best_of(scores: Tensor, groups: int) -> Tensor:
-    """Return the index of the lowest score in each of `groups` runs of equal length; what is no number never wins."""
+    """Return the index of the lowest score in each of `groups` runs of equal length; NaN never wins."""
     table = scores.nan_to_num(math.inf, math.inf, -math.inf).view(groups, -1)
     return table.argmin(1) + torch.arange(groups, device=scores.device) * table.shape[1]
 
 
 def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, least: int = 2) -> Tensor:
-    """Return the auxiliary images, as they are.
+    """Return the auxiliary images.
 
-    Raises:
-        BenchError: Where there are none, fewer than `least`, or of another shape than the target takes.
-
+    Raises :class:`BenchError` for fewer than `least` images, or another shape than the target takes.
     """
     if auxiliary is None or len(auxiliary) < least:
         count = 0 if auxiliary is None else len(auxiliary)
@@ -89,7 +83,7 @@ def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, l
 
 
 def images_digest(images: Tensor) -> str:
-    """Return a digest of the shape, kind and values of public images, for the key of what was made of them."""
+    """Return a digest of the shape, type and values of public images, for cache keys."""
     images = images.detach().cpu().contiguous()
     digest = hashlib.sha256(f"{images.dtype}|{tuple(images.shape)}|".encode())
     digest.update(images.numpy().tobytes())
@@ -97,7 +91,7 @@ def images_digest(images: Tensor) -> str:
 
 
 def check_counts(**counts: float) -> None:
-    """Raise :class:`BenchError` unless every one of `counts`, options of an attack by name, is positive and finite."""
+    """Raise :class:`BenchError` unless all `counts`, options of an attack by name, are positive and finite."""
     for name, value in counts.items():
         if not (math.isfinite(value) and value > 0):
             raise BenchError(f"{name} must be a positive number, not {value}. Try --set {name}=1.")

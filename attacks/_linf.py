@@ -1,7 +1,6 @@
-"""Attacks by small changes of an image in the maximum norm: torchattacks, fenced in. Imports torch.
+"""Maximum-norm attacks by torchattacks, checked: images are projected back into the ball and [0, 1]. Imports torch.
 
-What torchattacks does not check is checked here: its images are put back into the ball and into [0, 1], and values that
-are not finite are replaced by the clean ones, so that a numerical accident never counts as an attack that worked.
+Values that are not finite are replaced by the clean ones, so that numerical accidents do not count as successes.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from bench.core.seeds import seeded
 from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.interface import BenchError, UnknownNameError, setting
 
-Perturb = Callable[[Tensor, Tensor], Tensor]
-"""Takes images (n, channels, height, width) in [0, 1] and labels (n,), returns images of the same shape."""
+Perturb = Callable[[Tensor, Tensor], Tensor]  # images (n, channels, height, width) in [0, 1], labels (n,) -> images
 
 
 class Logits(nn.Module):
-    """A copy of a student that gives float32 logits, stays in evaluation mode and has no gradients of weights.
+    """A copy of a student with float32 logits, fixed in evaluation mode, without gradients of weights.
 
-    The student normalises by itself, so perturbations are measured in [0, 1]. It is a copy because torchattacks changes
-    the mode of what it attacks, and because FAB would leave gradients in the weights.
+    The student normalises its input, so perturbations are measured in [0, 1]. A copy, because torchattacks changes the
+    mode of its model and FAB leaves gradients in the weights.
     """
 
     def __init__(self, student: nn.Module, device: torch.device) -> None:
@@ -35,14 +33,13 @@ class Logits(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Logits:
-        """Stay in evaluation mode whatever is asked: statistics of batches would mix the images of a batch."""
+        """Stay in evaluation mode: batch statistics would mix the images of a batch."""
         super().train(False)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1] to logits (n, classes)."""
         logits: Tensor = self.student(images)
-        # Square writes into what it gets: a copy where float() makes none.
+        # A copy even where float() makes none: Square writes into its input.
         return logits.float().clone()
 
 
@@ -50,12 +47,11 @@ def perturbed(
     attack: str, model: Logits, images: Tensor, labels: Tensor, size: float, classes: int, seed: int,
     config: RobustnessConfig,
 ) -> Tensor:  # fmt: skip
-    """Return `images`, each changed by at most `size` in every value, after `attack`; all of it follows from `seed`.
+    """Return `images`, each changed by at most `size` in every value, after `attack`; determined by `seed`.
 
-    `attack` is one of fgsm, pgd, apgd-ce, apgd-t, fab-t, fab and square. `images` and `labels` lie on the device of
-    `model`.
+    `attack` is fgsm, pgd, apgd-ce, apgd-t, fab-t, fab or square. `images` and `labels` are on the device of `model`.
     """
-    # The attacks draw from torch's global generators, and some of them seed these themselves.
+    # The attacks draw from torch's global generators, and some seed these themselves.
     with (
         seeded(torch.Generator().manual_seed(seed), images.device),
         torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, deterministic=True),
@@ -69,8 +65,7 @@ def _make(attack: str, model: Logits, size: float, classes: int, seed: int, conf
     allow_cpu_torchvision()
     import torchattacks
 
-    # torchattacks counts the true class among the classes, and takes all the others as targets: 99 of 100 classes
-    # where the published code takes 9.
+    # torchattacks counts the true class and targets all others: 99 of 100 classes where the published code takes 9.
     targets = {"n_classes": min(config.target_classes, classes - 1) + 1}
     made: Perturb
     if attack == "fgsm":
@@ -95,7 +90,7 @@ SIMPLE = ("fgsm", "pgd", "square")
 
 
 PARTS = ("apgd-ce", "apgd-t", "fab-t", "fab")
-"""What autoattack runs besides the simple ones; ``fab`` takes the place of both targeted ones for few classes."""
+"""Parts of autoattack besides the simple ones; ``fab`` replaces both targeted ones for few classes."""
 
 
 WORST = "autoattack"
@@ -103,7 +98,7 @@ WORST = "autoattack"
 
 @dataclass(frozen=True)
 class RobustnessConfig:
-    """Settings of the sweep; attacks with the paper's settings."""
+    """Settings of the sweep, by default with the papers' settings."""
 
     perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
     attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
@@ -118,7 +113,6 @@ class RobustnessConfig:
     batch_size: int = setting(500, "ours: memory alone")
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant."""
         for name in self.attacks:
             if name not in (*SIMPLE, WORST):
                 raise UnknownNameError("attack of the robustness sweep", name, (*SIMPLE, WORST))

@@ -1,4 +1,4 @@
-"""What membership attacks compute of logits: log odds, log probabilities, and means over references in or out."""
+"""What membership attacks compute from logits: log odds, log probabilities, means over references in or out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return log p - log(1 - p) of the label's probability p, computed as label's logit minus logsumexp of the others.
+    """Return log p - log(1 - p), (..., n), of the `labels` (n,) from `logits` (..., n, classes).
 
-    `logits` is (..., n, classes), `labels` (n,); the result (..., n). In float64 and never by way of p, which would
-    round to 1 (Carlini et al. 2022, section V-A).
+    In float64 as the label's logit minus logsumexp of the others: p would round to 1 (Carlini et al. 2022, section
+    V-A).
     """
     own = _own(logits, labels)
     others = logits.astype(np.float64)
@@ -31,7 +31,6 @@ def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
 def log_probability(
     logits: NDArray[np.float64], labels: NDArray[np.int64], temperature: float = 1.0
 ) -> NDArray[np.float64]:
-    """Return the log probability of the label at `temperature`; shapes as in :func:`log_odds`."""
     scaled = logits.astype(np.float64) / temperature
     log_p: NDArray[np.float64] = _own(scaled, labels) - special.logsumexp(scaled, axis=-1)
     return log_p

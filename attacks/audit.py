@@ -1,11 +1,10 @@
-"""Audits by scores: from the scores that an attack gave to canaries to the counts behind a lower bound on epsilon.
+"""Audits by scores: from an attack's scores of canaries to the counts behind a lower bound on epsilon.
 
-The caller fixes everything that could be tuned to the answer before looking: the number of guesses, the runs that
-choose a threshold, the number of channels that share the confidence. The bound that follows is for the unit and the
-adjacency of the coins: add-remove where a coin puts a record in or leaves it out, replace where it chooses one of two
-values drawn beforehand.
+The caller fixes before looking everything that could be tuned to the answer: the number of guesses, the runs that
+choose a threshold, the number of channels that share the confidence. The bound holds for the coins' unit and adjacency:
+add-remove where a coin includes a record, replace where it chooses one of two values drawn beforehand.
 
-Sources: Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et al. 2021 (arXiv:2101.04535) for many.
+Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et al. 2021 (arXiv:2101.04535) for many.
 """
 
 from __future__ import annotations
@@ -25,18 +24,16 @@ if TYPE_CHECKING:
 def right_guesses(
     scores: ArrayLike, coins: ArrayLike, guesses_in: int, guesses_out: int, generator: np.random.Generator
 ) -> int:
-    """Guess the coins of the largest and the smallest scores, abstain on the rest; return the number of right guesses.
+    """Guess the coins of the largest and smallest scores, abstain on the rest; return the number of right guesses.
 
     Args:
-        scores: (n,), larger where the coin looks like 1. They must not have been made with the coins.
+        scores: (n,), larger where the coin looks like 1; made without the coins.
         coins: (n,) of booleans, tossed fairly and independently.
-        guesses_in: Number of the largest scores that are guessed to have coin 1; fixed before looking.
-        guesses_out: Number of the smallest that are guessed to have coin 0; fixed before looking.
-        generator: Breaks ties between scores: their order might depend on the coins.
+        guesses_in: Number of the largest scores guessed as 1; fixed before looking.
+        guesses_out: Number of the smallest scores guessed as 0; fixed before looking.
+        generator: Breaks ties between scores, whose order might depend on the coins.
 
-    Raises:
-        BenchError: On shapes that differ, NaN scores, or more guesses than scores.
-
+    Raises :class:`BenchError` on shapes that differ, NaN scores, or more guesses than scores.
     """
     values, tossed = _scores(scores), np.asarray(coins)
     if values.shape != tossed.shape:
@@ -58,10 +55,8 @@ def check_power(
 ) -> float:
     """Return the cap of an audit of one run.
 
-    Raises:
-        BenchError: Where the cap is below `epsilon`, naming the fewest guesses or canaries that would do; or as
-            :func:`bench.privacy.one_run.one_run_epsilon`.
-
+    Raises :class:`BenchError` where the cap is below `epsilon`, with the fewest guesses or canaries that suffice; and
+    as :func:`bench.privacy.one_run.one_run_epsilon`.
     """
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
     if cap >= epsilon:
@@ -103,22 +98,21 @@ def many_run_errors(
 ) -> tuple[int, int, int, int]:
     """Return the errors of guessing one canary over many independent runs with it and without.
 
-    The first share of each arm chooses the threshold that gives the largest bound there; the other runs are counted.
+    The first `threshold_share`, in (0, 1), of each arm chooses the threshold of the largest bound; the other runs
+    count.
 
     Args:
-        scores_in: (a,) scores of runs with the canary, in an order that does not depend on them.
+        scores_in: (a,) scores of runs with the canary, in an order independent of them.
         scores_out: (b,) scores of runs without it.
-        threshold_share: Share of each arm that chooses the threshold, in (0, 1).
+        threshold_share: Share of each arm that chooses the threshold.
         delta: In [0, 1).
         confidence: In (0, 1).
 
     Returns:
         False positives, runs without the canary, false negatives, runs with it: the arguments of
-        :func:`bench.privacy.bounds.many_run_epsilon`.
+            :func:`bench.privacy.bounds.many_run_epsilon`.
 
-    Raises:
-        BenchError: On NaN scores, or a share that leaves an arm without runs on either side.
-
+    Raises :class:`BenchError` on NaN scores, or a share that leaves an arm without runs on either side.
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:
@@ -137,7 +131,7 @@ def many_run_errors(
 def _threshold(first_in: NDArray[np.float64], first_out: NDArray[np.float64], delta: float, confidence: float) -> float:
     """Return the threshold of the largest bound, the most accurate one where no bound is positive."""
     values = np.unique(np.concatenate([first_in, first_out]))
-    # Between two scores the next run may fall on either side: halfway is fairest.
+    # Halfway between scores, as the next run may fall on either side.
     cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2])
     ins, outs = len(first_in), len(first_out)
     misses = np.searchsorted(np.sort(first_in), cuts).astype(np.float64)

@@ -1,15 +1,14 @@
 """Label-only inversion by repulsion from the boundary: Kahla, Chen, Just and Jia, CVPR 2022 (BREP-MI).
 
-Threat model: the attacker may ask the student for labels only, and holds unlabelled auxiliary images of which none is
-private. The noise of a GAN (:mod:`attacks._gan`, the one of GMI) is moved away from the boundary of a class: points on
-a sphere about it are labelled, and it moves away from the mean of those that have another label. Where nearly all have
-the class's, the sphere grows. The larger it is in the end, the deeper inside the class the image lies.
+Threat model: the attacker may query the student for labels only, and holds unlabelled auxiliary images, none of them
+private. GMI's GAN (:mod:`attacks._gan`) makes the images. Points on a sphere about its noise are labelled; the noise
+moves away from the mean of those of other classes. Where nearly all have the class, the sphere grows: the larger it is
+at the end, the deeper the image is inside the class.
 
-What differs from the paper: the published code attacks any classes that the GAN happens to hit; here every class is
-attacked, each try from a start of its own, and one for which no start was found within ``draws`` images is no success
-(``reached`` is False and the image black). The published code's threshold of 0.75 is on the mean of +1 and -1, so that
-29 of 32 points must have the label; it is stated here as it works. The GAN is a small DCGAN. All tries are moved side
-by side, each with a sphere of its own.
+What differs from the paper: the published code attacks the classes that the GAN happens to hit; here every class is
+attacked, each try from its own start, and a class without a start within ``draws`` images is a failure (``reached`` is
+False, the image black). The published threshold of 0.75 on the mean of +1 and -1 requires 29 of 32 points; it is stated
+that way. The GAN is a small DCGAN. All tries move side by side.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class BrepMIConfig:
 
 @register_attack("brep-mi")
 class BrepMI(InversionAttack):
-    """Moves away from the boundary of a class, from labels alone."""
+    """Move away from the boundary of a class, by labels alone."""
 
     Config = BrepMIConfig
     access = Access.LABELS
@@ -117,7 +116,7 @@ class BrepMI(InversionAttack):
 def _starts(
     config: BrepMIConfig, target: Target, net: GanGenerator, labels: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """Return noise (n, noise_size) whose images have the `labels`, each its own, and where such was found (n,)."""
+    """Return noise (n, noise_size) whose images have the `labels`, one each, and where such was found (n,)."""
     import torch
 
     generator = context.streams.torch("brep-mi/starts")
@@ -141,7 +140,7 @@ def _starts(
 def _repel(
     config: BrepMIConfig, target: Target, net: GanGenerator, noise: Tensor, labels: Tensor, context: Context
 ) -> Tensor:
-    """Return each try's noise as it was when its sphere last grew, or where it ended if that never happened."""
+    """Return each try's noise when its sphere last grew, or at the end if it never did."""
     import torch
     from torch.nn import functional
 
@@ -159,7 +158,7 @@ def _repel(
             around = noise[active, None] + radius[active, None, None] * directions
             found = target.labels(_images(net, around.flatten(0, 1), context.device)).view(shape[:2])
             signs = (found == labels[active, None]).float() * 2 - 1
-            # Only points outside the class count: they push, and points inside do not pull.
+            # Only points outside the class push; points inside do not pull.
             push = (((signs - 1) / 2)[:, :, None] * directions).mean(1)
             full = signs.mean(1) > config.inside
             larger, others = active[full], active[~full]
@@ -177,7 +176,6 @@ def _repel(
 
 
 def _images(net: GanGenerator, noise: Tensor, device: torch.device) -> Tensor:
-    """Return the images of `noise`, float32 on the CPU, in [0, 1]."""
     import torch
 
     with torch.no_grad():

@@ -1,12 +1,12 @@
 """Data-free reconstruction: a generator of images that the student is sure of. Chen et al., ICCV 2019 (DAFL).
 
-Threat model: the attacker holds the student's weights and knows the images' size. No auxiliary images. The generator of
-DAFL (arXiv:1904.01186) learns, with the student in the discriminator's place, images of which the student is sure, of
-all classes equally often, and that excite its last hidden layer (:mod:`bench.training.data_free`). Its images are
-sorted by the student's class; of each class the surest are kept, and a class that was never made counts as a failure.
+Threat model: the attacker holds the student's weights and knows the images' size; there are no auxiliary images. With
+the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns images of which the student is sure, of
+all classes equally often, and that excite its last hidden layer (:mod:`bench.training.data_free`). Of each of the
+student's classes the surest are kept; a class never generated is a failure.
 
-What differs from the paper: there the images train a smaller net, and here they are looked at; alternating with that
-training is left out. Shifts of the images before the student sees them are ours.
+What differs from the paper: its images train a smaller net, here they are the result, without the alternation with that
+training. Shifting the images before the student is ours.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DataFree(InversionAttack):
         observed: torch.Tensor | None,
         context: Context,
     ) -> Reconstructions:
-        """Train the generator and sort what it makes."""
+        """Train the generator and sort its images."""
         import torch
 
         from attacks._inversion import check_counts, class_tries

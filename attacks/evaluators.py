@@ -1,9 +1,8 @@
-"""The committee that judges reconstructions: three classifiers of different kinds, none of which saw a private record.
+"""The committee that judges reconstructions: three classifiers of different kinds, none trained on private records.
 
-One classifier accepts images that no person would: noise that happens to please it. Three that look at different things
-rarely agree on such an image, so a reconstruction counts only where all three name the class that it was meant to show.
-Whose records an evaluator was trained on decides what its verdict means. One that saw the private records knows them by
-heart; here its images are compared by hash with the private ones and with the attacker's, and refused.
+One classifier accepts noise that happens to please it; three with different views rarely agree on such an image. A
+reconstruction counts only where all three name its class. An evaluator trained on private records would know them by
+heart, so its training images are compared by hash with the private ones and the attacker's.
 """
 
 from __future__ import annotations
@@ -27,17 +26,13 @@ if TYPE_CHECKING:
     from bench.interface import Context, Facts
     from bench.storage.cache import Arrays
 
-VERSION = 1
-"""Raised whenever the same images would give other evaluators."""
+VERSION = 1  # raised when the same images would give other evaluators
 
 Digests = frozenset[bytes]
 
 
 def digest_each(images: Tensor) -> list[bytes]:
-    """Return the 16-byte BLAKE2b of each of `images` (n, channels, height, width), uint8 or float in [0, 1].
-
-    Equal images have equal digests, whatever their labels; an image that differs in one pixel has another one.
-    """
+    """Return the 16-byte BLAKE2b of each of `images` (n, channels, height, width), uint8 or float in [0, 1]."""
     from hashlib import blake2b
 
     pixels = images if images.dtype == torch.uint8 else (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
@@ -52,10 +47,7 @@ def digests(images: Tensor) -> Digests:
 
 
 def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
-    """Raise :class:`BenchError` where the images `a` and `b` have one in common, saying how many and what to do.
-
-    `name_a` and `name_b` say in words what they are: "the auxiliary data", "the private records".
-    """
+    """Raise :class:`BenchError`, with number and remedy, where the images `a` and `b`, named in words, overlap."""
     common = len(a & b)
     if common:
         raise BenchError(
@@ -67,10 +59,10 @@ def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the committee says of n images: `labels` int64 (3, n), the most likely class of each evaluator.
+    """The committee's verdict on n images; `labels` int64 (3, n) are the evaluators' most likely classes.
 
-    `top5` bool (3, n, classes) marks each evaluator's five most likely classes, all where there are no more than five.
-    `features` (n, d) and `probabilities` (n, classes), float32, are the first evaluator's. All are on the CPU.
+    `top5` bool (3, n, classes) marks each evaluator's five most likely classes, or all. `features` (n, d) and
+    `probabilities` (n, classes), float32, are the first evaluator's. All are on the CPU.
     """
 
     labels: Tensor
@@ -90,11 +82,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Committee:
-    """Evaluators with their `kinds`, and how good each is: `accuracies` on held-out records.
+    """Evaluators with their `kinds` and `accuracies` on held-out records.
 
-    `agreement` is the share on which all are right: no reconstruction can be expected to reach more. `false_positives`
-    is the share of natural images of other classes that all evaluators take for one class, for the class where it is
-    largest.
+    `agreement`, the share on which all are right, limits what reconstructions can reach. `false_positives` is the share
+    of natural images of other classes that all evaluators assign to one class, for the worst class.
     """
 
     nets: tuple[FeatureNet, ...]
@@ -106,8 +97,7 @@ class Committee:
     held_out: int
     classes: int
     device: torch.device
-    seen: Digests = frozenset()
-    """The images that they were trained on."""
+    seen: Digests = frozenset()  # digests of the training images
 
     @torch.no_grad()
     def predict(self, images: Tensor, batch_size: int = 500) -> Judgement:
@@ -151,20 +141,16 @@ def train_committee(
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
     Args:
-        images: what they are trained on, uint8 (n, channels, height, width).
+        images: Training images, uint8 (n, channels, height, width).
         labels: int64 (n,).
-        facts: of the data set: its classes and shape.
-        context: its cache and device; its seed plays no part, so that all cells have the same judges.
-        forbidden: sets of images that no evaluator may have seen, by what they are in words: the private records, the
-            attacker's auxiliary images.
-        held_out: images and labels that tell how good the evaluators are. They may be the private ones, which decide
-            nothing: no evaluator is selected, stopped or tuned by them.
-        chosen: the recipes; left out, by the number of records of a class, see :func:`recipes`.
-        seed: of the evaluators' own randomness.
+        facts: Classes and shape of the data set.
+        context: Cache and device; its seed is not used, so that all cells have the same evaluators.
+        forbidden: Images that no evaluator may have seen (private records, auxiliary images), by a name in words.
+        held_out: Images and labels to measure the evaluators. They may be private: they select, stop or tune nothing.
+        chosen: The recipes, by default :func:`recipes`.
+        seed: Of the evaluators' own randomness.
 
-    Raises:
-        BenchError: where an image of the training set is forbidden or held out, or a class has none.
-
+    Raises :class:`BenchError` where a training image is forbidden or held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -203,7 +189,7 @@ def train_committee(
 
 
 def _false_positives(verdict: Judgement, truth: Tensor, classes: int) -> float:
-    """Return the largest share, over the classes, of images of other classes that all evaluators take for the class."""
+    """Return, for the worst class, the share of images of other classes that all evaluators assign to it."""
     shares = []
     for label in range(classes):
         others = truth != label
@@ -239,18 +225,12 @@ def _restore(recipe: Recipe, place: int, arrays: Arrays, facts: Facts, context: 
 
 
 def gate(nonprivate: Estimated, prior: Estimated, classes: int, false_positive_rate: float) -> str:
-    """Return why an attack has no power on such data, or nothing where it has.
+    """Return why an attack has no power on such data (it fails on the student without privacy too), else an empty text.
 
-    An attack that fails on the student without privacy shows nothing by failing on a private one.
-
-    Args:
-        nonprivate: committee top-1 of the attack on the non-private student.
-        prior: that of the same attack without a target.
-        classes: how many classes there are.
-        false_positive_rate: share of natural images of other classes that the whole committee takes for a class.
-
+    `nonprivate` is the attack's committee top-1 on the non-private student, `prior` that without a target.
+    `false_positive_rate` is the share of natural images of other classes that the whole committee assigns to a class.
     """
-    # Three times chance is more than everything for three classes; half of the way to it is asked there.
+    # Three times chance, or halfway from chance to 1 where that is less.
     chance = 1 / classes
     needed = min(3 * chance, (1 + chance) / 2)
     if false_positive_rate >= 0.05:

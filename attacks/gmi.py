@@ -1,14 +1,13 @@
 """Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
 
-Threat model: the attacker holds the student's weights and unlabelled auxiliary images of which none is private. A
-Wasserstein GAN is trained on these (:mod:`attacks._gan`); then its noise is moved so that the critic finds the image
-real and the student finds it of the class: -D(G(z)) + 100 * (-log p_y), by gradient descent with momentum. Of several
-starts the one that the student is surest of is kept. Nothing but the student decides: no evaluator is looked at.
+Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. They train
+a Wasserstein GAN (:mod:`attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient descent
+with momentum: real for the critic, of the class for the student. Of several starts the student's surest is kept; no
+evaluator is used.
 
-What differs from the paper: the nets are small DCGANs; there are no blurred or masked images to start from; the
-published code's search for the best start begins at a score of 0, so that a target's negative scores never win, and
-here at minus infinity. The paper's private and public MNIST images are of different digits; here the auxiliary images
-are those of the data set's split.
+What differs from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
+at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data
+set's split, while the paper's private and public MNIST images are of different digits.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from bench.training.gan import GanGenerator
 
 QUICK_GAN: dict[str, Any] = {"gan_steps": 800, "gan_width": 16, "gan_rate": 1e-3, "gan_critic_steps": 2}
-"""A GAN of a minute on one core; BREP-MI's quick preset takes the same, so that the cache serves both."""
+"""A GAN of a minute on one core, shared with BREP-MI's quick preset through the cache."""
 TINY_GAN: dict[str, Any] = {"gan_steps": 20, "gan_width": 8, "gan_rate": 1e-3, "gan_critic_steps": 1}
 
 
@@ -65,7 +64,7 @@ class GMIConfig:
 
 @register_attack("gmi")
 class GMI(InversionAttack):
-    """Gradient descent on the noise of a GAN that knows what images look like."""
+    """Gradient descent on the noise of a GAN trained on auxiliary images."""
 
     Config = GMIConfig
     access = Access.WEIGHTS
@@ -138,7 +137,7 @@ def _descend(
     generator: torch.Generator,
     advance: Callable[[], None],
 ) -> tuple[Tensor, Tensor]:
-    """Return the images at the end, and the student's loss (n,) for their labels, on the CPU."""
+    """Return the final images and the student's loss (n,) for their labels, on the CPU."""
     import torch
     from torch.nn import functional
 
@@ -149,7 +148,7 @@ def _descend(
     for _ in range(config.steps):
         images = net(noise)
         target.count(len(images))
-        # Of what fools the student, little fools it still when the image has moved; digits do.
+        # Adversarial images rarely fool the student once shifted; digits do.
         shown = shifted(images, config.shift, generator) if config.shift else images
         identity = functional.cross_entropy(target.model(shown), labels, reduction="sum")
         loss = config.identity_weight * identity - critic(images).sum()

@@ -1,22 +1,19 @@
 """Inversion by a second network: Yang, Zhang, Chang and Liang, CCS 2019 (arXiv:1902.08552).
 
-Threat model: the attacker may ask the student for confidences and holds unlabelled auxiliary images of which none is
-private. A decoder learns to make an auxiliary image again from the student's answer to it, by squared error. Then it is
-given answers: those that the attacker observed (:attr:`bench.core.types.Reconstructions.observed`, one image for each),
-and answers that stand for a class. ``truncation`` keeps the largest confidences of every answer only, of those that the
-decoder is trained on as of those that it inverts; ``rounding`` rounds what the student says.
+Threat model: the attacker may query the student for confidences and holds unlabelled auxiliary images, none of them
+private. A decoder learns by squared error to reconstruct auxiliary images from the student's answers. It then inverts
+observed answers (:attr:`bench.core.types.Reconstructions.observed`, one image each) and answers that represent a class.
+``truncation`` keeps only the largest confidences of all answers; ``rounding`` rounds the student's.
 
-Images of a class: the first is made from the mean, in logarithms, of the answers to all auxiliary images that the
-student gives to that class; each other one from the answer to one of them, drawn from the surer half. Where the student
-gives a class no auxiliary image, its answers are nearly certain ones, 0.9 for the class and 0.1 shared as in the answer
-to an auxiliary image. The tries of one class differ by these images only: the decoder is one.
+Images of a class: the first from the mean log answer to the auxiliary images that the student assigns to it, the others
+from answers to single ones, drawn from the surer half. A class without such images gets nearly certain answers, 0.9 for
+the class and 0.1 shared as in the answer to an auxiliary image. All tries share the decoder.
 
-What differs from the paper: the published code keeps the decoder that is best on the target's training images, which
-no attacker has, and here it is the best on a held-out part of the auxiliary ones; images have the data set's own size,
-the number of layers following it (64x64 gives the paper's); answers are scaled to [0, 1] before the decoder.
+What differs from the paper: the published code keeps the decoder that is best on the target's training images, which no
+attacker has; here a held-out part of the auxiliary ones decides. Images have the data set's size, which sets the number
+of layers (64x64 gives the paper's); answers are scaled to [0, 1].
 
-Squared error makes the decoder return the mean of all images with such an answer: a recognisable digit from it shows
-what a class looks like, and says nothing of a record.
+Squared error gives the mean of all images with such an answer: it shows a class, not a record.
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ class InversionNetwork(InversionAttack):
         observed: torch.Tensor | None,
         context: Context,
     ) -> Reconstructions:
-        """Train the decoder on the auxiliary images and invert answers of every class, and those observed."""
+        """Train the decoder on the auxiliary images; invert answers of every class, and those observed."""
         import torch
 
         from attacks._decoder import decode, encode
@@ -144,7 +141,7 @@ class InversionNetwork(InversionAttack):
 
 
 def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, generator: torch.Generator) -> Tensor:
-    """Return the codes (images_per_class, classes) that stand for the class `label`; see the module."""
+    """Return the codes (images_per_class, classes) that represent the class `label`."""
     import torch
 
     from attacks._decoder import encode
@@ -163,7 +160,7 @@ def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, ge
 
 
 def _drawn(answers: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return `count` rows: different ones, as long as there are enough."""
+    """Return `count` rows, distinct where there are enough."""
     import torch
 
     rounds = [torch.randperm(len(answers), generator=generator) for _ in range(-(-count // len(answers)))]

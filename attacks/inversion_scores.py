@@ -1,9 +1,9 @@
 """Scores of reconstructions: each image by itself, and estimates over classes.
 
-Three rules. Everything is scored, whether the attack reports success or not. Every measure against private (member)
-images is also taken against images that no training saw (non-members), and only the difference concerns privacy: a good
-picture of a class is near to both. Where pools differ in size, the expected best of a random part of the larger one, as
-large as the smaller, is taken, since a larger pool has a nearer nearest image by chance.
+Everything is scored, even where the attack reports failure. Every measure against private (member) images is also taken
+against unseen images (non-members): only the difference concerns privacy, as a good picture of a class is near to both.
+A larger pool has a nearer nearest image by chance, so it counts by the expected best of a random part of the smaller
+pool's size.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from attacks.evaluators import Committee
     from bench.interface import Reconstructions
 
-Labelled = tuple[Tensor, Tensor]
-"""Images (n, channels, height, width) and labels int64 (n,)."""
+Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
-POOL = 500
-"""At most so many images of a class are searched."""
-_SET = 2_000
-"""At most so many images go into one KID."""
+POOL = 500  # most images of a class that are searched
+_SET = 2_000  # most images of one KID
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
 _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
@@ -42,27 +39,25 @@ _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The images behind the answers that an attacker observed, in their order: the right reconstructions."""
+    """The images behind the answers that an attacker observed, in order: the right reconstructions."""
 
     images: Tensor
     labels: Tensor
-    member: Tensor
-    """bool (m,): whether the target was trained on the image."""
+    member: Tensor  # bool (m,): in the target's training set
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One target's reconstructions scored one by one; every array has as many rows as there are images.
+    """One target's reconstructions, scored one by one; every array has one row per image.
 
     `values` by name: ``top1``, ``evaluator 1`` to ``3``, ``top5``; ``distance member``, ``distance nonmember``
-    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``. NaN
-    stands where the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
+    (squared, in the first evaluator's features); ``ssim`` and ``psnr``, each with ``member`` and ``nonmember``; NaN
+    where the pool has no image of the class. `observed`: ``ssim`` and ``psnr`` to the image behind each answer.
     """
 
     labels: NDArray[np.int64]
     values: dict[str, NDArray[np.float64]]
-    recovered: NDArray[np.float64]
-    """For each member image whether it was recovered, with its class in `recovered_labels`."""
+    recovered: NDArray[np.float64]  # by member image, whose class is in `recovered_labels`
     recovered_labels: NDArray[np.int64]
     recovery_chance: float
     kid: float | None
@@ -70,8 +65,7 @@ class Scored:
     observed: dict[str, NDArray[np.float64]]
     observed_labels: NDArray[np.int64]
     observed_member: NDArray[np.bool_]
-    judged_on: str
-    """What limits the figures, in words, or empty."""
+    judged_on: str  # limits of the figures in words, or empty
 
 
 def score(
@@ -83,17 +77,9 @@ def score(
 ) -> Scored:
     """Score each reconstruction of one target.
 
-    Args:
-        reconstructions: what the attack returned.
-        committee: the evaluators.
-        members: the images and labels that the target was trained on.
-        nonmembers: images and labels of the same classes that no training saw, as many as there are.
-        observed: the images behind the answers that the attacker observed, where it inverted single answers.
-
-    Raises:
-        BenchError: where there is no reconstruction, or `observed` has another number of images than the attack
-            returned for it.
-
+    `members` are the target's training images and labels, `nonmembers` unseen ones of the same classes, `observed` the
+    images behind observed answers. Raises :class:`BenchError` without a reconstruction, or where `observed` has another
+    number of images than the attack returned for it.
     """
     from attacks.evaluators import digests
 
@@ -135,7 +121,7 @@ def score(
                 recovery.add(label, both[0].max(0).values, both[1].max(0).values)
     for name in MEASURES:
         values[f"{name} gap"] = values[f"{name} member"] - values[f"{name} nonmember"]
-    # The kernel of KID knows a scale: features get the mean square 1 over the members.
+    # KID's kernel has a scale: features get the mean square 1 over the members.
     unit = spaces[0].square().mean().sqrt().clamp_min(1e-12) if len(spaces[0]) else torch.ones(())
     sets = verdict.features[:_SET] / unit, spaces[0][:_SET] / unit
     seen = bool(committee.seen & digests(pools[1][0]))
@@ -153,7 +139,7 @@ def score(
 
 
 class _Recovery:
-    """Which members are nearer to a reconstruction than almost all non-members of their class are."""
+    """The members that are nearer to a reconstruction than almost all non-members of their class."""
 
     def __init__(self) -> None:
         self.hits: list[float] = []
@@ -161,9 +147,9 @@ class _Recovery:
         self.chances: list[float] = []
 
     def add(self, label: int, members: Tensor, nonmembers: Tensor) -> None:
-        """Take the best similarity to any reconstruction of each member (m,) and each non-member (k,) of a class.
+        """Add the best similarity to any reconstruction of each member (m,) and each non-member (k,) of a class.
 
-        The threshold is the i-th best non-member, of which a further one would be better with probability i / (k + 1).
+        The threshold is the i-th best non-member, which a further one exceeds with probability i / (k + 1).
         """
         place = max(1, math.floor(RECOVERED_AT * (len(nonmembers) + 1)))
         threshold = nonmembers.sort(descending=True).values[place - 1]
@@ -184,14 +170,14 @@ def expected_best(scores: Tensor, size: int) -> Tensor:
 
 
 def _pool(images: Tensor, labels: Tensor) -> Labelled:
-    """Return at most `POOL` images of each class, spread evenly over those there are."""
+    """Return at most `POOL` images of each class, spread evenly."""
     images, labels = images.cpu(), labels.cpu()
     kept = []
     for label in sorted(set(labels.tolist())):
         where = (labels == label).nonzero().flatten()
         kept.append(where[torch.linspace(0, len(where) - 1, min(POOL, len(where))).round().long()])
     index = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)
-    # In an order that mixes classes, so that the first of them stand for all.
+    # In an order that mixes classes, so that a prefix represents all.
     index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))]
     return images[index], labels[index]
 
@@ -208,9 +194,6 @@ def _observed(made: Tensor | None, truth: Observed | None) -> dict[str, Any]:
         "observed_labels": truth.labels.cpu().numpy(),
         "observed_member": truth.member.cpu().numpy().astype(np.bool_),
     }
-
-
-# --- estimates --------------------------------------------------------------------------------------------------------
 
 
 def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
@@ -277,8 +260,8 @@ def _over_answers(scored: Scored) -> dict[str, Estimated | None]:
 def margin(target: Scored, control: Scored, name: str = "top1") -> Estimated:
     """Return the mean of `name` over `target` minus that over `control`, paired by class.
 
-    The control is the same attack on a counterfactual target, or without one (prior). Raises :class:`BenchError` where
-    the two do not show the same classes.
+    The control is the same attack on a counterfactual target or without one (prior). Raises :class:`BenchError` where
+    the two show different classes.
     """
     a, b = target.values[name], control.values[name]
     bounds = None if name.endswith("gap") else _BOUNDS.get(name.split()[0])

@@ -1,8 +1,8 @@
 """The gap attack: a record whose label the target gets right is guessed a member. It needs labels alone.
 
-Yeom et al. 2018 (arXiv:1709.01604); the floor that every attack on labels has to beat (Choquette-Choo et al. 2021,
-arXiv:2007.14321, whose attack by variations of the record is the second part of the score). Its advantage is the gap
-between the accuracies on training and on other records.
+Yeom et al. 2018 (arXiv:1709.01604), the floor of all label-only attacks; the second part of the score is by variations
+of the record (Choquette-Choo et al. 2021, arXiv:2007.14321). Its advantage is the gap between training and test
+accuracy.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class LabelGap(MembershipAttack):
     references = 0
 
     def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:
-        """Return 1 where the label of the record itself is right, plus `variations` times the share of right others.
+        """Return (n,): 1 where the record's label is right, plus `variations` times the share of right variations.
 
-        The result is (n,). Only the place of the largest logit is used. Raises :class:`BenchError` on a weight outside
-        [0, 1], by which variations would overrule the record.
+        Only the largest logit is used. Raises :class:`BenchError` on a weight outside [0, 1], by which variations would
+        overrule the record.
         """
         if not 0 <= config.variations <= 1:
             raise BenchError(f"label-gap takes variations in [0, 1], not {config.variations}.")

@@ -1,18 +1,15 @@
-"""The likelihood-ratio attack: how likely is the target's confidence if it saw the record, and if it did not?
+"""The likelihood-ratio attack: is the target's confidence likelier with the record in training, or without?
 
 Carlini et al., "Membership Inference Attacks From First Principles", IEEE S&P 2022 (arXiv:2112.03570), algorithm 1
-(online) and section V-B, VI (offline). The references are whole pipelines of their own, with their own noise: what they
-say of a record must be what the target would.
+(online) and section V-B, VI (offline). References are complete pipelines with their own noise.
 
-The confidence is the logit of the label's probability, in float64. Of each candidate a normal distribution is fitted to
-the references that saw it and one to those that did not; the mean is a median, the variance is each side's own, pooled
-over all candidates where references are few. The offline attack uses only the references that did not see the
-candidate, and scores by the chance of less confidence than the target's: by minus the log of the upper tail, which
-orders candidates as the log of the lower one does and does not round to 0 where the target is far more confident.
+Confidence is the logit of the label's probability, in float64. For each candidate, one normal distribution is fitted to
+the references with it and one to those without: medians, and variances per side, pooled over candidates where
+references are few. The offline attack uses references without the candidate only and scores by minus the log of the
+upper tail, which orders like the log of the lower tail but does not round to 0 for a far more confident target.
 
-A candidate that all references saw, or none did, has one side only. The online attack takes for the other side the
-mean that it has plus or minus the mean shift of the other candidates; the offline attack, which may not look at
-references that saw a candidate, takes the median of all candidates.
+For a candidate with references on one side only, the online attack shifts that side's mean by the mean shift of the
+other candidates; the offline attack takes the median of all candidates.
 """
 
 from __future__ import annotations
@@ -29,10 +26,8 @@ from bench.interface import Access, BenchError, MembershipAttack, Signals, regis
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GLOBAL_BELOW = 64
-"""References below which a variance for each candidate is noisier than one for all."""
-LEAST_STD = 1e-6
-"""Below it the references of a candidate agree exactly, and the likelihood would have no bounds."""
+GLOBAL_BELOW = 64  # references below which one pooled variance is less noisy than one per candidate
+LEAST_STD = 1e-6  # below it references agree exactly and the likelihood is unbounded
 
 
 @dataclass(frozen=True)
@@ -91,10 +86,9 @@ class LiRA(MembershipAttack):
 def _fit(
     seen: NDArray[np.float64], used: NDArray[np.bool_], number: NDArray[np.int64], own: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return medians and standard deviations, (queries, n), over the `used` (k, n) of the references' scores.
+    """Return medians (NaN where empty) and deviations, (queries, n), over the `used` (k, n) references' scores.
 
-    The median is NaN where none is used. The deviation is pooled over candidates, for each query, unless each has its
-    `own`; a candidate with fewer than two scores has the pooled one in any case.
+    Deviations are pooled over candidates per query, unless each has its `own` and at least two scores.
     """
     values = np.where(used[:, None, :], seen, np.nan)
     some = number > 0
@@ -117,5 +111,4 @@ def _fit(
 def _log_density(
     values: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the log density of the normal distribution, without the constant that cancels in a ratio."""
     return -(((values - mean) / std) ** 2) / 2 - np.log(std)

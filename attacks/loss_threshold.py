@@ -1,7 +1,7 @@
 """The loss attack: a record on which the target's loss is small is guessed a member.
 
-Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning", CSF 2018 (arXiv:1709.01604), with the
-threshold left to the statistics. It knows nothing of how hard a record is: a baseline, weak where errors must be few.
+Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning", CSF 2018 (arXiv:1709.01604), without a fixed
+threshold. It ignores how hard a record is: a baseline, weak where errors must be few.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class LossThreshold(MembershipAttack):
     references = 0
 
     def score(self, config: LossConfig, signals: Signals) -> NDArray[np.float64]:
-        """Return the log probability of the label at the record itself (n,); variations are not looked at."""
+        """Return the log probability of the label at the record itself (n,); variations are ignored."""
         return log_probability(signals.target[0], signals.labels)

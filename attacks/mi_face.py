@@ -1,20 +1,20 @@
 """Model inversion by gradient: Fredrikson, Jha and Ristenpart, CCS 2015 (MI-Face), section 5.
 
-Threat model: the attacker holds the student's weights and knows the classes' names and the images' size. No auxiliary
-images. An image is moved down the gradient of the student's loss for a class, under a prior, with pixels held in
-[0, 1]. With ``gradient=numeric`` only confidences are used, rounded where ``rounding`` says so (the countermeasure of
-section 5.3): the gradient is estimated from random directions, and every answer is counted as a query.
+Threat model: the attacker holds the student's weights and knows the classes' names and the images' size; there are no
+auxiliary images. An image descends the student's loss for a class, under a prior, with pixels in [0, 1].
+``gradient=numeric`` uses confidences only, rounded by ``rounding`` (the countermeasure of section 5.3): the gradient is
+estimated from random directions, and every answer counts as a query.
 
-What differs from the paper: it descends on 1 - p_y, whose gradient vanishes at images of which the student is sure
-that they are something else; here it is -log p_y or the margin between logits, by Adam (``loss=confidence`` and
-``optimizer=sgd`` with ``rate=0.1`` give the paper's). Its black-box variant takes finite differences along each pixel,
-which is two queries for every pixel and step; here there are ``directions`` random ones. Its denoising and sharpening,
-used for an autoencoder only, are replaced by a Gaussian blur of the image that is optimised (``blur``).
+What differs from the paper: its loss 1 - p_y has no gradient where the student is sure of another class; here it is
+-log p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
+paper's). Its black-box variant takes finite differences along each pixel, two queries per pixel and step; here there
+are ``directions`` random ones. A Gaussian blur (``blur``) replaces its denoising and sharpening, used for an
+autoencoder only.
 
-The quick preset is ours. A convolutional student's unregularised optimum is a texture that nobody recognises; shifted
-and noisy views, and a prior for few bright and smooth strokes, turn it into digits. With the weights of the prior in
-units of the mean gradient of the loss (``prior=relative``), they suit students of any temperature. A numeric gradient
-is mostly noise, and larger than the true one: a relative prior has to be lighter beside it.
+The quick preset is ours. The unregularised optimum of a convolutional student is an unrecognisable texture; shifted and
+noisy views, and a prior for few bright and smooth strokes, give digits. ``prior=relative`` weighs the prior in units of
+the loss's mean gradient, for students of any temperature; a numeric gradient is noisier and larger, so it needs less
+prior.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MIFaceConfig:
     batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
 
     def __post_init__(self) -> None:
-        """Refuse to compare costs that are not in one unit."""
+        """Refuse to compare costs in different units."""
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
             raise BenchError(
                 "prior=relative goes with keep=last and patience=0 only: its unit changes at every step, so the costs "
@@ -99,8 +99,8 @@ class MIFace(InversionAttack):
             "steps": 300, "blur": 1.0, "views": 2, "shift": 2, "noise": 0.4, "smoothness": 0.1, "darkness": 0.3,
         }  # fmt: skip
         if facts.shape[0] > 1 or max(facts.shape[1:]) > 32:
-            # Photographs have shades: steps along the gradient itself keep them, where Adam's drive every pixel to
-            # black or white. Any pixel may be bright.
+            # Photographs have shades and any pixel may be bright: steps along the gradient itself keep the shades,
+            # where Adam drives every pixel to black or white.
             quick |= {"optimizer": "normalised", "rate": 0.003, "steps": 100, "start": 0.5, "start_noise": 0.05}
             quick |= {"darkness": 0.0, "smoothness": 0.05, "noise": 0.1}
         if max(facts.shape[1:]) > 32:
@@ -140,14 +140,12 @@ class MIFace(InversionAttack):
 
 
 class _Descent:
-    """The optimisation of one batch of images for `labels` (n,)."""
-
     def __init__(self, config: MIFaceConfig, target: Target, labels: Tensor, generator: torch.Generator) -> None:
         import torch
 
         self._config, self._target, self._labels, self._random = config, target, labels, generator
         start = torch.rand((len(labels), *target.shape), generator=generator).to(labels.device)
-        # What is optimised; the image is this under the blur.
+        # Optimised; the image is this under the blur.
         self._free = (config.start + config.start_noise * start).clamp_(0, 1).requires_grad_()
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
         self._optimizer: torch.optim.Optimizer = kind([self._free], lr=config.rate)
@@ -178,7 +176,7 @@ class _Descent:
                     break
                 before = self._free.clone()
                 self._optimizer.step()
-                # An image that is finished stays where it is, whatever its momentum.
+                # A finished image stays where it is, whatever its momentum.
                 self._free.copy_(torch.where(active[:, None, None, None], self._free, before).clamp_(0, 1))
             advance(1)
         advance(config.steps - step - 1)
@@ -186,7 +184,7 @@ class _Descent:
         return blurred(chosen, config.blur).clamp(0, 1)
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
-        """Set the gradient; return each image's cost and the confidence in its class, both before the step (n,)."""
+        """Set the gradient; return each image's cost and its class's confidence, both before the step (n,)."""
         import torch
 
         from attacks._inversion import blurred, total_variation
@@ -232,10 +230,7 @@ class _Descent:
         return values.view(self._config.views, len(self._labels), *values.shape[1:]).mean(0)
 
     def _numeric(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return losses, an estimate of their gradient by the image, and logits, from confidences alone.
-
-        Pairs of opposite steps along random smooth directions; both ends of a pair are shown the same way.
-        """
+        """Return losses, gradients by pairs of opposite steps (shown the same way), and logits, from confidences."""
         import torch
 
         from attacks._inversion import blurred
@@ -260,7 +255,7 @@ class _Descent:
 
 
 def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
-    """Return the loss (n,) that is descended: 1 - p_y, or one of :func:`attacks._inversion.identity_loss`."""
+    """Return the minimised loss (n,): 1 - p_y, or one of :func:`attacks._inversion.identity_loss`."""
     from attacks._inversion import identity_loss
 
     if loss == "confidence":
@@ -269,12 +264,11 @@ def loss_of(logits: Tensor, labels: Tensor, loss: str) -> Tensor:
 
 
 def _log_confidences(target: Target, images: Tensor, rounding: float) -> Tensor:
-    """Return log confidences (n, classes); one that was rounded to 0 counts as half of the least that is told."""
+    """Return log confidences (n, classes); one rounded to 0 counts as half of the least possible."""
     return target.confidences(images, rounding).clamp_min(rounding / 2 if rounding else 1e-38).log()
 
 
 def _clean_loss(config: MIFaceConfig, target: Target, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the student's loss for the finished images, by what the attack may use of it."""
     import torch
 
     if config.gradient == "numeric":

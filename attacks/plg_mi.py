@@ -1,13 +1,12 @@
 """Pseudo-label guided model inversion: Yuan et al., AAAI 2023 (PLG-MI, arXiv:2302.09814).
 
-Threat model: the attacker holds the student's weights and unlabelled auxiliary images of which none is private. The
-student says how sure it is of each class for every auxiliary image; the surest ``top`` of a class get its label. A
-conditional GAN learns from these, pulled besides towards images that the student puts into the class
-(:mod:`attacks._conditional_gan`). Then noise is moved, the label being fixed, down the student's margin for two
-augmented views of its image. As in the paper nothing is selected in the end: each start counts.
+Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. Of these,
+the student's ``top`` surest images per class get its label. They train a conditional GAN that is also pulled towards
+images of the student's class (:mod:`attacks._conditional_gan`). Then noise of a fixed label descends the student's
+margin for two augmented views of its image. As in the paper nothing is selected at the end: each start counts.
 
-What differs from the paper: small nets in place of residual ones, the class being part of the generator's input in
-place of conditional batch normalisation; mirrored views for photographs only, since a mirrored digit is none.
+What differs from the paper: small nets, not residual ones, with the class as input of the generator, not conditional
+batch normalisation; mirrored views for photographs only, not for digits.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PlgMIConfig:
 
 @register_attack("plg-mi")
 class PlgMI(InversionAttack):
-    """A GAN that is conditional on the student's own labels, and descent on its noise."""
+    """A GAN conditional on the student's own labels, and descent on its noise."""
 
     Config = PlgMIConfig
     access = Access.WEIGHTS
@@ -108,10 +107,7 @@ class PlgMI(InversionAttack):
 
 
 def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, context: Context) -> GanGenerator:
-    """Return the generator that is trained on the `top` surest auxiliary images of every class.
-
-    It is made for one target, so that the cache would not be asked for it again.
-    """
+    """Return the generator trained on the `top` surest auxiliary images per class; not cached: it serves one target."""
     import torch
 
     from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
@@ -145,7 +141,6 @@ def _conditional_gan(config: PlgMIConfig, target: Target, images: Tensor, contex
 def _descend(
     config: PlgMIConfig, target: Target, net: GanGenerator, labels: Tensor, generator: torch.Generator, advance: Any
 ) -> Tensor:
-    """Return the images (n, channels, height, width) for `labels`, on the CPU."""
     import torch
     from torch.nn import functional
 

@@ -1,13 +1,13 @@
-"""The robust membership attack: does the target lift the record's probability more than that of population records?
+"""The robust membership attack: does the target raise the record's probability more than that of population records?
 
 Zarifzadeh, Liu and Shokri, "Low-Cost High-Power Membership Inference Attacks", ICML 2024 (arXiv:2312.03262). For the
-candidate x and population records z, which neither target nor references saw, the score is the share of z with
-``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``. What a model gives the label, p(x), is the mean over
-references. Offline, with references that did not see x only, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z alike:
-a model that sees x would give it more, the more so the less it gives now. One to four references do.
+candidate x and population records z, unseen by target and references, the score is the share of z with ``[p(x | target)
+/ p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, with references without x
+only, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z: a model trained on x would raise it, the more the lower it
+is. One to four references suffice.
 
-The paper's CIFAR-10 setting also uses a Taylor softmax with a margin; here it is the softmax at a temperature. Shares
-of several queries are averaged. A candidate that all references saw has no p_out; it takes the mean of the others.
+The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is the softmax at a temperature. Shares
+are averaged over queries. A candidate in all references has no p_out and takes the mean of the others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from bench.interface import Access, BenchError, MembershipAttack, Signals, regis
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TINY = 1e-300
-"""Keeps a probability that rounds to 0 from dividing."""
+TINY = 1e-300  # keeps probabilities that round to 0 from dividing
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class RMIA(MembershipAttack):
     def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:
         """Return the share, in [0, 1], as a mean over the queries (n,).
 
-        Raises :class:`BenchError` without references or population records, or on a setting out of its range.
+        Raises :class:`BenchError` without references or population records, or on a setting out of range.
         """
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
@@ -84,7 +83,7 @@ def _offline(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
 
 
 def _means(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means (queries, n) of `p` (k, queries, n) over references in and out, NaN where there are none."""
+    """Return the means (queries, n) of `p` (k, queries, n) over references in and out, NaN without any."""
     into, outof = counts(inside)
     means = []
     for used, number in ((inside, into), (~inside, outof)):

@@ -1,17 +1,15 @@
-"""How far a student's accuracy falls under small changes of its images: a side metric, not privacy.
+"""Accuracy of a student under small changes of its images: a side metric, not part of the privacy score.
 
-Nothing here enters the privacy score. A student may be private and fragile, or robust and leaky; the two are printed
-side by side because noisy training can make a net look robust.
+A student may be private and fragile, or robust and leaky; both are printed because noisy training can feign robustness.
 
-Every row is an upper bound of the robust accuracy, by the attacks that were run. Changes are bounded in the maximum
-norm and measured on images in [0, 1]. An image counts as right at a size where the student classifies it rightly
-unchanged and the attack changed its class neither at this size nor at a smaller one, whose images lie in the larger
-ball too. So the first row, at size 0, is the plain accuracy, and no curve rises.
+Each row is an upper bound of the robust accuracy, by the attacks run, in the maximum norm on images in [0, 1]. An image
+counts as right at a size if it is classified rightly unchanged and no attack at this or a smaller size, whose ball is
+inside, changed its class. So the row at size 0 is the plain accuracy, and no curve rises.
 
-``autoattack`` is the worst case, image by image, of all attacks of the sweep: the four of the standard version (APGD on
-the cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square) and FGSM and PGD. So it is
-never above another row. Its parts have rows of their own. They are set up one by one because torchattacks' own
-``AutoAttack`` takes 10 steps where the published code takes 100, and seeds itself by the clock.
+``autoattack`` is the worst case per image over all attacks of the sweep: the standard version's four (APGD on
+cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square), FGSM and PGD. Its parts have rows
+of their own and are set up one by one: torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and seeds
+itself by the clock.
 
 FGSM: Goodfellow et al. 2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al.
 2020.
@@ -36,25 +34,22 @@ if TYPE_CHECKING:
     from bench.core.progress import Progress
 
 DLR_CLASSES = 4
-"""The fewest classes for which the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4,
-exists."""
+"""Fewest classes for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4."""
 CONFIDENCE = 0.95
-MASKED = 0.01
-"""The p-value, for all sizes together, below which Square counts as better than PGD."""
+MASKED = 0.01  # p-value, for all sizes together, below which Square beats PGD
 
 
 class Robustness:
-    """The sweep's name, config and presets, as :func:`bench.core.config.build_config` wants them."""
+    """The sweep's name, config and presets, for :func:`bench.core.config.build_config`."""
 
     name: ClassVar[str] = "robustness"
-    version: ClassVar[int] = 1
-    """Raised whenever the same config would give another result."""
+    version: ClassVar[int] = 1  # raised when the same config would give another result
     citation: ClassVar[str] = "Madry et al. 2018; Croce and Hein 2020"
     Config: ClassVar[type] = RobustnessConfig
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """Return what ``quick`` (under a minute on one core) and ``tiny`` change in the config for such data."""
+        """Return the config changes of ``quick`` (under a minute on one core) and ``tiny``."""
         sizes = default_perturbations(facts)
         return {
             "quick": {
@@ -84,9 +79,9 @@ class Robustness:
 class RobustnessRow:
     """The accuracy that one attack leaves at one size.
 
-    `low` and `high` are Clopper-Pearson bounds (95%, two-sided) of the accuracy for the images' population; they say
-    nothing of attacks that were not run. `beats_pgd` is set for Square where PGD ran: the one-sided p-value of the
-    exact test on the images that only one of the two attacks fooled, small where Square is really better.
+    `low` and `high` are Clopper-Pearson bounds (95%, two-sided) for the images' population, not for other attacks.
+    `beats_pgd`, for Square where PGD ran, is the one-sided p-value of the exact test on images that only one of the two
+    fooled.
     """
 
     attack: str
@@ -99,10 +94,7 @@ class RobustnessRow:
 
 
 def default_perturbations(facts: Facts) -> tuple[float, ...]:
-    """Return the sizes of a sweep: large for small grey images such as MNIST's, steps of 8/255 for all others.
-
-    Strokes on an even ground bear large changes; photographs, in colour or grey and larger, do not.
-    """
+    """Return the sizes of a sweep: large for small grey images (strokes on an even ground), else steps of 8/255."""
     channels, height, width = facts.shape
     if channels == 1 and max(height, width) <= 32:
         return (0.05, 0.1, 0.2, 0.3)
@@ -110,10 +102,10 @@ def default_perturbations(facts: Facts) -> tuple[float, ...]:
 
 
 def attacks_run(config: RobustnessConfig, classes: int) -> tuple[str, ...]:
-    """Return the attacks that are really run, in the order of the rows; ``autoattack`` itself is none of them.
+    """Return the attacks that are run, in the order of the rows, without ``autoattack`` itself.
 
     With fewer than four classes the targeted loss does not exist: targeted APGD is left out, and FAB runs untargeted,
-    which looks at all the other classes anyway.
+    against all other classes.
     """
     if WORST not in config.attacks:
         return tuple(name for name in SIMPLE if name in config.attacks)
@@ -132,11 +124,9 @@ def sweep(
 ) -> tuple[RobustnessRow, ...]:
     """Attack `student` at every size and return the rows, attack by attack, sizes rising from 0.
 
-    `images` are uint8 or float in [0, 1], (n, channels, height, width); `labels` int64 (n,). Where there are more than
-    the config's records, that many are drawn by `generator`. The student takes images in [0, 1] and gives logits; it is
-    copied and left as it was. The same seed gives the same rows.
-
-    Raises :class:`BenchError` where images, labels, student and `facts` do not fit each other.
+    `images` (n, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (n,); `generator` draws as many
+    as the config's records. The student maps images in [0, 1] to logits; a copy is attacked. The same seed gives the
+    same rows. Raises :class:`BenchError` where images, labels, student and `facts` do not fit.
     """
     import torch
 
@@ -148,7 +138,7 @@ def sweep(
     if len(images) > config.records:
         drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
         images, labels = images[drawn], labels[drawn]
-    # One seed for each attack and size, drawn for all that exist: leaving an attack out changes no other row.
+    # One seed per possible attack and size: leaving an attack out changes no other row.
     everything = (*SIMPLE, *PARTS)
     seeds = torch.randint(
         0, 2**31, (len(everything), len(sizes), config.pgd_restarts), generator=generator, device=generator.device
@@ -169,7 +159,7 @@ def sweep(
                 right = held[name][-1].clone()
                 for seed in seeds[everything.index(name)][place][: config.pgd_restarts if name == "pgd" else 1]:
                     if not bool(right.any()):
-                        break  # fooled on every image already
+                        break  # fooled on every image
                     for number in torch.split(right.nonzero().flatten(), config.batch_size):
                         batch, truth = images[number].to(device), labels[number].to(device)
                         found = perturbed(name, model, batch, truth, size, facts.classes, seed, config)
@@ -188,10 +178,9 @@ def sweep(
 
 
 def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
-    """Return, by attack, the smallest size of the sweep that fools the student on half of the images or more.
+    """Return, by attack, the smallest size of the sweep that fools the student on at least half of the images.
 
-    That is the median of the images' smallest sizes, on the grid of the sweep: 0 where the student is wrong on half of
-    them as they are, infinite where the largest size does not suffice.
+    0 where half are wrong unchanged, infinite where no size suffices.
     """
     medians: dict[str, float] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
@@ -205,15 +194,14 @@ def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
 def masked(rows: Iterable[RobustnessRow]) -> bool:
     """Return whether Square, which sees no gradient, beats PGD by more than noise at some size.
 
-    Then the student hides its gradients, and accuracies under FGSM and PGD say little. The p-values are corrected for
-    the number of sizes.
+    Then the student masks its gradients, and FGSM and PGD mean little. p-values are corrected for the number of sizes.
     """
     values = [row.beats_pgd for row in rows if row.beats_pgd is not None and row.perturbation > 0]
     return bool(values) and min(values) * len(values) < MASKED
 
 
 def remarks(rows: Sequence[RobustnessRow]) -> tuple[str, ...]:
-    """Return what a reader of the rows must know: masked gradients, parts that were left out."""
+    """Return remarks on the rows: masked gradients, parts that were left out."""
     found = []
     if masked(rows):
         found.append("masked gradients: Square, which uses none, beats PGD; the rows of FGSM and PGD mean little")
@@ -224,7 +212,7 @@ def remarks(rows: Sequence[RobustnessRow]) -> tuple[str, ...]:
 
 
 def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-    """Return the images as float and the labels, both on the CPU, or say what is wrong with them."""
+    """Return float images and labels on the CPU, or raise."""
     import torch
 
     from bench.interface import as_float
@@ -251,7 +239,7 @@ def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tens
 
 
 def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: torch.device) -> Tensor:
-    """Return which images the student classifies rightly unchanged, or say why it cannot be attacked."""
+    """Return which images the student classifies rightly unchanged, or raise."""
     import torch
 
     from bench.interface import predict
@@ -272,7 +260,7 @@ def _clean(model: Logits, images: Tensor, labels: Tensor, facts: Facts, device: 
     if not bool(logits.isfinite().all()):
         raise BenchError("the student gives logits that are not finite: it cannot be attacked. Train it again.")
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
-        # The attacks' losses would take a second softmax of them, whose gradients vanish.
+        # A second softmax in the attacks' losses would have vanishing gradients.
         raise BenchError("the student gives confidences; the attacks need logits. Leave its softmax out.")
     return logits.argmax(1) == labels
 
@@ -291,6 +279,6 @@ def _row(attack: str, size: float, right: Tensor, pgd: Tensor | None) -> Robustn
         from scipy import stats
 
         square_only, pgd_only = int((pgd & ~right).sum()), int((right & ~pgd).sum())
-        # Were the two equally good, each image that one of them alone fooled would be a fair coin.
+        # Under equal strength, each image that only one of the two fooled is a fair coin.
         better = float(stats.binom.sf(square_only - 1, square_only + pgd_only, 0.5)) if square_only else 1.0
     return RobustnessRow(attack, size, hits / count, count, low, high, better)
