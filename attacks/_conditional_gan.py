@@ -41,7 +41,6 @@ class ProjectionDiscriminator(nn.Module):
         self.embedding = spectral_norm(nn.Embedding(classes, _FEATURES))
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the score (n,) of each image for its label."""
         features = self.body(images)
         score: Tensor = self.score(features).squeeze(1) + (self.embedding(labels) * features).sum(1)
         return score

@@ -40,7 +40,6 @@ class Decoder(nn.Module):
         self.net = nn.Sequential(*layers, nn.ConvTranspose2d(maps, channels, 4, 2, 1), nn.Sigmoid())
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Map codes (n, classes), made by :func:`encode`, to images."""
         images: Tensor = self.net(codes)
         return images[:, :, : self.high, : self.wide]
 
@@ -58,7 +57,6 @@ def encode(confidences: Tensor, truncation: int = 0) -> Tensor:
 
 @torch.no_grad()
 def decode(decoder: nn.Module, codes: Tensor, device: torch.device) -> Tensor:
-    """Return the image of each code, float32 on the CPU."""
     parts = [decoder(part.to(device)).float().cpu() for part in torch.split(codes, 500)]
     return torch.cat(parts).clamp(0, 1)
 
@@ -79,18 +77,9 @@ def train_decoder(
 ) -> Decoder:
     """Train `decoder` in place and return it, in evaluation mode, in the state that did best on held-out images.
 
-    Args:
-        decoder: The untrained net.
-        codes: Inputs (n, classes).
-        images: Targets, uint8 or float in [0, 1]; four or more.
-        generator: Chooses the held-out images and the order of the others.
-        epochs: Passes over the images that are not held out.
-        batch_size: Images per step.
-        rate: Adam's.
-        validation: Share of held-out images, which choose the state after every epoch.
-        device: Device of the training.
-        stage: Advances once per step, :func:`decoder_steps` in all.
-        checkpoint: A stopped training resumes at the start of an epoch; the caller clears it.
+    `codes` (n, classes) are the inputs, `images` (uint8 or float in [0, 1], four or more) the targets. The share
+    `validation` is held out and chooses the state after every epoch of the others. `stage` advances
+    :func:`decoder_steps` times. With a `checkpoint` a stopped training resumes at the start of an epoch.
     """
     order = torch.randperm(len(images), generator=generator)
     held = _held_out(len(images), validation)

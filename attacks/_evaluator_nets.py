@@ -103,7 +103,6 @@ def _deep_gradients(facts: Facts, size: tuple[int, int]) -> FeatureNet:
 
 
 def _wide(facts: Facts, size: tuple[int, int]) -> FeatureNet:
-    """Two convolutions with large kernels and batch normalisation, without a hidden dense layer."""
     stride = 2 if min(size) >= 16 else 1
     layers: list[nn.Module] = [
         Scaled(size), Contrast(),
@@ -133,10 +132,7 @@ KINDS: dict[str, Callable[[Facts, tuple[int, int]], FeatureNet]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One evaluator: `kind` of `KINDS`, longest side in pixels, `augmentation` of `AUGMENTATIONS`, training `settings`.
-
-    Without `settings` the weights are computed (discriminant).
-    """
+    """One evaluator: `kind` of `KINDS`, longest side in pixels, training (`settings` None: computed, discriminant)."""
 
     kind: str
     side: int
@@ -144,13 +140,11 @@ class Recipe:
     augmentation: str
 
     def size(self, facts: Facts) -> tuple[int, int]:
-        """Return the (height, width) of its input."""
         height, width = facts.shape[1:]
         factor = min(1.0, self.side / max(height, width))
         return max(1, round(height * factor)), max(1, round(width * factor))
 
     def build(self, facts: Facts) -> FeatureNet:
-        """Return the untrained net, initialised by torch's global generator."""
         return KINDS[self.kind](facts, self.size(facts))
 
     def train(
@@ -162,7 +156,6 @@ class Recipe:
         device: torch.device,
         checkpoint: Checkpoint | None = None,
     ) -> FeatureNet:
-        """Return the net trained on `images` (n, channels, height, width), uint8, and `labels` (n,)."""
         with seeded(generator):
             net = self.build(facts)
         scale, augment = Scaled(self.size(facts)), AUGMENTATIONS[self.augmentation]
@@ -191,10 +184,7 @@ def recipes(facts: Facts, records: int) -> tuple[Recipe, Recipe, Recipe]:
 
 
 def turned(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `images` turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half of them mirrored.
-
-    Brightness changes by up to 0.12 and contrast by a quarter. For faces with few photos each.
-    """
+    """Return `images` turned by up to 10 degrees, scaled by 7 %, shifted by 3.5 %, half mirrored: for faces."""
     draw = _Draws(len(images), generator, images.device)
     angle, scale, mirror = draw(math.radians(10)), 1 + draw(0.07), torch.where(draw(1.0) < 0, -1.0, 1.0)
     across, down = torch.cos(angle) * scale, torch.sin(angle) * scale
@@ -215,8 +205,6 @@ AUGMENTATIONS: dict[str, Augment] = {"turned": turned, "slanted": slanted}
 
 
 class _Draws:
-    """Uniform numbers in [-bound, bound] for each of `count` images."""
-
     def __init__(self, count: int, generator: torch.Generator, device: torch.device) -> None:
         self.count, self.generator, self.device = count, generator, device
 

@@ -47,13 +47,10 @@ class GanSettings:
     penalty: float = 10.0
 
     def total_steps(self, records: int) -> int:
-        """Return the number of the generator's steps on that many images."""
         return self.steps or max(1, round(self.epochs * records / (self.batch_size * self.critic_steps)))
 
 
 class Critic(nn.Module):
-    """Two strided convolutions and a score, (n,), higher for images that look real."""
-
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
         super().__init__()
         channels, high, wide = shape

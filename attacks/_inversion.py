@@ -19,10 +19,7 @@ Loss = Literal["cross-entropy", "margin"]
 
 
 def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return the loss (n,) of `logits` (n, classes) for `labels` (n,): -log p_y, or the margin.
-
-    ``margin`` is the largest other logit minus the label's: its gradient does not vanish where the student is sure.
-    """
+    """Return the loss (n,) of `logits` (n, classes): -log p_y, or the margin, whose gradient does not vanish."""
     if loss == "cross-entropy":
         return functional.cross_entropy(logits, labels, reduction="none")
     mine = logits.gather(1, labels[:, None]).squeeze(1)
@@ -31,7 +28,6 @@ def identity_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Return the sum of absolute differences of neighbouring pixels of each image, (n,)."""
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1).sum(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1).sum(1)
     return down + across
@@ -64,10 +60,7 @@ def best_of(scores: Tensor, groups: int) -> Tensor:
 
 
 def check_auxiliary(auxiliary: PublicData | None, target: Target, attack: str, least: int = 2) -> Tensor:
-    """Return the auxiliary images.
-
-    Raises :class:`BenchError` for fewer than `least` images, or another shape than the target takes.
-    """
+    """Return the auxiliary images; raise :class:`BenchError` for fewer than `least`, or shapes unlike the target's."""
     if auxiliary is None or len(auxiliary) < least:
         count = 0 if auxiliary is None else len(auxiliary)
         raise BenchError(
@@ -91,7 +84,6 @@ def images_digest(images: Tensor) -> str:
 
 
 def check_counts(**counts: float) -> None:
-    """Raise :class:`BenchError` unless all `counts`, options of an attack by name, are positive and finite."""
     for name, value in counts.items():
         if not (math.isfinite(value) and value > 0):
             raise BenchError(f"{name} must be a positive number, not {value}. Try --set {name}=1.")

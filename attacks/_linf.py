@@ -98,8 +98,6 @@ WORST = "autoattack"
 
 @dataclass(frozen=True)
 class RobustnessConfig:
-    """Settings of the sweep, by default with the papers' settings."""
-
     perturbations: tuple[float, ...] | None = setting(None, "ours: by the kind of images, see default_perturbations")
     attacks: tuple[str, ...] = setting((*SIMPLE, WORST), "ours: side by side, so that masked gradients show")
     records: int = setting(10_000, "Croce and Hein 2020, section 6: the test sets of MNIST and CIFAR-10")

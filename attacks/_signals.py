@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def log_odds(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return log p - log(1 - p), (..., n), of the `labels` (n,) from `logits` (..., n, classes).
-
-    In float64 as the label's logit minus logsumexp of the others: p would round to 1 (Carlini et al. 2022, section
-    V-A).
-    """
+    """Return log p - log(1 - p), (..., n), of `labels` (n,) from `logits` (..., n, classes); p itself rounds to 1."""
     own = _own(logits, labels)
     others = logits.astype(np.float64)
     np.put_along_axis(others, _index(logits, labels), -np.inf, axis=-1)
@@ -46,7 +42,6 @@ def _own(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.f
 
 
 def need_references(name: str, signals: Signals, least: int) -> None:
-    """Raise :class:`BenchError` where there are fewer than `least` references."""
     if len(signals.references) < least:
         raise BenchError(
             f"{name} needs at least {least} references, students of the same pipeline that were trained with some of "

@@ -47,8 +47,6 @@ class Resumption:
 
 
 class _Position:
-    """The position of the ledger's noise in its stream, as a tensor."""
-
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 

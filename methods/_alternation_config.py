@@ -52,7 +52,6 @@ class AlternationConfig:
 
     @property
     def generated(self) -> int:
-        """Number of generated images in a batch."""
         return self.batch - round(self.batch * self.random_share)
 
     @property

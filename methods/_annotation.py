@@ -39,10 +39,7 @@ def distillation_loss(teacher: Tensor, student: Tensor, kind: Distillation, weig
 
 
 def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, weight: float) -> Tensor:
-    """Return the gradient (n, classes) of :func:`distillation_loss` with respect to the student's probabilities.
-
-    Eq. (3) takes it with respect to the student's output, which Section III defines as probabilities.
-    """
+    """Return the gradient (n, classes) of :func:`distillation_loss` by the student's probabilities (Section III)."""
     given = student.detach().clamp(LEAST, 1 - LEAST).requires_grad_()
     with torch.enable_grad():
         loss = distillation_loss(teacher.detach(), given, kind, weight).sum()
@@ -51,10 +48,7 @@ def distillation_gradient(teacher: Tensor, student: Tensor, kind: Distillation, 
 
 
 def keep_top(values: Tensor, k: int) -> Tensor:
-    """Return `values` (n, classes) with all but the `k` of the largest magnitude in each row set to zero.
-
-    The paper says the largest elements, but the gradient of the right class is negative and has to stay.
-    """
+    """Return `values` (n, classes), zero but for the `k` of largest magnitude (not value: p_r's is negative)."""
     kept = values.abs().topk(k, dim=1).indices
     return torch.zeros_like(values).scatter(1, kept, values.gather(1, kept))
 
@@ -77,14 +71,10 @@ def released_gradients(
 ) -> Tensor:
     """Return the noisy gradients of Eq. (3), (n, classes): the bounded ones scaled by `beta`, plus noise by the ledger.
 
-    Args:
-        gradients: Sum over `answers` teachers of bounded gradients in units of beta, (n, classes).
-        ledger: Charged once. One unit of privacy changes one teacher, hence each row by up to 2 in L2.
-        beta: Bound of one gradient.
-        sigma: The noise on the sum has standard deviation sigma * beta per example.
-        answers: Teachers in the sum; the result is their mean.
-        reading: ``per-example``: a noisy gradient each. ``batch-mean``, the sum over the batch in Eq. (3): all examples
-            get the mean of these. The cost is the same, noise multiplier ``sigma / (2 sqrt(n))`` for the n rows.
+    `gradients` (n, classes) are sums over `answers` teachers of bounded gradients in units of beta; the result is their
+    mean. One unit of privacy changes one teacher, hence each row by up to 2 in L2. The noise on the sum has standard
+    deviation sigma * beta. Under ``batch-mean``, the sum over the batch in Eq. (3), all examples get the mean of the
+    noisy gradients. The cost is the same: one charge of noise multiplier ``sigma / (2 sqrt(n))`` for the n rows.
     """
     rows = len(gradients)
     # In units of beta, which only scales the answer.

@@ -18,7 +18,6 @@ SHOWN = 100  # synthetic images that are released
 
 
 def at_least_one(config: object, *names: str) -> None:
-    """Raise :class:`BenchError` unless the settings `names` of `config` are at least 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
@@ -52,7 +51,6 @@ class HeadSettings:
         positive(self, "lr")
 
     def steps(self, records: int) -> int:
-        """Return the number of training steps for a head of `records` records."""
         return self.epochs * math.ceil(records / self.batch_size)
 
 
@@ -62,7 +60,6 @@ def student_depends(config: Any, context: Context) -> dict[str, Any]:
 
 
 def check_records(records: int | None, facts: Facts) -> None:
-    """Raise :class:`BenchError` unless `records` is None or a possible number of private records."""
     if records is not None and not 1 <= records <= facts.private_records:
         raise BenchError(
             f"records must lie between 1 and the {facts.private_records} private records of {facts.dataset}, or be "

@@ -70,7 +70,6 @@ class DGDConfig:
             raise BenchError(f"latent must lie between 1 and 1024, not {self.latent}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
 
         if self.teacher_recipe == "augmented":
@@ -99,7 +98,6 @@ def quick_dgd(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_dgd(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny``."""
     return {
         **quick_dgd(facts),
         "teachers": tiny_teachers(facts),
@@ -132,7 +130,6 @@ class DGDFamily(EnsembleMethod):
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the images (and their triples), and the ensemble."""
         images = f"images of {facts.dataset}, seed {seed}, {digest_of(cls.images_depend(config))}"
         return (images, *super().shares(config, facts, seed))
 
@@ -148,7 +145,6 @@ class DGDFamily(EnsembleMethod):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Make images, query the teachers on some, train the student on the answers and on all images."""
         import torch
 
         from bench.training.ensemble import count_votes

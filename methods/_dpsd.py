@@ -46,19 +46,15 @@ def quick_settings(facts: Facts) -> dict[str, Any]:
 
 
 def tiny_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny``."""
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
 class Alternation(Method):
-    """A method that runs Algorithm 1."""
-
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the teacher, which cells of other epsilons and annotations share."""
         meant = [config.teacher, config.teacher_epochs, config.teacher_lr]
         return (f"teacher of {facts.dataset}, seed {seed}, {digest_of(meant)}",)
 
@@ -73,7 +69,6 @@ class Alternation(Method):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Run the alternation and release student, generator and some of its images."""
         from bench.core.seeds import seeded
         from bench.models.generators import DataFreeGenerator
         from methods._alternation import Alternating, Resumption
@@ -136,10 +131,7 @@ def train_teacher(
     part: NDArray[np.int64] | None = None,
     name: str = "teacher",
 ) -> nn.Module:
-    """Return a teacher trained on the records `part` (default: all), cached. Private.
-
-    `name` names its stream of random numbers, its artefact and its stage.
-    """
+    """Return a teacher trained on the records `part` (default: all), cached under `name`. Private."""
     import torch
 
     from bench.interface import FitSettings, fit

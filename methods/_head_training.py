@@ -58,14 +58,12 @@ class Heads:
 
     @property
     def first(self) -> Tensor:
-        """Return the hidden layers' weights (k, features, hidden)."""
         if self.own is None:
             return self.moved[:, :-1] + self.start
         return torch.baddbmm(self.start.expand(len(self), -1, -1), self.own.transpose(1, 2), self.moved)
 
     @property
     def first_bias(self) -> Tensor:
-        """Return the hidden layers' biases (k, 1, hidden)."""
         return self.moved[:, -1:] if self.own is None else self.moved.sum(1, keepdim=True)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -108,12 +106,11 @@ def train_heads(
     threads: int = 1,
     stage: Stage | None = None,
 ) -> Iterator[Heads]:
-    """Train one head on each of `parts`; yield them in order, in groups.
+    """Train one head on each of `parts` (positions); yield them in order, in groups.
 
-    `features` is float32 (n, d), `labels` int64 (n,); `parts` hold positions. On a CPU each of `threads` trains its own
-    groups, so heads do not depend on their number. `stage` advances once per head.
-
-    Raises :class:`BenchError` for parts that overlap or are empty.
+    `features` is float32 (n, d), `labels` int64 (n,). On a CPU each of `threads` trains its own groups, so heads do not
+    depend on their number. `stage` advances once per head. Raises :class:`BenchError` for parts that overlap or are
+    empty.
     """
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):
@@ -177,7 +174,6 @@ class _Task:
         self.groups = [parts[first : first + together] for first in range(0, len(parts), together)]
 
     def train(self, group: Sequence[NDArray[np.int64]]) -> Heads:
-        """Return a head for each part of `group`."""
         rows = np.zeros((len(group), self.longest), dtype=np.int64)
         there = torch.zeros(len(group), self.longest, device=self.device)
         for number, part in enumerate(group):

@@ -51,7 +51,6 @@ class HeadTeachersConfig(TransferConfig):
         self.heads()
 
     def heads(self) -> HeadSettings:
-        """Return how each head is trained."""
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
@@ -80,20 +79,17 @@ class HeadTeachers(OnBackbone, PATEFamily):
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the queries or the noise that `budget` pays for, and with its weights' digest."""
         cls.check_facts(config, facts)
         return with_digest(super().calibrate(config, budget, facts), facts)
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """Return the public source, what it may share with the data, and the public images."""
         return f"{words_of(config, facts)}; unlabelled images of the target's distribution"
 
     shardable = False  # heads are trained all at once, in seconds
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """Return the features, which every seed and method on the backbone shares, and the ensemble of heads."""
         features = shared_features(config, facts)
         heads = digest_of([features, config.teachers, config.hidden, config.epochs, config.batch_size, config.lr])
         return (features, f"heads on {facts.dataset}, seed {seed}, {heads}")
@@ -102,7 +98,6 @@ class HeadTeachers(OnBackbone, PATEFamily):
         """Do nothing: planning has checked the backbone."""
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
-        """See :meth:`methods._pate.PATEFamily.votes`: labels of all heads, cached for every epsilon."""
         from bench.interface import partition
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of
@@ -135,7 +130,6 @@ class HeadTeachers(OnBackbone, PATEFamily):
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """See :meth:`methods._pate.PATEFamily.student`: one more head, trained on the answers (section III.B)."""
         from bench.models.frozen_backbone import DenseHead, FrozenTransfer
         from bench.training.features import features_of
         from methods._head_training import train_heads

@@ -35,8 +35,6 @@ ROWS = 4_096  # records per sum of gradients
 
 @dataclass(frozen=True)
 class LinearConfig(TransferConfig):
-    """Settings of both linear baselines besides the backbone's."""
-
     max_grad_norm: float = setting(0.25, OURS)
     lr: float = setting(200.0, OURS)
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
@@ -73,7 +71,6 @@ def scale(backbone: FrozenBackbone) -> float:
 
 
 def layer_of(student: FrozenTransfer) -> nn.Linear:
-    """Return the one layer of the student's head."""
     from torch import nn
 
     layer = student.get_classifier()

@@ -36,10 +36,7 @@ def _rows(width: int) -> int:
 
 
 def record_groups(labels: Ints, classes: int, parts: Sequence[Ints]) -> Ints:
-    """Return the group, part * `classes` + label, of each record, int64 (n,); -1 for a record outside all `parts`.
-
-    `parts` are disjoint positions, one array per teacher, see :func:`bench.data.splits.partition`.
-    """
+    """Return the group, part * `classes` + label, of each record, int64 (n,); -1 outside the disjoint `parts`."""
     groups = np.full(len(labels), -1, dtype=np.int64)
     for number, part in enumerate(parts):
         groups[part] = number * classes + labels[part]
@@ -57,8 +54,7 @@ def votes_of(scores: Floats) -> Ints:
 def source_part(labels: Ints, fraction: float, name: str) -> Ints:
     """Return the sorted positions of a share `fraction` of each class's records, chosen by a hash of index and `name`.
 
-    Without replacement, as TrPATE's ImageNet0.1x (section V.A.2); larger shares contain smaller ones. Raises
-    :class:`BenchError` where the fraction is outside (0, 1].
+    Drawn as TrPATE's ImageNet0.1x (section V.A.2). Raises :class:`BenchError` unless `fraction` is in (0, 1].
     """
     if not 0 < fraction <= 1:
         raise BenchError(f"the fraction of the source must lie in (0, 1], not {fraction}. Use 1 for all of it.")
@@ -71,11 +67,7 @@ def source_part(labels: Ints, fraction: float, name: str) -> Ints:
 
 
 def group_counts(images: NDArray[np.uint8], groups: Ints, count: int, vocabulary: int = VOCABULARY) -> Ints:
-    """Return how often each word occurs in each group, int64 (`count`, `vocabulary`).
-
-    Padding and unknown words are not counted. `images` are sentences, uint8 (n, 2, 1, length), `groups` (n,) in
-    0..`count`-1, or -1 for no group.
-    """
+    """Return how often each known word occurs in each group (-1: none), int64 (`count`, `vocabulary`)."""
     counts = np.zeros((count, vocabulary), dtype=np.int64)
     flat = counts.reshape(-1)
     step = _rows(images.shape[3])
@@ -100,10 +92,7 @@ def log_means(alpha: NDArray[np.floating | np.integer]) -> Floats:
 
 
 def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
-    """Return the teachers' votes on sentences, int64 (n, classes), by log-means `tables` (teachers, classes, words).
-
-    A vote goes to the class under which the known words are likeliest; a sentence without any is a tie.
-    """
+    """Return the teachers' votes on sentences, int64 (n, classes), by log-means `tables` (teachers, classes, words)."""
     teachers, classes, words = tables.shape
     flat = np.ascontiguousarray(tables.reshape(teachers * classes, words).T)
     step = _rows(words)
@@ -116,10 +105,7 @@ def word_votes(images: NDArray[np.uint8], tables: Floats) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class GaussianPrior:
-    """A normal-inverse-gamma prior of location `mean` and squared scale `variance`, (classes, features) each.
-
-    `kappa` and `nu` are its weight in records, for the mean and the variance; 0 and 0 make it flat.
-    """
+    """A normal-inverse-gamma prior, (classes, features), worth `kappa` records for the mean, `nu` for the variance."""
 
     mean: Floats
     variance: Floats
@@ -141,7 +127,6 @@ class Gaussians:
 
 
 def flat_prior(classes: int, features: int) -> GaussianPrior:
-    """Return the flat prior: the posterior is then the maximum of the likelihood."""
     return GaussianPrior(np.zeros((classes, features)), np.ones((classes, features)), 0.0, 0.0)
 
 
@@ -170,17 +155,10 @@ def gaussian_posterior(
 ) -> Gaussians:
     """Return the Gaussians that each teacher predicts with: (teachers, classes, features).
 
-    Args:
-        features: (n, d), one row per record.
-        groups: Group of each record by :func:`record_groups`, or -1.
-        teachers: Number of teachers.
-        prior: The same for all teachers.
-        floor: Public constant added to every variance, so that a feature that never varied decides nothing.
-
-    Returns:
-        Location (kappa m + n mean) / (kappa + n) and squared scale (nu v + squared deviations + kappa n / (kappa + n)
-            (mean - m)^2) / (nu + n) plus `floor` (Murphy, "Conjugate Bayesian analysis of the Gaussian distribution",
-            2007, section 6). Under a flat prior a class without records is not known.
+    `features` is (n, d), `groups` (n,) as by :func:`record_groups`. The location is (kappa m + n mean) / (kappa + n),
+    the squared scale (nu v + squared deviations + kappa n / (kappa + n) (mean - m)^2) / (nu + n) plus the public
+    constant `floor`, so that a feature that never varied decides nothing (Murphy, "Conjugate Bayesian analysis of the
+    Gaussian distribution", 2007, section 6). Under a flat prior a class without records is not known.
     """
     if not floor > 0:
         raise BenchError(f"the floor of the variances must be positive, not {floor}.")
@@ -197,10 +175,7 @@ def gaussian_posterior(
 
 
 def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None = None) -> Floats:
-    """Return log-likelihoods without their constant, (n, teachers, classes); -inf where a class is not known.
-
-    `centre` (d,) is subtracted from features and means first: it changes no score and keeps the squares small.
-    """
+    """Return log-likelihoods but for a constant, (n, teachers, classes); subtracting `centre` keeps squares small."""
     teachers, classes, width = fitted.mean.shape
     if centre is None:
         centre = np.zeros(width)
@@ -214,7 +189,6 @@ def gaussian_scores(features: Features, fitted: Gaussians, centre: Floats | None
 
 
 def gaussian_votes(features: Features, fitted: Gaussians) -> Ints:
-    """Return the teachers' votes on records with `features` (n, d), int64 (n, classes)."""
     teachers, classes, width = fitted.mean.shape
     centre = features.mean(axis=0, dtype=np.float64) if len(features) else np.zeros(width)
     votes = np.zeros((len(features), classes), dtype=np.int64)

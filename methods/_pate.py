@@ -81,7 +81,6 @@ class PATEFamilyConfig:
             raise BenchError(f"teacher_settle must be at least 1 look, or none, not {self.teacher_settle}.")
 
     def teacher_settings(self, part: int, facts: Facts) -> FitSettings:
-        """Return how a teacher of `part` records is trained."""
         from bench.interface import FitSettings
         from bench.training.early_stopping import Settle
 
@@ -158,11 +157,7 @@ class PATEFamily(EnsembleMethod):
             make_student(model, facts, context.streams.torch("unused"))
 
     def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
-        """Return the teachers' votes (public records, classes) on the whole public pool. Private: for the ledger only.
-
-        One record may change one teacher's votes. Labels and teachers are cached for other epsilons, aggregators,
-        students.
-        """
+        """Return the votes (public records, classes) on the pool, cached. Private: one record changes one teacher."""
         from bench.training.ensemble import count_votes
 
         def make() -> dict[str, NDArray[np.generic]]:
@@ -176,10 +171,7 @@ class PATEFamily(EnsembleMethod):
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
     ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        """Return a student trained on the answers, its timm name and its options. Uses nothing private.
-
-        `asked` (k,) are positions in the public pool, `labels` (k,) the answers, int64 both.
-        """
+        """Return a student trained on `labels` (k,) of pool positions `asked` (k,), its timm name and options."""
         from bench.core.seeds import seeded
         from bench.interface import FitSettings, fit
         from bench.models.generators import generator_for
@@ -219,7 +211,6 @@ class PATEFamily(EnsembleMethod):
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
-        """Train the ensemble, query it, train the student on the answers."""
         import torch
 
         self.check_facts(config, private.facts)

@@ -17,10 +17,7 @@ from bench.interface import BenchError
 
 
 def random_images(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Return `count` random images, uint8 (count, channels, height, width), kinds shuffled.
-
-    Raises :class:`BenchError` for a negative count.
-    """
+    """Return `count` random images, uint8 (count, channels, height, width); raise BenchError for a negative count."""
     if count < 0:
         raise BenchError(f"the number of random images must not be negative, not {count}.")
     channels, height, width = shape

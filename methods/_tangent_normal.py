@@ -66,10 +66,7 @@ def train_vae(
     *, device: torch.device | str = "cpu", stage: Stage | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> VAE:  # fmt: skip
-    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam, `lr` falling linearly to 0; set it to eval.
-
-    Raises :class:`bench.training.divergence.NotFiniteError` where a term of the loss is not finite.
-    """
+    """Train `vae` in place on `images` (uint8, or float in [0, 1]) by Adam; raise NotFiniteError where it diverges."""
     vae.to(device).train()
     optimizer = torch.optim.Adam(vae.parameters(), lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
@@ -196,7 +193,6 @@ def _smooth(
     student: nn.Module, triples: Triples, settings: StudentSettings, generator: torch.Generator,
     device: torch.device | str,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the weighted terms of Eq. 6 on a random batch of triples."""
     count = len(triples.plain)
     index = torch.randint(count, (min(settings.batch_size, count),), generator=generator)
     three = torch.cat([as_float(part[index].to(device)) for part in (triples.plain, triples.tangent, triples.normal)])

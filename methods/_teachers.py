@@ -29,8 +29,6 @@ WATCHED = 1000  # public images whose labels show when a teacher has settled
 
 
 class TeacherConfig(Protocol):
-    """Settings of the teachers' training."""
-
     @property
     def teachers(self) -> int: ...
     @property
@@ -46,7 +44,6 @@ class EnsembleMethod(Method):
 
     @classmethod
     def check_facts(cls, config: Any, facts: Facts) -> None:
-        """Raise :class:`BenchError` where the data set has fewer records than teachers."""
         if config.teachers > facts.private_records:
             raise BenchError(
                 f"more teachers than records: {config.teachers} teachers, {facts.private_records} private records of "
@@ -55,7 +52,6 @@ class EnsembleMethod(Method):
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`: the ensemble. Imports no torch."""
         meant = {name: value for name, value in as_dict(config).items() if name.startswith("teacher")}
         if meant.get("teacher_recipe") != "augmented":  # then each method has a recipe of its own
             meant["recipe"] = type(config).teacher_settings.__qualname__
@@ -64,7 +60,6 @@ class EnsembleMethod(Method):
     def make_shard(
         self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
     ) -> None:
-        """See :meth:`bench.interface.Method.make_shard`: whole chunks of teachers, cached for later cells."""
         from bench.training.ensemble import shard_range
 
         chunk = teachers_per_artefact(config, private.facts, context.device)
@@ -75,7 +70,6 @@ class EnsembleMethod(Method):
 
 
 def quick_teachers(facts: Facts) -> int:
-    """Return the number of teachers of ``quick``: 250, or fewer where records are few."""
     return min(250, max(2, facts.private_records // 25))
 
 
@@ -122,10 +116,9 @@ def train_ensemble(
     only: range | None = None,
     watched: torch.Tensor | None = None,
 ) -> Ensemble:
-    """Return the teachers, each trained on its own part of the records. Private: for the ledger only.
+    """Return the teachers, each trained on its own part of the records (by `only`, some of them). For the ledger only.
 
-    Chunks of teachers are cached. The processes of `pool` (see :func:`teacher_pool`) share the training. `only`
-    restricts it to some numbers, in whole chunks. `watched` are the images of :func:`watched_images`.
+    Chunks are cached; the processes of :func:`teacher_pool` share the training.
     """
     from bench.interface import partition
     from bench.training.ensemble import train_teachers
@@ -191,7 +184,7 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return everything that an ensemble depends on besides the data set, for cache keys.
+    """Return what an ensemble depends on besides the data set, for cache keys.
 
     Arithmetic that differs from the loop in float32 on a CPU adds a key only where used: older artefacts stay valid.
     """

@@ -66,12 +66,10 @@ class TransferConfig:
 
     @property
     def trained_here(self) -> bool:
-        """Whether the backbone is trained by this program on a public source."""
         return self.weights == SOURCE or self.weights.startswith(f"{SOURCE}:")
 
 
 def shared_features(config: TransferConfig, facts: Facts) -> str:
-    """Return the name of a backbone's features of a data set for :meth:`bench.interface.Method.shares`."""
     names = [field.name for field in dataclasses.fields(TransferConfig)]
     return f"features of {facts.dataset}, {digest_of({name: getattr(config, name) for name in names})}"
 
@@ -85,12 +83,10 @@ class OnBackbone(Method):
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
-        """See :meth:`bench.interface.Method.shares`: the backbone's features, for every seed and epsilon."""
         return (shared_features(config, facts),)
 
     @classmethod
     def public_words(cls, config: Any, facts: Facts) -> str:
-        """See :meth:`bench.interface.Method.public_words`: the backbone's public training data."""
         return words_of(config, facts)
 
     def backbone(self, config: Any, public: PublicData, facts: Facts, context: Context) -> FrozenBackbone:
@@ -101,13 +97,11 @@ class OnBackbone(Method):
 
 
 def quick_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: a small backbone on images of moderate size."""
     small = max(facts.shape[1:]) <= 28
     return {"backbone": "tf_efficientnet_lite0", "image_size": 96 if small else 128, "precision": "bfloat16"}
 
 
 def tiny_transfer(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``tiny``: an untrained backbone without weights to fetch."""
     return {"backbone": "small_cnn", "weights": "random", "image_size": 0}
 
 
@@ -245,10 +239,7 @@ def _tag_source(backbone: str) -> str:
 
 
 def backbone_of(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-    """Return the frozen backbone of `config`, fetching, drawing or training its weights. Uses nothing private.
-
-    Notes the weights in the run. Raises :class:`BenchError` where they are unavailable or do not fit.
-    """
+    """Return the frozen backbone of `config`, fetched, drawn or trained; raise BenchError without matching weights."""
     from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, random_backbone
     from bench.models.pretrained import find_weights, load_backbone, weights_by_digest
 
@@ -290,7 +281,6 @@ def _teller(backbone: str, context: Context) -> Any:
 
 
 def _trained_here(config: Any, facts: Facts, public: PublicData, context: Context) -> FrozenBackbone:
-    """Return the backbone trained on a labelled public source, cached for all cells."""
     import torch
 
     from bench.data.text import is_text, windows
@@ -354,7 +344,6 @@ def make_transfer(
 
 
 def transfer_options(backbone: FrozenBackbone, facts: Facts, head: str, hidden: int) -> dict[str, Any]:
-    """Return the options that recreate ``frozen_transfer``, as JSON values."""
     channels, height, width = facts.shape
     return {
         "num_classes": facts.classes,
