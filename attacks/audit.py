@@ -1,10 +1,9 @@
 """Audits by scores: from an attack's scores of canaries to the counts behind a lower bound on epsilon.
 
-The caller fixes before looking everything that could be tuned to the answer: the number of guesses, the runs that
-choose a threshold, the number of channels that share the confidence. The bound holds for the coins' unit and adjacency:
-add-remove where a coin includes a record, replace where it chooses one of two values drawn beforehand.
-
-Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et al. 2021 (arXiv:2101.04535) for many.
+Everything tunable (number of guesses, threshold runs, channels that share the confidence) is fixed by the caller before
+looking. The bound holds for the coins' unit and adjacency: add-remove where a coin includes a record, replace where it
+chooses one of two values drawn beforehand. Steinke, Nasr and Jagielski 2023 (arXiv:2305.08846) for one run, Nasr et al.
+2021 (arXiv:2101.04535) for many.
 """
 
 from __future__ import annotations
@@ -26,14 +25,9 @@ def right_guesses(
 ) -> int:
     """Guess the coins of the largest and smallest scores, abstain on the rest; return the number of right guesses.
 
-    Args:
-        scores: (n,), larger where the coin looks like 1; made without the coins.
-        coins: (n,) of booleans, tossed fairly and independently.
-        guesses_in: Number of the largest scores guessed as 1; fixed before looking.
-        guesses_out: Number of the smallest scores guessed as 0; fixed before looking.
-        generator: Breaks ties between scores, whose order might depend on the coins.
-
-    Raises :class:`BenchError` on shapes that differ, NaN scores, or more guesses than scores.
+    `scores` (n,) are larger where the coin looks like 1, and made without the `coins`, n booleans tossed fairly and
+    independently. The numbers of guesses are fixed before looking. `generator` breaks ties, whose order might depend on
+    the coins. Raises :class:`BenchError` on shapes that differ, NaN scores, or more guesses than scores.
     """
     values, tossed = _scores(scores), np.asarray(coins)
     if values.shape != tossed.shape:
@@ -53,11 +47,7 @@ def right_guesses(
 def check_power(
     canaries: int, guesses: int, epsilon: float, delta: float, confidence: float = 0.95, group: int = 1
 ) -> float:
-    """Return the cap of an audit of one run.
-
-    Raises :class:`BenchError` where the cap is below `epsilon`, with the fewest guesses or canaries that suffice; and
-    as :func:`bench.privacy.one_run.one_run_epsilon`.
-    """
+    """Return the cap of an audit of one run; raise BenchError, with the counts that suffice, where below `epsilon`."""
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
     if cap >= epsilon:
         return cap
@@ -96,23 +86,12 @@ def _canaries_needed(canaries: int, epsilon: float, delta: float, confidence: fl
 def many_run_errors(
     scores_in: ArrayLike, scores_out: ArrayLike, threshold_share: float, delta: float, confidence: float = 0.95
 ) -> tuple[int, int, int, int]:
-    """Return the errors of guessing one canary over many independent runs with it and without.
+    """Return the errors of guessing one canary over independent runs with it, (a,), and without it, (b,).
 
-    The first `threshold_share`, in (0, 1), of each arm chooses the threshold of the largest bound; the other runs
-    count.
-
-    Args:
-        scores_in: (a,) scores of runs with the canary, in an order independent of them.
-        scores_out: (b,) scores of runs without it.
-        threshold_share: Share of each arm that chooses the threshold.
-        delta: In [0, 1).
-        confidence: In (0, 1).
-
-    Returns:
-        False positives, runs without the canary, false negatives, runs with it: the arguments of
-            :func:`bench.privacy.bounds.many_run_epsilon`.
-
-    Raises :class:`BenchError` on NaN scores, or a share that leaves an arm without runs on either side.
+    Scores are in an order independent of them. The first `threshold_share`, in (0, 1), of each arm chooses the
+    threshold of the largest bound; the others count. Returns false positives, runs without the canary, false negatives,
+    runs with it, for :func:`bench.privacy.bounds.many_run_epsilon`. Raises :class:`BenchError` on NaN scores, or a
+    share that leaves an arm without runs on either side.
     """
     arms = _scores(scores_in), _scores(scores_out)
     if not 0 < threshold_share < 1:
@@ -139,7 +118,6 @@ def _threshold(first_in: NDArray[np.float64], first_out: NDArray[np.float64], de
     up = refuted_epsilons(ins - misses, ins, passes, outs, delta, confidence)
     down = refuted_epsilons(outs - passes, outs, misses, ins, delta, confidence)
     bound = np.maximum(np.maximum(up, down), 0.0)
-    # The last key counts most.
     return float(cuts[np.lexsort((misses / ins + passes / outs, -bound))[0]])
 
 

@@ -116,7 +116,6 @@ class BrepMI(InversionAttack):
 def _starts(
     config: BrepMIConfig, target: Target, net: GanGenerator, labels: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """Return noise (n, noise_size) whose images have the `labels`, one each, and where such was found (n,)."""
     import torch
 
     generator = context.streams.torch("brep-mi/starts")

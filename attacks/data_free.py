@@ -1,12 +1,12 @@
 """Data-free reconstruction: a generator of images that the student is sure of. Chen et al., ICCV 2019 (DAFL).
 
 Threat model: the attacker holds the student's weights and knows the images' size; there are no auxiliary images. With
-the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns images of which the student is sure, of
-all classes equally often, and that excite its last hidden layer (:mod:`bench.training.data_free`). Of each of the
-student's classes the surest are kept; a class never generated is a failure.
+the student as discriminator, the generator of DAFL (arXiv:1904.01186) learns images that make the student sure, with
+all classes equally frequent, and excite its last hidden layer (:mod:`bench.training.data_free`). The surest images of
+each class are kept; a class never generated is a failure.
 
-What differs from the paper: its images train a smaller net, here they are the result, without the alternation with that
-training. Shifting the images before the student is ours.
+What differs from the paper: there the images train a smaller net in alternation; here they are the result. The random
+shifts of the images are ours.
 """
 
 from __future__ import annotations

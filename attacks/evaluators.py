@@ -1,8 +1,8 @@
 """The committee that judges reconstructions: three classifiers of different kinds, none trained on private records.
 
-One classifier accepts noise that happens to please it; three with different views rarely agree on such an image. A
-reconstruction counts only where all three name its class. An evaluator trained on private records would know them by
-heart, so its training images are compared by hash with the private ones and the attacker's.
+One classifier accepts noise that happens to please it; three with different views rarely agree on it, so only
+reconstructions that all three assign to the right class count. Trained on private records, they would know them by
+heart: training images that are private or the attacker's are refused, by hash.
 """
 
 from __future__ import annotations
@@ -59,10 +59,9 @@ def check_disjoint(name_a: str, a: Digests, name_b: str, b: Digests) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The committee's verdict on n images; `labels` int64 (3, n) are the evaluators' most likely classes.
+    """The committee's verdict on n images: `labels` int64 (3, n), `top5` bool (3, n, classes), by evaluator.
 
-    `top5` bool (3, n, classes) marks each evaluator's five most likely classes, or all. `features` (n, d) and
-    `probabilities` (n, classes), float32, are the first evaluator's. All are on the CPU.
+    `features` (n, d) and `probabilities` (n, classes), float32, are the first evaluator's. All are on the CPU.
     """
 
     labels: Tensor
@@ -82,10 +81,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Committee:
-    """Evaluators with their `kinds` and `accuracies` on held-out records.
+    """Evaluators with their `kinds` and `accuracies` on held-out records; `agreement` is the share all get right.
 
-    `agreement`, the share on which all are right, limits what reconstructions can reach. `false_positives` is the share
-    of natural images of other classes that all evaluators assign to one class, for the worst class.
+    `false_positives`: share of other classes' natural images that all evaluators assign to a class, for the worst.
     """
 
     nets: tuple[FeatureNet, ...]
@@ -140,17 +138,10 @@ def train_committee(
 ) -> Committee:
     """Train the evaluators of a data set, or take them from the cache, and measure each on held-out records.
 
-    Args:
-        images: Training images, uint8 (n, channels, height, width).
-        labels: int64 (n,).
-        facts: Classes and shape of the data set.
-        context: Cache and device; its seed is not used, so that all cells have the same evaluators.
-        forbidden: Images that no evaluator may have seen (private records, auxiliary images), by a name in words.
-        held_out: Images and labels to measure the evaluators. They may be private: they select, stop or tune nothing.
-        chosen: The recipes, by default :func:`recipes`.
-        seed: Of the evaluators' own randomness.
-
-    Raises :class:`BenchError` where a training image is forbidden or held out, or a class has none.
+    `images` are uint8 (n, channels, height, width), `labels` int64 (n,). The context's seed is not used, so that all
+    cells have the same evaluators. `forbidden` are images that no evaluator may have seen, by a name in words.
+    `held_out` may be private: it selects, stops or tunes nothing. Raises :class:`BenchError` where a training image is
+    forbidden or held out, or a class has none.
     """
     seen = digests(images)
     for name, others in forbidden.items():
@@ -189,7 +180,6 @@ def train_committee(
 
 
 def _false_positives(verdict: Judgement, truth: Tensor, classes: int) -> float:
-    """Return, for the worst class, the share of images of other classes that all evaluators assign to it."""
     shares = []
     for label in range(classes):
         others = truth != label

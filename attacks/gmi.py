@@ -1,9 +1,9 @@
 """Generative model inversion: Zhang et al., CVPR 2020 (GMI, arXiv:1911.07135).
 
-Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. They train
-a Wasserstein GAN (:mod:`attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient descent
-with momentum: real for the critic, of the class for the student. Of several starts the student's surest is kept; no
-evaluator is used.
+Threat model: the attacker holds the student's weights and unlabelled auxiliary images, none of them private. These
+train a Wasserstein GAN (:mod:`attacks._gan`), whose noise then minimises -D(G(z)) + 100 * (-log p_y), by gradient
+descent with momentum: real for the critic, of the class for the student. Of several starts the student's surest is
+kept; no evaluator is used.
 
 What differs from the paper: small DCGANs; no blurred or masked images as starts; the search for the best start begins
 at minus infinity, not at 0, which hides negative scores in the published code; auxiliary images come from the data

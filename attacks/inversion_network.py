@@ -160,7 +160,6 @@ def _class_codes(config: InversionNetworkConfig, answers: Tensor, label: int, ge
 
 
 def _drawn(answers: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return `count` rows, distinct where there are enough."""
     import torch
 
     rounds = [torch.randperm(len(answers), generator=generator) for _ in range(-(-count // len(answers)))]

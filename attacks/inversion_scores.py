@@ -1,9 +1,8 @@
 """Scores of reconstructions: each image by itself, and estimates over classes.
 
-Everything is scored, even where the attack reports failure. Every measure against private (member) images is also taken
-against unseen images (non-members): only the difference concerns privacy, as a good picture of a class is near to both.
-A larger pool has a nearer nearest image by chance, so it counts by the expected best of a random part of the smaller
-pool's size.
+Everything is scored, even reported failures. Every measure against private (member) images is also taken against unseen
+ones (non-members): only the difference concerns privacy, as a good picture of a class is near to both. A larger pool is
+nearer by chance: it counts by the expected best of a random part of the smaller pool's size.
 """
 
 from __future__ import annotations
@@ -139,8 +138,6 @@ def score(
 
 
 class _Recovery:
-    """The members that are nearer to a reconstruction than almost all non-members of their class."""
-
     def __init__(self) -> None:
         self.hits: list[float] = []
         self.labels: list[int] = []
@@ -170,7 +167,6 @@ def expected_best(scores: Tensor, size: int) -> Tensor:
 
 
 def _pool(images: Tensor, labels: Tensor) -> Labelled:
-    """Return at most `POOL` images of each class, spread evenly."""
     images, labels = images.cpu(), labels.cpu()
     kept = []
     for label in sorted(set(labels.tolist())):
@@ -199,20 +195,17 @@ def _observed(made: Tensor | None, truth: Observed | None) -> dict[str, Any]:
 def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
     """Return the estimates over classes of one target, by their names in a record; undefined ones are left out.
 
-    ==============================  ===================================================================================
-    ``committee top-1``             all evaluators name the class that was meant; unreached images count as failures
-    ``evaluator 1 top-1`` to 3      each evaluator's own share
-    ``committee top-5``             all have the class among their first five; for more than five classes
-    ``distance``                    squared, between the first evaluator's features, to members and non-members
-    ``ssim``, ``psnr``              to the nearest member, the nearest non-member, and the difference image by image.
-                                    The two pools differ by chance too: only what exceeds the gap of a counterfactual
-                                    target, or of the prior, concerns training. PSNR is in decibels.
-    ``instance recovery``           share of member images nearer to a reconstruction than all but 1 % of the
-                                    non-member images of the class; ``by chance`` where members are no nearer
-    ``answers``                     SSIM and PSNR to the image behind each observed answer
-    ``[IS]``                        see :func:`bench.metrics.images.dpsd_inception_score`
-    ``kid``                         to the members, in the first evaluator's features over their root mean square
-    ==============================  ===================================================================================
+    - ``committee top-1``: all evaluators name the class; unreached images are failures
+    - ``committee top-5``: it is among the first five of all, with more than five classes
+    - ``evaluator 1 top-1`` to 3: each evaluator's own share
+    - ``distance``: squared, in the first evaluator's features, to members and non-members
+    - ``ssim``, ``psnr`` (decibels): to the nearest member, non-member, and the difference; only its excess over a
+      counterfactual target's or the prior's concerns training, as pools differ by chance
+    - ``instance recovery``: share of members nearer to a reconstruction than all but 1 % of the class's non-members;
+      ``by chance``: share where members are no nearer
+    - ``answers``: SSIM and PSNR to the image behind each observed answer
+    - ``[IS]``: see :func:`bench.metrics.images.dpsd_inception_score`
+    - ``kid``: to the members, in the first evaluator's features over their root mean square
     """
     found: dict[str, Estimated | None] = {}
 
@@ -260,8 +253,7 @@ def _over_answers(scored: Scored) -> dict[str, Estimated | None]:
 def margin(target: Scored, control: Scored, name: str = "top1") -> Estimated:
     """Return the mean of `name` over `target` minus that over `control`, paired by class.
 
-    The control is the same attack on a counterfactual target or without one (prior). Raises :class:`BenchError` where
-    the two show different classes.
+    The control is a counterfactual target or none (prior). Raises :class:`BenchError` where the classes differ.
     """
     a, b = target.values[name], control.values[name]
     bounds = None if name.endswith("gap") else _BOUNDS.get(name.split()[0])

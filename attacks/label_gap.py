@@ -36,8 +36,7 @@ class LabelGap(MembershipAttack):
     def score(self, config: LabelGapConfig, signals: Signals) -> NDArray[np.float64]:
         """Return (n,): 1 where the record's label is right, plus `variations` times the share of right variations.
 
-        Only the largest logit is used. Raises :class:`BenchError` on a weight outside [0, 1], by which variations would
-        overrule the record.
+        Only the largest logit is used. Raises :class:`BenchError` unless the weight `variations` is in [0, 1].
         """
         if not 0 <= config.variations <= 1:
             raise BenchError(f"label-gap takes variations in [0, 1], not {config.variations}.")

@@ -50,10 +50,7 @@ class LiRA(MembershipAttack):
     references = 4
 
     def score(self, config: LiRAConfig, signals: Signals) -> NDArray[np.float64]:
-        """Return the log likelihood ratio, or the offline tail, as a mean over the queries (n,).
-
-        Raises :class:`BenchError` with fewer than four references, or with references that leave nothing to fit.
-        """
+        """Return the mean log likelihood ratio or tail over queries (n,); raise BenchError below four references."""
         need_references(self.name, signals, self.references)
         phi = log_odds(signals.target, signals.labels)  # (queries, n)
         seen = log_odds(signals.references, signals.labels)  # (k, queries, n)
@@ -86,10 +83,7 @@ class LiRA(MembershipAttack):
 def _fit(
     seen: NDArray[np.float64], used: NDArray[np.bool_], number: NDArray[np.int64], own: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return medians (NaN where empty) and deviations, (queries, n), over the `used` (k, n) references' scores.
-
-    Deviations are pooled over candidates per query, unless each has its `own` and at least two scores.
-    """
+    """Return medians (NaN where empty) and deviations, (queries, n), pooled per query unless each has its `own`."""
     values = np.where(used[:, None, :], seen, np.nan)
     some = number > 0
     median = np.full(seen.shape[1:], np.nan)

@@ -1,20 +1,18 @@
 """Model inversion by gradient: Fredrikson, Jha and Ristenpart, CCS 2015 (MI-Face), section 5.
 
 Threat model: the attacker holds the student's weights and knows the classes' names and the images' size; there are no
-auxiliary images. An image descends the student's loss for a class, under a prior, with pixels in [0, 1].
-``gradient=numeric`` uses confidences only, rounded by ``rounding`` (the countermeasure of section 5.3): the gradient is
-estimated from random directions, and every answer counts as a query.
+auxiliary images. An image in [0, 1] descends the student's loss for a class, under a prior. ``gradient=numeric``
+estimates the gradient from confidences, along random directions; ``rounding`` rounds them (the countermeasure of
+section 5.3). Every answer counts as a query.
 
 What differs from the paper: its loss 1 - p_y has no gradient where the student is sure of another class; here it is
 -log p_y or the margin between logits, by Adam (``loss=confidence`` and ``optimizer=sgd`` with ``rate=0.1`` give the
-paper's). Its black-box variant takes finite differences along each pixel, two queries per pixel and step; here there
-are ``directions`` random ones. A Gaussian blur (``blur``) replaces its denoising and sharpening, used for an
-autoencoder only.
+paper's). Its black-box variant queries every pixel twice per step, here ``directions`` random ones. A Gaussian blur
+(``blur``) replaces its denoising and sharpening, used for an autoencoder only.
 
-The quick preset is ours. The unregularised optimum of a convolutional student is an unrecognisable texture; shifted and
-noisy views, and a prior for few bright and smooth strokes, give digits. ``prior=relative`` weighs the prior in units of
-the loss's mean gradient, for students of any temperature; a numeric gradient is noisier and larger, so it needs less
-prior.
+The quick preset is ours: shifted and noisy views, and a prior for few bright and smooth strokes, turn a convolutional
+student's unrecognisable textures into digits. ``prior=relative`` weighs the prior in units of the loss's mean gradient,
+for students of any temperature; a numeric gradient is noisier and larger, so it needs less prior.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ class MIFaceConfig:
     batch_size: int = setting(100, "ours: images that are optimised side by side; changes no image's own descent")
 
     def __post_init__(self) -> None:
-        """Refuse to compare costs in different units."""
         if self.prior == "relative" and (self.keep == "best" or self.patience > 0):
             raise BenchError(
                 "prior=relative goes with keep=last and patience=0 only: its unit changes at every step, so the costs "
@@ -210,7 +207,6 @@ class _Descent:
             return losses + prior * scale, confidence
 
     def _views(self, images: Tensor) -> Tensor:
-        """Return `views` versions of each image, one set after the other."""
         import torch
 
         from bench.interface import shifted

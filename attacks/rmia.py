@@ -1,10 +1,10 @@
 """The robust membership attack: does the target raise the record's probability more than that of population records?
 
 Zarifzadeh, Liu and Shokri, "Low-Cost High-Power Membership Inference Attacks", ICML 2024 (arXiv:2312.03262). For the
-candidate x and population records z, unseen by target and references, the score is the share of z with ``[p(x | target)
-/ p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, with references without x
-only, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z: a model trained on x would raise it, the more the lower it
-is. One to four references suffice.
+candidate x and population records z, unseen by target and references, the score is the share of z with
+``[p(x | target) / p(x)] / [p(z | target) / p(z)] >= gamma``, where p(x) is the mean over references. Offline, only with
+references without x, it is ``((1 + a) p_out + (1 - a)) / 2`` for x and z: a model trained on x would
+raise it, the more the lower it is. One to four references suffice.
 
 The paper's CIFAR-10 setting also has a Taylor softmax with a margin; here it is the softmax at a temperature. Shares
 are averaged over queries. A candidate in all references has no p_out and takes the mean of the others.
@@ -47,10 +47,7 @@ class RMIA(MembershipAttack):
     references = 1
 
     def score(self, config: RMIAConfig, signals: Signals) -> NDArray[np.float64]:
-        """Return the share, in [0, 1], as a mean over the queries (n,).
-
-        Raises :class:`BenchError` without references or population records, or on a setting out of range.
-        """
+        """Return the mean share over queries (n,), in [0, 1]; raise BenchError without references or population."""
         need_references(self.name, signals, self.references)
         if not len(signals.population_labels):
             raise BenchError("rmia compares with population records that nobody trained on, and was given none.")

@@ -1,18 +1,13 @@
 """Accuracy of a student under small changes of its images: a side metric, not part of the privacy score.
 
-A student may be private and fragile, or robust and leaky; both are printed because noisy training can feign robustness.
-
-Each row is an upper bound of the robust accuracy, by the attacks run, in the maximum norm on images in [0, 1]. An image
-counts as right at a size if it is classified rightly unchanged and no attack at this or a smaller size, whose ball is
-inside, changed its class. So the row at size 0 is the plain accuracy, and no curve rises.
+It is printed because noisy training can make a net look robust. Rows are upper bounds of the robust accuracy, by the
+attacks run, in the maximum norm on images in [0, 1]. An image counts at a size if it is classified rightly unchanged
+and no attack at this or a smaller size changed its class: size 0 gives the plain accuracy, and no curve rises.
 
 ``autoattack`` is the worst case per image over all attacks of the sweep: the standard version's four (APGD on
-cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square), FGSM and PGD. Its parts have rows
-of their own and are set up one by one: torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and seeds
-itself by the clock.
-
-FGSM: Goodfellow et al. 2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al.
-2020.
+cross-entropy, targeted APGD on the difference of logits ratio, targeted FAB, Square), FGSM and PGD. Its parts are set
+up one by one: torchattacks' ``AutoAttack`` takes 10 steps, not the published 100, and seeds itself by the clock. FGSM:
+Goodfellow et al. 2015. PGD: Madry et al. 2018. AutoAttack: Croce and Hein 2020. Square: Andriushchenko et al. 2020.
 """
 
 from __future__ import annotations
@@ -33,8 +28,7 @@ if TYPE_CHECKING:
     from attacks._linf import Logits
     from bench.core.progress import Progress
 
-DLR_CLASSES = 4
-"""Fewest classes for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4."""
+DLR_CLASSES = 4  # fewest for the targeted difference of logits ratio, which divides by logits of rank 1, 3 and 4
 CONFIDENCE = 0.95
 MASKED = 0.01  # p-value, for all sizes together, below which Square beats PGD
 
@@ -77,11 +71,9 @@ class Robustness:
 
 @dataclass(frozen=True, slots=True)
 class RobustnessRow:
-    """The accuracy that one attack leaves at one size.
+    """The accuracy that one attack leaves at one size, with Clopper-Pearson bounds (95%, two-sided) for new images.
 
-    `low` and `high` are Clopper-Pearson bounds (95%, two-sided) for the images' population, not for other attacks.
-    `beats_pgd`, for Square where PGD ran, is the one-sided p-value of the exact test on images that only one of the two
-    fooled.
+    `beats_pgd`, for Square where PGD ran, is the one-sided p-value of the exact test on images that only one fooled.
     """
 
     attack: str
@@ -104,8 +96,7 @@ def default_perturbations(facts: Facts) -> tuple[float, ...]:
 def attacks_run(config: RobustnessConfig, classes: int) -> tuple[str, ...]:
     """Return the attacks that are run, in the order of the rows, without ``autoattack`` itself.
 
-    With fewer than four classes the targeted loss does not exist: targeted APGD is left out, and FAB runs untargeted,
-    against all other classes.
+    Below four classes there is no targeted loss: targeted APGD is left out, FAB runs untargeted on all other classes.
     """
     if WORST not in config.attacks:
         return tuple(name for name in SIMPLE if name in config.attacks)
@@ -124,9 +115,9 @@ def sweep(
 ) -> tuple[RobustnessRow, ...]:
     """Attack `student` at every size and return the rows, attack by attack, sizes rising from 0.
 
-    `images` (n, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (n,); `generator` draws as many
-    as the config's records. The student maps images in [0, 1] to logits; a copy is attacked. The same seed gives the
-    same rows. Raises :class:`BenchError` where images, labels, student and `facts` do not fit.
+    `images` (n, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (n,), reduced at random to the
+    config's records. The student gives logits; a copy is attacked. Raises :class:`BenchError` where they do not fit
+    `facts`.
     """
     import torch
 
@@ -178,10 +169,7 @@ def sweep(
 
 
 def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
-    """Return, by attack, the smallest size of the sweep that fools the student on at least half of the images.
-
-    0 where half are wrong unchanged, infinite where no size suffices.
-    """
+    """Return, by attack, the least size that fools the student on half of the images, infinite where no size does."""
     medians: dict[str, float] = {}
     for row in sorted(rows, key=lambda row: row.perturbation):
         if row.accuracy <= 0.5:
@@ -192,10 +180,7 @@ def median_perturbations(rows: Iterable[RobustnessRow]) -> dict[str, float]:
 
 
 def masked(rows: Iterable[RobustnessRow]) -> bool:
-    """Return whether Square, which sees no gradient, beats PGD by more than noise at some size.
-
-    Then the student masks its gradients, and FGSM and PGD mean little. p-values are corrected for the number of sizes.
-    """
+    """Return whether Square, without gradients, beats PGD by more than noise at some size: gradients are masked."""
     values = [row.beats_pgd for row in rows if row.beats_pgd is not None and row.perturbation > 0]
     return bool(values) and min(values) * len(values) < MASKED
 
@@ -212,7 +197,6 @@ def remarks(rows: Sequence[RobustnessRow]) -> tuple[str, ...]:
 
 
 def _checked(images: Tensor, labels: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
-    """Return float images and labels on the CPU, or raise."""
     import torch
 
     from bench.interface import as_float

@@ -1,11 +1,9 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-Private data enter only through the annotating function that the caller passes in. (DPSD-T passes the teacher itself as
-the discriminator, and declares that.)
+Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.)
 
-A resumed run reuses the answers it had, which its weights depend on, and charges them to the new ledger without
-querying the teacher again. Seeded noise continues in its stream, so queries after the last checkpoint get the same
-answers; secure noise is drawn afresh for them.
+A resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise
+continues in its stream, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ CITATION = (
 
 
 def quick_settings(facts: Facts) -> dict[str, Any]:
-    """Return the changes of ``quick``: small nets, a slower optimiser, and mostly images of random processes.
-
-    On the generator's images alone the student stays near 20% on MNIST even without noise: see the reproduction notes.
-    """
+    """Return the changes of ``quick``: without random images the student is near 20% on MNIST, even without noise."""
     return {
         "teacher": "small_cnn",
         "teacher_epochs": 3.0 if facts.private_records > 10_000 else 30.0,
@@ -151,8 +148,7 @@ def train_teacher(
         depends["devices"] = len(context.devices)
 
     def make() -> dict[str, NDArray[Any]]:
-        # A copy: training changes the memory layout of `model`, hence the rounding of sums, and a freshly trained
-        # teacher would answer differently from a cached one.
+        # A copy: training changes the weights' memory layout, hence rounding; a cached teacher would differ.
         net = copy.deepcopy(model)
         rows = torch.arange(len(private)) if part is None else torch.from_numpy(part)
         images, labels, order = private.images[rows], private.labels[rows], streams.torch("order")

@@ -180,8 +180,7 @@ class _Task:
             rows[number, : len(part)] = part
             there[number, : len(part)] = 1.0
         chosen = torch.from_numpy(rows)
-        # Short parts are padded by another head's record, filled with zeros: multiplying by 0 would keep values not
-        # finite.
+        # Short parts are padded by another head's record, set to zero even where it is not finite.
         own = self.features[chosen].to(self.device).masked_fill_(there[:, :, None] == 0, 0.0)
         labels = self.labels[chosen].to(self.device)
         return _train(own, labels, there, self.classes, self.start, self.settings, self.slices, self.order)

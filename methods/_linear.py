@@ -1,8 +1,7 @@
 """What the linear baselines share: scaled features, a head that starts at zero, and the sum of clipped gradients.
 
 Features have mean 0 and deviation 1 within each image, hence norm sqrt(d). Divided by this public constant they have
-norm 1, so one clipping norm suits every backbone. The released head takes plain features: its weights are divided
-instead.
+norm 1, so one clipping norm suits every backbone. The released head takes plain features, with divided weights.
 
 The head's bias stays zero: beside features of norm 1, a constant 1 would take half of every squared gradient and so of
 the clipping norm, and the features' mean over images already acts as a bias.

@@ -1,8 +1,8 @@
 """DGD's generative stream: triples of reconstructed images, and a student that is smooth along them (Eq. 4 to 6).
 
-The paper perturbs an image's code "along tangent and normal directions of the distribution manifold" and cites Yu et
-al., CVPR 2019 (arXiv:1808.06088) without saying how. There the tangent space is the column space of the decoder's
-Jacobian J and directions are found by power iteration. Here both perturbations are added to the code:
+The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
+(arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
+power iteration, but does not say how. Here both perturbations are added to the code:
 
 - tangent: one step of power iteration from a random start u, ``J'J u``, where the decoder moves the image most;
 - normal: the part of u orthogonal to it, which leaves the manifold.

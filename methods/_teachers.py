@@ -184,10 +184,7 @@ def teachers_per_artefact(config: TeacherConfig, facts: Facts, device: torch.dev
 
 
 def ensemble_depends(config: TeacherConfig, private: PrivateData, context: Context) -> dict[str, Any]:
-    """Return what an ensemble depends on besides the data set, for cache keys.
-
-    Arithmetic that differs from the loop in float32 on a CPU adds a key only where used: older artefacts stay valid.
-    """
+    """Return what an ensemble depends on, for cache keys; other arithmetic adds keys: older artefacts stay valid."""
     arithmetic: dict[str, Any] = {}
     if context.precision != "float32":
         arithmetic["precision"] = context.precision

@@ -8,14 +8,14 @@ record trains one teacher, chosen by a hash of its index, and the baseline class
 student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
 Lap(2 / eps0) noise on every count makes a query eps0-DP.
 
-Claimed: the paper's composition of the label queries. Proven: infinite, since a baseline classifier that all private
-records trained without noise drives the generator, whose images reach the student. The paper's eps1 for perturbed codes
-protects synthetic images, not records. :mod:`methods._tangent_normal` defines the directions that the paper leaves
-open; ``reading=printed`` takes the signs of Eq. 2 and 6 as printed, against the text.
+Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
+records. Proven: infinite, as a baseline trained on all private records without noise drives the generator, whose images
+reach the student. :mod:`methods._tangent_normal` defines the directions that the paper leaves open; ``reading=printed``
+takes the signs of Eq. 2 and 6 as printed, against the text.
 
 Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7); ``images=acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs
-of private images, without any epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries``
-with ``count=given`` (Fig. 3).
+of private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries`` with
+``count=given`` (Fig. 3).
 """
 
 from __future__ import annotations
@@ -126,8 +126,7 @@ class DGD(DGDFamily):
     def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
         """Return `config` with the number of label queries that `budget` pays for.
 
-        ``count=printed`` takes the paper's numbers, ``formula`` the most that section III-E pays for, with more noise
-        where these are below ``least_queries``.
+        ``count=printed``: the paper's; ``formula``: section III-E's, with more noise where below ``least_queries``.
         """
         from bench.privacy.claims import dgd_largest_count
 
@@ -268,7 +267,6 @@ def gan_images(
 
 
 def _smallest_scale(queries: int, budget: Budget, eps1: float) -> float:
-    """Return the smallest noise scale 2 / eps0 at which `queries` label queries are claimed to cost `budget`."""
     left = budget.epsilon - eps1
     if left <= 0:
         raise BenchError(f"a claimed epsilon {budget.epsilon:g} is not reachable: the VAE alone costs {eps1:g}.")

@@ -204,10 +204,7 @@ def ask(
     facts: Facts,
     context: Context,
 ) -> Tensor:
-    """Return noisy soft labels (n, classes) of `images`: unbiased, but no probabilities.
-
-    `believed` are the student's probabilities (n, classes), for the gradient of Eq. (3).
-    """
+    """Return noisy soft labels (n, classes), unbiased, no probabilities; `believed` are the student's (n, classes)."""
     import torch
     from torch.nn import functional
 

@@ -81,10 +81,7 @@ class FedDPSD(DPSD):
 def deal(
     labels: NDArray[np.int64], clients: int, concentration: float, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Return the positions of each client's records, each class dealt by a Dirichlet distribution; no client is empty.
-
-    It simulates clients with different classes, so its use of labels stays with the clients.
-    """
+    """Return each client's positions, none empty, classes dealt by a Dirichlet; only the simulation uses the labels."""
     hands: list[list[int]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))

@@ -52,7 +52,7 @@ class NonPrivateConfig:
 
 @register_method("nonprivate")
 class NonPrivate(Method):
-    """Train on everything; an upper bound for every private student."""
+    """Train on all private records: an upper bound for every private student."""
 
     Config: ClassVar[type] = NonPrivateConfig
     adjacency = Adjacency.REPLACE

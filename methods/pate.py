@@ -61,11 +61,9 @@ class PATE(PATEFamily):
 
     @classmethod
     def calibrate(cls, config: PATEConfig, budget: Budget, facts: Facts) -> PATEConfig:
-        """Return `config` with the most queries that `budget` pays for at its gamma.
+        """Return `config` with the most queries that `budget` pays for at its gamma, or lower for ``least_queries``.
 
-        Gamma is lowered until at least ``least_queries`` are payable. On the claimed basis with the data-dependent
-        claim, the paper's printed settings come first; a budget below them falls back to the closed form, which needs
-        no votes.
+        On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
         """
         cls.check_facts(config, facts)
         paper = cls.Config()
@@ -127,7 +125,6 @@ def _most_queries(gamma: float, budget: Budget) -> int:
 
 
 def _largest_gamma(queries: int, budget: Budget) -> float:
-    """Return the largest gamma at which `queries` queries cost at most `budget`."""
     if budget.basis is Basis.CLAIMED:
         # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in its numerically stable form.
         spread = math.sqrt(2 * queries * -math.log(budget.delta))

@@ -84,8 +84,7 @@ class PATEConfident(PATEGNMax):
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes.
 
-        On the claimed basis with the data-dependent claim, a budget of the printed epsilon or more gets the paper's
-        setting.
+        On the claimed basis with the data-dependent claim, a budget of the printed epsilon gets the paper's setting.
         """
         cls.check_facts(config, facts)
         paper = cls.Config()

@@ -6,18 +6,16 @@ Wang, Zheng, Cao, Wang, "Enhance PATE on Complex Tasks With Knowledge Transferre
 Threat model: the attacker holds the released student, the source and all records but one. Private: sentences (or
 images) and labels; each record enters the sums of one teacher, chosen by a hash of its index. Public: unlabelled
 records of the same distribution, and the labelled source. Released: the student, the choice of queries, and their noisy
-labels. One record changes one teacher and so one vote per query; Lap(1/gamma) noise on every count makes a query
-2*gamma-DP.
+labels. One record changes one vote per query; Lap(1/gamma) noise on every count makes a query 2*gamma-DP.
 
-Words: the source's posterior Dirichlet of each class is the prior of every teacher and of the student; their own
-sentences add counts. As in the paper, words of source and private records weigh alike, so a source much larger than a
-teacher's part decides nearly every vote.
+Words: the source's posterior Dirichlet of each class is the prior of teachers and student; their own sentences add
+counts of the same weight, as in the paper, so a source much larger than a teacher's part decides nearly every vote.
 
 Images, our extension: a Gaussian per class and feature, over pixels or a frozen ``backbone``'s features. The prior
 comes from the labelled source if there is one, else from the unlabelled public pool, equal for all classes.
 
-Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Records that are in the source
-too have no guarantee: see :mod:`bench.data.text` for the paper's own SST.
+Claimed: theorem 1, PATE's closed form. Proven: the composition of the noisy histograms. Neither covers records that are
+in the source too, see :mod:`bench.data.text` for the paper's own SST.
 """
 
 from __future__ import annotations
@@ -159,7 +157,7 @@ class PATEBayes(PATE):
         from methods import _naive_bayes as naive_bayes
 
         facts, labels = private.facts, private.labels.numpy()
-        # The same parts as those of other PATEs with this seed and number of teachers.
+        # Parts are those of other PATEs with this seed and number of teachers.
         parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         groups = naive_bayes.record_groups(labels, facts.classes, parts)
         if is_text(facts.shape):
