@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "method", "target epsilon (basis)", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data", "preset", "time",
-    "remarks",
+    "method", "target epsilon (basis)", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data",
+    "preset", "time", "remarks",
 )  # fmt: skip
 
 

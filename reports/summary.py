@@ -9,7 +9,9 @@ from reports.leaderboard import Board, BoardRow, cells_of
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
 """Marks around the table in the README."""
 
-COLUMNS = ("method", "target epsilon (basis)", "claimed", "proven", "does the claim hold?", "audited", "accuracy", "seeds")
+COLUMNS = (
+    "method", "target epsilon (basis)", "claimed", "proven", "does the claim hold?", "audited", "accuracy", "seeds",
+)  # fmt: skip
 
 
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
