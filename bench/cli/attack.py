@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli.run import Device, Json, PresetOption, Quiet, ReuseOption, Threads
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import print_table
+from bench.core.progress import print_json, print_table
 from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ Methods = Annotated[
     str, typer.Option("--methods", "-m", help="Only students of these methods, comma-separated; or files of methods.")
 ]
 Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, if the students were trained on a folder.")]
-ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes for teachers; 0: one per core.", min=0)]
-Threads = Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def audit(
@@ -92,18 +87,22 @@ def audit(
 
     stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
     if json_:
-        print(json.dumps({"audits": [result.model_dump(mode="json") for result in results]}, indent=1))
+        print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
         print_audits(results)
-    if stopped is not None:
-        print("stopped. Give the same command again to resume.", file=sys.stderr)
-        raise typer.Exit(128 + stopped)
-    if any(result.violated or result.failure for result in results):
-        raise typer.Exit(1)
+    _leave(stopped, any(result.violated or result.failure for result in results))
 
 
 def _kept(failed: bool, reuse: Reuse) -> bool:
     return reuse is Reuse.ALL or (reuse is Reuse.DONE and not failed)
+
+
+def _leave(stopped: int | None, failed: bool) -> None:
+    if stopped is not None:
+        print("stopped. Give the same command again to resume.", file=sys.stderr)
+        raise typer.Exit(128 + stopped)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _each_student(
@@ -243,9 +242,7 @@ def attack(
         typer.Option("--attacks", "-a", help="Attacks, comma-separated; quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
-    preset: Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")] = (
-        Preset.QUICK
-    ),
+    preset: PresetOption = Preset.QUICK,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")
     ] = None,
@@ -306,14 +303,10 @@ def attack(
     stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
     stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end, stack)
     if json_:
-        print(json.dumps({"attacks": [result.model_dump(mode="json") for result in results]}, indent=1))
+        print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
         print_attacks(results, out)
-    if stopped is not None:
-        print("stopped. Give the same command again to resume.", file=sys.stderr)
-        raise typer.Exit(128 + stopped)
-    if any(result.failure for result in results):
-        raise typer.Exit(1)
+    _leave(stopped, any(result.failure for result in results))
 
 
 def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:

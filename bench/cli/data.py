@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.cli.run import Json, Quiet
 from bench.core.errors import BenchError
-from bench.core.progress import make_console, print_table
+from bench.core.progress import make_console, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,9 +27,6 @@ app = typer.Typer(
 
 Names = Annotated[list[str], typer.Argument(help="Data sets by name; folder:PATH for your own.", show_default=False)]
 Name = Annotated[str, typer.Argument(help="A data set by name; folder:PATH for your own.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-
 
 FACTS = ("name", "classes", "shape", "train_records", "test_records", "download_bytes", "revision", "split_rule",
          "licence", "source", "citation", "resolution")  # fmt: skip
@@ -43,7 +40,7 @@ def list_(json_: Json = False) -> None:
     root = data_root()
     rows = [_row(spec, root) for spec in all_datasets().values()]
     if json_:
-        print(json.dumps({"root": str(root), "datasets": rows, "broken_plugins": PLUGIN_ERRORS}, indent=1))
+        print_json({"root": str(root), "datasets": rows, "broken_plugins": PLUGIN_ERRORS})
         return
     cells = []
     for row in rows:
@@ -107,7 +104,7 @@ def fetch_each(
         if not json_:
             print(line)
     if json_:
-        print(json.dumps({kind: rows, "failed": failures}, indent=1))
+        print_json({kind: rows, "failed": failures})
     if failures:
         raise typer.Exit(1)
 

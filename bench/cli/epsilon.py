@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.add_typer(epsilon_papers.claimed, name="claimed")
 app.add_typer(epsilon_papers.proven, name="proven")
+
+E = TypeVar("E", bound="Event")
 
 Queries = Annotated[int | None, typer.Option(help="Number of answered queries, where there is no --votes.")]
 Target = Annotated[float | None, typer.Option(help="Instead: the largest number of queries at this target epsilon.")]
@@ -52,26 +56,34 @@ Pure = Annotated[float, typer.Option(help="Pure epsilon of one answer.")]
 Classes = Annotated[int, typer.Option(help="Number of classes.")]
 
 
-def _queries(
-    make: Callable[[int], Sequence[Event]],
+def _on_queries(
+    make: Callable[[int], E],
     queries: int | None,
-    votes: NDArray[np.float64] | None,
+    votes: Path | None,
+    first: int | None,
+    indices: Path | None,
     target: float | None,
     delta: float,
-) -> int:
+) -> tuple[E, NDArray[np.float64] | None]:
+    """Return the event that `make` gives for the number of queries, and their votes where there are some."""
+    from bench.privacy.conversions import check_delta
+
+    check_delta(delta)
+    make(1)
+    counts = None if votes is None else shared.load_votes(votes, first, indices)
     options = {"--queries": queries, "--votes": votes, "--target-epsilon": target}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         said = " and ".join(given) or "none"
         raise BenchError(f"give exactly one of --queries, --votes and --target-epsilon; {said} given.")
-    if votes is not None:
-        return len(votes)
+    if counts is not None:
+        return make(len(counts)), counts
     if target is not None:
         from bench.privacy.calibrate import largest_count
 
-        return largest_count(make, target, delta)
+        return make(largest_count(lambda number: [make(number)], target, delta)), None
     assert queries is not None
-    return queries
+    return make(queries), None
 
 
 @app.command()
@@ -89,25 +101,22 @@ def lnmax(
 ) -> None:
     """Arg max of votes with Laplace noise (PATE 2017)."""
     from bench.privacy.accountants import account, pate_moments
-    from bench.privacy.conversions import check_delta
     from bench.privacy.data_dependent import lnmax_rows
     from bench.privacy.events import LNMax
 
-    check_delta(delta)
-    LNMax(gamma, 1, secure)
-    counts = None if votes is None else shared.load_votes(votes, first, indices)
-    number = _queries(lambda n: [LNMax(gamma, n, secure)], queries, counts, target_epsilon, delta)
-    events = [LNMax(gamma, number, secure)]
-    rows = account(events, delta)
+    event, counts = _on_queries(
+        lambda n: LNMax(gamma, n, secure), queries, votes, first, indices, target_epsilon, delta
+    )
+    rows = account([event], delta)
     if largest_moment is not None:
-        limited = pate_moments(events, delta, largest_moment)
+        limited = pate_moments([event], delta, largest_moment)
         rows = [limited if limited is not None and row.name == limited.name else row for row in rows]
     facts: dict[str, str] = {}
     if counts is not None and secure is None:
         rows = [*lnmax_rows(counts, gamma, delta, largest_moment), *rows]
     elif counts is not None:
         facts["left_out"] = "the data-dependent accountants, whose analysis is of continuous noise"
-    shared.report(rows, delta, json, events[0].describe(), facts)
+    shared.report(rows, delta, json, event.describe(), facts)
 
 
 @app.command()
@@ -126,14 +135,10 @@ def gnmax(
     json: shared.Json = False,
 ) -> None:
     """Arg max of votes with Gaussian noise (PATE 2018)."""
-    from bench.privacy.conversions import check_delta
     from bench.privacy.data_dependent import gnmax_rows
     from bench.privacy.events import GNMax
 
-    check_delta(delta)
-    GNMax(sigma, 1)
-    counts = None if votes is None else shared.load_votes(votes, first, indices)
-    event = GNMax(sigma, _queries(lambda n: [GNMax(sigma, n)], queries, counts, target_epsilon, delta))
+    event, counts = _on_queries(lambda n: GNMax(sigma, n), queries, votes, first, indices, target_epsilon, delta)
     dependent = [] if counts is None else gnmax_rows(counts, sigma, delta)
     if sanitise:
         dependent += _sanitised(counts, event, delta, order, beta, sigma_ss)
@@ -162,16 +167,15 @@ def confident_gnmax(
     """GNMax on the queries on which enough teachers agree (PATE 2018)."""
     import numpy as np
 
-    from bench.privacy.conversions import check_delta
     from bench.privacy.data_dependent import confident_rows
     from bench.privacy.events import ConfidentGNMax
     from bench.privacy.pate import log_answered
 
-    check_delta(delta)
-    ConfidentGNMax(threshold, sigma1, sigma2, 1, 1)
-    counts = None if votes is None else shared.load_votes(votes, first, indices)
-    number = _queries(lambda n: [], queries, counts, None, delta)
-    event = ConfidentGNMax(threshold, sigma1, sigma2, number, number if max_answers is None else max_answers)
+    event, counts = _on_queries(
+        lambda n: ConfidentGNMax(threshold, sigma1, sigma2, n, n), queries, votes, first, indices, None, delta
+    )
+    if max_answers is not None:
+        event = replace(event, max_answers=max_answers)
     facts: dict[str, float] = {}
     dependent: list[Accounted] = []
     if counts is not None:

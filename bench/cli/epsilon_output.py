@@ -102,12 +102,8 @@ def report(
     """Print `rows` as a table with notes, or with `facts` as one JSON object, in which infinity is ``"inf"``."""
     known = dict(facts or {})
     if as_json:
-        content = {
-            "mechanism": title,
-            "accountants": [row.as_dict() for row in rows],
-            "delta": delta,
-            "facts": known,
-        }
+        accountants = [row.as_dict() for row in rows]
+        content = {"mechanism": title, "accountants": accountants, "delta": delta, "facts": known}
         typer.echo(json.dumps(content, allow_nan=False))
         return
     from rich import box

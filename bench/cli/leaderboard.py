@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bench.cli.run import Json, print_board
 from bench.core.errors import BenchError
 
 COMMITTED = Path("leaderboards")  # committed records, below the repository
@@ -24,10 +25,9 @@ def leaderboard(
     readme: Annotated[
         Path | None, typer.Option("--readme", help="A Markdown file that gets MNIST's table between its marks.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    json_: Json = False,
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
-    from bench.cli.run import print_board
     from reports.pages import gather, write_pages
 
     folders = runs or [_committed()]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli.run import Json
 from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Examine, print, and write nothing.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Take these records where others of the same key are.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def publish(

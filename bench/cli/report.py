@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli.run import Json, Quiet
 from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
@@ -34,8 +35,8 @@ def report(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that is written to.")] = Path("reports-out"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    quiet: Quiet = False,
+    json_: Json = False,
 ) -> None:
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for missing records."""
     from bench.core.progress import open_progress

@@ -48,6 +48,10 @@ PrecisionFlag = Annotated[
     PrecisionKind, typer.Option("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory.")]
+ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LauncherOption = Annotated[
     Launcher | None, typer.Option("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
@@ -91,7 +95,7 @@ def run(
     teacher: Teacher = None,
     student: StudentOption = None,
     out: Out = Path("runs"),
-    reuse: Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")] = Reuse.DONE,
+    reuse: ReuseOption = Reuse.DONE,
     launcher: LauncherOption = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -108,13 +112,13 @@ def run(
     slurm: Directives = None,
     pack: PackOption = None,
     detach: Detach = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     workers: Annotated[
         int, typer.Option("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
     ] = 0,
-    threads: Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)] = 1,
+    threads: Threads = 1,
     precision: PrecisionFlag = PrecisionKind.FLOAT32,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Run or resume a grid of methods, data sets, epsilons and seeds; print the board.
@@ -130,11 +134,8 @@ def run(
     from bench.launchers.worker import Outcome
     from bench.results.run_dir import RunDir
 
-    overrides = [
-        *(set_ or []),
-        *([f"teacher={teacher}"] if teacher else []),
-        *([f"student={student}"] if student else []),
-    ]
+    models = {"teacher": teacher, "student": student}
+    overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
     grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
         tuple(_whole(text) for text in _names(seeds)), preset, basis, delta, noise, precision, tuple(overrides),

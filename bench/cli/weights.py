@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.data import Json, Quiet, fetch_each, progress_display
-from bench.core.progress import print_table
+from bench.cli.data import fetch_each, progress_display
+from bench.cli.run import Json, Quiet
+from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress
@@ -45,7 +45,7 @@ def list_(json_: Json = False) -> None:
             rows.append({**dict(zip(FACTS, (backbone, *facts), strict=True)), "here": False})
     rows.sort(key=lambda row: (row["origin"] != "package", row["backbone"]))
     if json_:
-        print(json.dumps({"folder": str(folder()), "weights": rows}, indent=1))
+        print_json({"folder": str(folder()), "weights": rows})
         return
     cells = [
         (*(str(row[name] or "?") for name in FACTS[:-1]), row["sha256"][:12], "yes" if row["here"] else "no")
