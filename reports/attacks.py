@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.core.rows import Estimated
 from bench.results.attack_record import AttackRecord, Role
 from bench.results.record import Record, Status
-from bench.results.text import markdown_table, md
+from bench.results.text import markdown_list, markdown_table, md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
@@ -56,15 +56,11 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
     parts = ["# Attacks\n"]
     for title, columns, rows in tables(every, sorted(attacks, key=order)):
         parts.append(f"## {title[0].upper()}{title[1:]}\n")
-        parts += [*markdown_table(columns, rows), ""]
+        parts.append(markdown_table(columns, rows))
     parts.extend(f"- {md(line)}" for line in powerless(attacks))
     parts.append("")
-    failed = [attack for attack in attacks if attack.failure is not None]
-    if failed:
-        parts.append("## Failed\n")
-        parts.extend(f"- `{a.key}`: {md(a.failure.reason if a.failure else '')}" for a in failed)
-        parts.append("")
-    return "\n".join(parts)
+    failed = [f"`{attack.key}`: {md(attack.failure.reason)}" for attack in attacks if attack.failure is not None]
+    return "\n".join([*parts, *([markdown_list("## Failed", failed)] if failed else [])])
 
 
 def who(record: Record | None, attack: AttackRecord) -> str:

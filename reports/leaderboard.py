@@ -16,7 +16,7 @@ from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerd
 from bench.results.audited import audited_of, no_power
 from bench.results.frame import results_frame
 from bench.results.record import Record, Status
-from bench.results.text import epsilon_text, markdown_table, md
+from bench.results.text import csv_text, epsilon_text, markdown_list, markdown_table, md
 from reports.order import ORDER, Asked, dataset_order
 from reports.reported.numbers import Reported
 
@@ -257,21 +257,13 @@ def to_markdown(board: Board) -> str:
             "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline, "
             "on transferred features that of the same backbone.\n"
         )
-        parts += [*markdown_table(COLUMNS, map(cells_of, rows)), ""]
-    if board.failures:
-        parts.append("## Failed\n")
-        parts.extend(
-            f"- `{md(record.key)}`: {md(record.failure.reason if record.failure else 'unknown')}"
-            for record in board.failures
-        )
-        parts.append("")
-    if board.refused:
-        parts.append("## Not shown\n")
-        parts.extend(f"- `{md(key)}`: {md(why)}" for key, why in board.refused)
-        parts.append("")
-    if not board.rows and not board.failures and not board.refused:
+        parts.append(markdown_table(COLUMNS, map(cells_of, rows)))
+    failed = [f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}" for r in board.failures]
+    refused = [f"`{md(key)}`: {md(why)}" for key, why in board.refused]
+    parts += [markdown_list("## Failed", failed), markdown_list("## Not shown", refused)]
+    if not board.rows and not failed and not refused:
         parts.append("No records.\n")
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 CSV_COLUMNS = (
@@ -283,16 +275,4 @@ CSV_COLUMNS = (
 
 def to_csv(board: Board) -> str:
     """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    import pandas
-
-    cells = [[_csv(getattr(row, column)) for column in CSV_COLUMNS] for row in board.rows]
-    frame = pandas.DataFrame(cells, columns=list(CSV_COLUMNS))
-    return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-
-
-def _csv(value: object) -> object:
-    if value is None or isinstance(value, float):
-        return value
-    text = " ".join(("; ".join(map(str, value)) if isinstance(value, tuple) else str(value)).split())
-    # A spreadsheet would run it as a formula.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in board.rows))

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.core.errors import BenchError
-from bench.results.attack_record import AttackRecord, AuditRecord
-from bench.results.record import Record
-from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
@@ -16,6 +12,7 @@ from reports.leaderboard import Source, to_csv, to_markdown
 from reports.papers.trpate_page import trpate_page
 from reports.reported.numbers import FOLDER, read_reported
 from reports.reported.page import to_markdown as reported_page
+from reports.runs import read_runs
 from reports.site.build import write_site
 
 
@@ -24,36 +21,24 @@ def gather(folders: Sequence[Path]) -> Source:
 
     Raise :class:`BenchError` if a folder is no run directory, or no record can be read.
     """
-    records: dict[str, Record] = {}
-    audits: dict[str, AuditRecord] = {}
-    attacks: dict[str, AttackRecord] = {}
+    names = ", ".join(str(path) for path in folders)
+    advice = (
+        f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
+        "makes some; `python -m bench status` says what became of a run."
+    )
+    runs = read_runs(folders, advice, name_empty=len(folders) > 1)
     homes: dict[str, Path] = {}
-    warnings: list[str] = []
-    for path in folders:
-        directory = RunDir(path)
-        read = directory.read_records(set_aside=False)
-        found, damaged = directory.read_audits()
-        struck, torn = directory.read_attacks()
-        warnings += [*read.damaged, *damaged, *torn]
-        if not read.found and not read.damaged and len(folders) > 1:
-            warnings.append(f"{path} holds no records")
-        records.update({record.key: record for record in read.found})
-        audits.update({audit.key: audit for audit in found})
-        attacks.update({attack.key: attack for attack in struck})
-        keys = [*(r.key for r in read.found), *(a.key for a in found), *(a.key for a in struck)]
+    for path, records, audits, attacks in runs.each:
+        keys = [*(r.key for r in records), *(a.key for a in audits), *(a.key for a in attacks)]
         homes.update(dict.fromkeys(keys, path))
-    if not records and warnings:
-        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-        raise BenchError(f"no record can be read. {warnings[0]}{more}.")
-    if not records:
-        names = ", ".join(str(path) for path in folders)
-        raise BenchError(
-            f"no records in {names}: a run directory has them in records/. `python -m bench run --out {folders[0]}` "
-            "makes some; `python -m bench status` says what became of a run."
-        )
     printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
     return Source(
-        list(records.values()), list(audits.values()), list(attacks.values()), printed, homes=homes, warnings=warnings
+        list(runs.records.values()),
+        list(runs.audits.values()),
+        list(runs.attacks.values()),
+        printed,
+        homes=homes,
+        warnings=runs.warnings,
     )
 
 

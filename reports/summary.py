@@ -20,7 +20,7 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     if not rows:
         have = ", ".join(f"{name} ({of})" for name, of in board.tables()) or "none"
         raise BenchError(f"the board has no ranking of {dataset!r}, unit {unit!r}; it has: {have}.")
-    return "\n".join(markdown_table(COLUMNS, map(_cells, rows))) + "\n"
+    return markdown_table(COLUMNS, map(_cells, rows))
 
 
 def _cells(row: BoardRow) -> tuple[str, ...]:

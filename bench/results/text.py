@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,10 +41,34 @@ def md(text: str) -> str:
     return flat
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table; escapes cells but not columns."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(map(md, row)) + " |" for row in rows]
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with escaped columns and cells."""
+    head, *body = ("| " + " | ".join(map(md, cells)) + " |\n" for cells in (columns, *rows))
+    return "".join([head, "|" + "---|" * len(columns) + "\n", *body])
+
+
+def markdown_list(title: str, lines: Sequence[str]) -> str:
+    """Return a title and Markdown list; empty without `lines`, which are not escaped."""
+    return f"{title}\n\n" + "".join(f"- {line}\n" for line in lines) if lines else ""
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return CSV; see :func:`csv_cell`."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(map(csv_cell, cells) for cells in (columns, *rows))
+    return file.getvalue()
+
+
+def csv_cell(value: object) -> str:
+    """Return a value as a CSV cell, with an apostrophe before text that a spreadsheet would run as a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int):
+        return str(value)
+    text = " ".join(("; ".join(map(str, value)) if isinstance(value, tuple) else str(value)).split())
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.core.errors import BenchError
-from bench.results.text import epsilon_text, md
+from bench.results.text import csv_text, markdown_list, markdown_table, md
 from bench.storage.files import write_atomic
+from reports.leaderboard import cells_of
 from reports.papers.evidence import Evidence, Found, WantedCell
 from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
 from reports.papers.spec import (
@@ -29,7 +30,7 @@ from reports.papers.spec import (
     entries_of,
     number_text,
 )
-from reports.papers.tables import csv_text, entry_text, latex_table, markdown_table, texts_of
+from reports.papers.tables import entry_text, latex_table, texts_of
 from reports.reported.numbers import Reported
 
 
@@ -93,7 +94,7 @@ def _write_table(
             raise BenchError(
                 f"{paper.name} table {spec.number}: a row has {len(row.entries)} entries, not {len(spec.columns)}."
             )
-    texts = texts_of(spec, rows, material)
+    texts = texts_of(rows, material)
     body = markdown_table(spec.columns, texts)
     title = f"{paper.title}: Table {spec.number}. {_title(spec)}"
     written = {
@@ -126,28 +127,22 @@ def _caption(
         f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
         f"What the paper says: {spec.says}\n",
         *(f"{sentence}\n" for sentence in spec.shows(material)),
-        _listed("Beside what is printed", _compared(entries, material)),
-        _listed("Attacks (95% intervals, or ± over seeds)", _attacked(entries, material)),
-        _listed("Of the printed epsilons", _verdicts(entries)),
+        markdown_list("Beside what is printed:", _compared(entries, material)),
+        markdown_list("Attacks (95% intervals, or ± over seeds):", _attacked(entries, material)),
+        markdown_list("Of the printed epsilons:", _verdicts(entries)),
         "Records:\n\n" + markdown_table(_USED_COLUMNS, used) if used else "",
         *(f"No power: {md(text)}\n" for text in powerless if text),
         f"{count[0]} of {count[1]} numbers of ours are there.\n" if count[1] else "",
-        missing_text(missing) if missing else "",
+        missing_text(missing),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _listed(title: str, lines: Sequence[str]) -> str:
-    return f"{title}:\n\n" + "\n".join(f"- {line}" for line in lines) + "\n" if lines else ""
-
-
 def missing_text(missing: Sequence[Missing]) -> str:
     """Return the missing numbers with reasons and commands as Markdown."""
-    lines = ["Missing:\n", *(f"- {md(one.label)}: {md(one.why)}" for one in missing)]
+    listed = markdown_list("Missing:", [f"{md(one.label)}: {md(one.why)}" for one in missing])
     commands = commands_of(missing)
-    if commands:
-        lines += ["", "```", *commands, "```"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([listed, "```", *commands, "```\n"]) if commands else listed
 
 
 def commands_of(missing: Iterable[Missing]) -> list[str]:
@@ -213,22 +208,10 @@ def _used(entries: Sequence[Entry | Picture], material: Material) -> list[Found]
 
 
 def _used_row(found: Found) -> tuple[str, ...]:
-    row = found.row
-    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+    method, *epsilons, accuracy, _, _, _, preset, _, remarks = cells_of(found.row)
+    seeds = ", ".join(map(str, found.row.seeds))
     settings = ", ".join(f"{name}={value}" for name, value in found.cell.settings)
-    return (
-        row.method,
-        row.dataset,
-        "–" if row.asked is None else f"{row.asked:g} ({row.basis})",
-        epsilon_text(row.claimed),
-        epsilon_text(row.proven, "up"),
-        epsilon_text(row.audited, "down"),
-        f"{row.accuracy:.2f}{spread}",
-        ", ".join(map(str, row.seeds)),
-        row.preset,
-        settings,
-        "; ".join(row.remarks),
-    )
+    return (method, found.row.dataset, *epsilons, accuracy, seeds, preset, settings, remarks)
 
 
 def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
@@ -243,7 +226,7 @@ def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
         ),
     ]
     if warnings:
-        parts.append(_listed("Left out", [md(line) for line in warnings]))
+        parts.append(markdown_list("Left out:", [md(line) for line in warnings]))
     for artefact in artefacts:
         files = ", ".join(f"[{path.name}]({artefact.paper}/{path.name})" for path in artefact.files)
         parts += [f"## {md(artefact.name)}\n", artefact.body, artefact.caption, f"Files: {files}\n"]

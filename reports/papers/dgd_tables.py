@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bench.core.types import Basis
 from reports.papers.dgd_figures import FIGURES, TEXTS
 from reports.papers.evidence import Usual, WantedCell, cell, proven_cell
+from reports.papers.pate import USUAL
 from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs
 from reports.reported.numbers import Reported
 
@@ -103,8 +104,7 @@ PAPER = Paper(
     plain={
         "dgd": {**_PLAIN, "count": Usual("printed", "formula")},
         "dgd-plus": {**_PLAIN, "count": Usual("formula")},
-        "pate": {"teachers": Usual(250), "claim": Usual("data-dependent", "closed-form"),
-                 "gamma": Usual(0.05, 0.02, calibrated=True)},
+        "pate": USUAL,
         "pate-gnmax": {"teachers": Usual(250), "claim": Usual("data-dependent", "data-independent"),
                        "sigma": Usual(40.0, calibrated=True)},
     },

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.core.errors import BenchError
 from bench.core.types import Basis
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record, Status
-from bench.results.run_dir import RunDir
 from reports.leaderboard import BoardRow, build_board
+from reports.runs import read_runs
 
 Setting = str | int | float | bool
 
@@ -148,11 +147,6 @@ class Found:
     records: tuple[Record, ...]
     row: BoardRow
 
-    @property
-    def preset(self) -> str:
-        """Return the preset of the records."""
-        return self.row.preset
-
     def value(self, measure: str = "accuracy") -> Value | None:
         """Return the `measure` (of :data:`MEASURES` or :data:`OF_ROW`); None if the records lack it."""
         if measure in OF_ROW:
@@ -208,7 +202,7 @@ class Evidence:
         best = max(
             fitting,
             key=lambda f: (
-                _PRESETS.index(f.preset) if f.preset in _PRESETS else -1,
+                _PRESETS.index(f.row.preset) if f.row.preset in _PRESETS else -1,
                 _calibrated(f.records[0], wanted, usual),
                 f.row.noise == "seeded" and f.records[0].precision == "float32",
                 len(f.records),
@@ -303,38 +297,23 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
 
     Raise :class:`BenchError` if a directory does not exist or no record can be read.
     """
-    records: dict[str, Record] = {}
-    audits: dict[str, AuditRecord] = {}
-    attacks: dict[str, AttackRecord] = {}
+    advice = (
+        f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
+        "`--runs leaderboards` reads the committed ones."
+    )
+    read = read_runs(runs, advice)
     places: dict[str, Path] = {}
-    warnings: list[str] = []
-    for path in runs:
-        run_dir = RunDir(path)
-        read = run_dir.read_records(set_aside=False)
-        found, torn = run_dir.read_audits()
-        struck, broken = run_dir.read_attacks()
-        warnings += [*read.damaged, *torn, *broken]
-        records.update((record.key, record) for record in read.found)
-        audits.update((audit.key, audit) for audit in found)
-        attacks.update((attack.key, attack) for attack in struck)
+    for path, records, _, attacks in read.each:
         # Prefer a directory that has the images: committed records have none.
-        for key, file in _files(read.found, struck):
+        for key, file in _files(records, attacks):
             if key not in places or (path / file).is_file():
                 places[key] = path
-    if not records and warnings:
-        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-        raise BenchError(f"no record can be read. {warnings[0]}{more}.")
-    if not records:
-        raise BenchError(
-            f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
-            "`--runs leaderboards` reads the committed ones."
-        )
     return Evidence(
-        sorted(records.values(), key=lambda record: record.key),
-        sorted(audits.values(), key=lambda audit: audit.key),
-        sorted(attacks.values(), key=lambda attack: attack.key),
+        [record for _, record in sorted(read.records.items())],
+        [audit for _, audit in sorted(read.audits.items())],
+        [attack for _, attack in sorted(read.attacks.items())],
         places,
-        warnings,
+        read.warnings,
     )
 
 

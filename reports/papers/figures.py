@@ -79,6 +79,7 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
     axes.set_xscale(panel.x_scale)
     axes.set_yscale(panel.y_scale)
     absent, anything = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
+    _mark_absent(axes, absent)
     if panel.y_limits is not None:
         axes.set_ylim(*panel.y_limits)
     elif not anything:  # an empty axis has no numbers
@@ -103,9 +104,13 @@ def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=place, ncols=_legend_columns(panel))
 
 
-def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
-    """Draw the series as lines; return whether a point is missing, and whether there is one."""
-    absent: list[tuple[float | str, int]] = []
+_Absent = list[tuple[float | str, int]]
+"""x and slot of each missing point."""
+
+
+def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bool]:
+    """Draw the series as lines; return the missing points, and whether there is one."""
+    absent: _Absent = []
     anything = False
     for series in panel.series:
         points: list[tuple[float | str, float, tuple[float, float]]] = []
@@ -121,11 +126,10 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool
             points.sort(key=lambda point: float(point[0]))  # x comes from records
         _draw_series(axes, series, points)
         anything = anything or bool(points)
-    _mark_absent(axes, absent)
-    return bool(absent), anything
+    return absent, anything
 
 
-def _mark_absent(axes: Any, absent: Sequence[tuple[float | str, int]]) -> None:
+def _mark_absent(axes: Any, absent: _Absent) -> None:
     heights: dict[float | str, int] = {}
     for x, slot in absent:
         height = heights.get(x, 0)
@@ -191,7 +195,7 @@ def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, 
         axes.errorbar(x, y, yerr=[low, high], fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.8, zorder=3)
 
 
-def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]:
+def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bool]:
     """Draw the series as bars grouped by category; return the same as :func:`_draw_lines`."""
     groups: dict[str, list[tuple[Series, Value | None]]] = {}
     for series in panel.series:
@@ -200,7 +204,7 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]
             if x is not None:
                 groups.setdefault(str(x), []).append((series, material.value(point.y)))
     width = 0.8 / max(map(len, groups.values()), default=1)
-    absent: list[tuple[float | str, int]] = []
+    absent: _Absent = []
     anything = False
     for middle, group in enumerate(groups.values()):
         for place, (series, value) in enumerate(group):
@@ -216,8 +220,7 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[bool, bool]
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_xlim(-0.6, max(len(groups), 1) - 0.4)
     axes.grid(visible=False, axis="x")
-    _mark_absent(axes, absent)
-    return bool(absent), anything
+    return absent, anything
 
 
 def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Material) -> None:

@@ -17,6 +17,11 @@ GAMMAS = (0.005, 0.01, 0.02, 0.05, 0.1)
 SCALE = 20.0
 """Section 4.1: scale of the Laplace noise."""
 TEXTS = Texts("pate")
+USUAL = {
+    "teachers": Usual(250),
+    "claim": Usual("data-dependent", "closed-form"),
+    "gamma": Usual(0.05, 0.02, calibrated=True),
+}
 
 
 def student_cell(number: Reported) -> WantedCell:
@@ -107,11 +112,5 @@ PAPER = Paper(
         TEXTS.figure("3", _figure_3),
         TEXTS.figure("queries", _figure_queries, height=2.6),
     ),
-    plain={
-        "pate": {
-            "teachers": Usual(250),
-            "claim": Usual("data-dependent", "closed-form"),
-            "gamma": Usual(0.05, 0.02, calibrated=True),
-        },
-    },
+    plain={"pate": USUAL},
 )

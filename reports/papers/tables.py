@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Sequence
 
-from bench.results.text import epsilon_text, md
-from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, TableSpec, Theirs, number_text
+from bench.results.text import epsilon_text
+from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 
 _EPSILONS = ("claimed", "proven", "audited")
 
@@ -39,42 +36,14 @@ def entry_text(entry: Entry, material: Material) -> str:
         text += " (no power)"
     if isinstance(entry, Ours) and entry.measure == "accuracy":
         found = material.find(entry.cell)
-        preset = "" if found is None or found.preset == "paper" else f", {found.preset}"
+        preset = "" if found is None or found.row.preset == "paper" else f", {found.row.preset}"
         text += f" ({value.n} seed{'s' if value.n > 1 else ''}{preset})"
     return text
 
 
-def texts_of(spec: TableSpec, rows: Sequence[TableRow], material: Material) -> list[tuple[str, ...]]:
+def texts_of(rows: Sequence[TableRow], material: Material) -> list[tuple[str, ...]]:
     """Return the texts of the rows."""
     return [tuple(entry_text(entry, material) for entry in row.entries) for row in rows]
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(map(md, columns)) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(map(md, row)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return CSV; see :func:`csv_cell`."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([csv_cell(column) for column in columns])
-    writer.writerows([csv_cell(value) for value in row] for row in rows)
-    return file.getvalue()
-
-
-def csv_cell(value: object) -> str:
-    """Return a value as a CSV cell, with an apostrophe before text that a spreadsheet would run as a formula."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return ("inf" if value > 0 else "-inf") if math.isinf(value) else f"{value:.6g}"
-    if isinstance(value, int):
-        return str(value)
-    text = " ".join(str(value).split())
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 _LATEX = {

@@ -11,8 +11,7 @@ from functools import cache
 
 from bench.results.frame import row_key
 from bench.results.record import Record, Status
-from bench.results.text import epsilon_text
-from reports.papers.tables import markdown_table
+from bench.results.text import epsilon_text, markdown_table
 from reports.reported.numbers import Reported, read_reported
 
 Printed = dict[int, tuple[float, float, float]]

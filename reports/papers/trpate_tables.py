@@ -55,7 +55,7 @@ _PARTS = ("ε, printed", "ε, Theorem 1", "ε, proven", "PATE, printed", "PATE h
           "labels right (%)")  # fmt: skip
 
 
-def _baseline(material: Material, head: Sequence[Entry], theirs: Reported | None, one: WantedCell) -> TableRow:
+def _baseline(head: Sequence[Entry], theirs: Reported | None, one: WantedCell) -> TableRow:
     return TableRow((*head, "∞", "∞", "∞", "–", "–", Theirs(theirs), Ours(one, beside=theirs), "–"), rule=True)
 
 
@@ -70,7 +70,7 @@ def _table_2(material: Material) -> Sequence[TableRow]:
              transferred("trpate", "cifar10", 0.05, q))
         for q in QUERIES_2
     ]  # fmt: skip
-    return [*rows, _baseline(material, ("no privacy",), _first(material, "2"), BASELINE_2)]
+    return [*rows, _baseline(("no privacy",), _first(material, "2"), BASELINE_2)]
 
 
 BASELINE_2 = cell("nonprivate-transfer", "cifar10", preset="paper")
@@ -94,7 +94,7 @@ def _table_3(material: Material) -> Sequence[TableRow]:
                      rule=number == 0)
             )  # fmt: skip
     scratch = cell("nonprivate", "stl10", student="resnet50")
-    return [*rows, _baseline(material, ("no privacy", "from scratch"), _first(material, "3"), scratch)]
+    return [*rows, _baseline(("no privacy", "from scratch"), _first(material, "3"), scratch)]
 
 
 TEXT = (("movie-review", "IMDB"), ("movie-review-sst", "SST"))
@@ -122,7 +122,7 @@ def _text_table(material: Material, table: str, model: str) -> list[TableRow]:
 def _table_4(material: Material) -> Sequence[TableRow]:
     rows = _text_table(material, "4", "CNN")
     head = ("no privacy", "IMDB features", "–")
-    return [*rows, _baseline(material, head, _first(material, "4"), BASELINE_4)]
+    return [*rows, _baseline(head, _first(material, "4"), BASELINE_4)]
 
 
 def _table_5(material: Material) -> Sequence[TableRow]:

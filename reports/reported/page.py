@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from bench.results.text import md
+from bench.results.text import markdown_list, markdown_table, md
 from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
 from reports.reported.numbers import PAPERS, Reported, Verdict
 
@@ -72,10 +72,10 @@ def _rank(row: Reported) -> tuple[object, ...]:
 
 
 def _section(title: str, columns: Sequence[str], cells: Iterable[Sequence[str]], intro: str = "") -> str:
-    rows = list(dict.fromkeys("| " + " | ".join(map(md, each)) + " |" for each in cells))
+    rows = dict.fromkeys(map(tuple, cells))
     head = [f"## {title}\n"] if title else []
     head += [intro] if intro else []
-    return "\n".join([*head, "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *rows, ""]) if rows else ""
+    return "\n".join([*head, markdown_table(columns, rows)]) if rows else ""
 
 
 def number_text(value: float | None) -> str:
@@ -152,10 +152,8 @@ def _notes(rows: Sequence[Reported]) -> str:
         # A note that only names the section is for checking the data.
         if row.note and not row.note.startswith(("section", "caption")):
             notes[row.note].append(f"{_where(row)}, {row.system}, {row.dataset}: {number_text(row.value)}")
-    if not notes:
-        return ""
-    lines = [f"- {md('; '.join(dict.fromkeys(places)))}. {md(note)}." for note, places in notes.items()]
-    return "\n".join(["## Notes\n", *lines, ""])
+    lines = [f"{md('; '.join(dict.fromkeys(places)))}. {md(note)}." for note, places in notes.items()]
+    return markdown_list("## Notes", lines)
 
 
 def _reasons(numbers: dict[_Judgement, int]) -> str:

@@ -11,6 +11,8 @@ from markupsafe import Markup, escape
 
 LOWEST, HIGHEST = -2, 3
 """Decades of a row's picture, the same in every row so that rows compare."""
+DECADES = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
+"""Labels of the decades."""
 
 WIDTH, HEIGHT, _LEFT, _DECADE = 184, 18, 4.0, 30.0
 _END = _LEFT + (HIGHEST - LOWEST) * _DECADE
@@ -70,9 +72,8 @@ def _bar(start: float, proven: float) -> str:
 
 def row_axis() -> Markup:
     """Return the axis above the pictures of rows."""
-    labels = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
     parts = [f'<svg class="axis" width="{WIDTH}" height="14" viewBox="0 0 {WIDTH} 14" aria-hidden="true">']
-    for decade, label in labels.items():
+    for decade, label in DECADES.items():
         x = _LEFT + (decade - LOWEST) * _DECADE
         anchor = "start" if decade == LOWEST else "end" if decade == HIGHEST else "middle"
         shift = -3 if decade == LOWEST else 6 if decade == HIGHEST else 0
@@ -225,9 +226,8 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
 
 def ticks(axis: Axis) -> list[tuple[float, str]]:
     """Return place (in decades) and label of each tick of `axis`."""
-    names = {-2: "0.01", -1: "0.1", 0: "1", 1: "10", 2: "100", 3: "1000"}
-    found: list[tuple[float, str]] = [(decade, names[decade]) for decade in range(axis.low, axis.high + 1)]
+    found: list[tuple[float, str]] = [(decade, DECADES[decade]) for decade in range(axis.low, axis.high + 1)]
     if axis.beyond:
-        found.append((axis.high + 0.5, f"> {names[axis.high]}"))
+        found.append((axis.high + 0.5, f"> {DECADES[axis.high]}"))
     found.append((axis.end - 0.5, "∞"))
     return found

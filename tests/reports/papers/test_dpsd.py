@@ -37,7 +37,7 @@ def dpsd(epsilon: float = 10.0, accuracy: float = 0.9, *, reduced: tuple[Change,
 def table(number: str, material: Material) -> list[dict[str, str]]:
     spec = choose(PAPER.tables, number, "table", "dpsd")
     assert isinstance(spec, TableSpec)
-    rows = texts_of(spec, list(spec.rows(material)), material)
+    rows = texts_of(list(spec.rows(material)), material)
     return [dict(zip(spec.columns, row, strict=True)) for row in rows]
 
 

@@ -15,6 +15,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PublicKind
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+from bench.results.text import csv_text, markdown_table
 from helpers.commands import Done
 from helpers.commands import bench as run_bench
 from helpers.records import failed, record
@@ -37,7 +38,7 @@ from reports.papers.spec import (
     Theirs,
     curve,
 )
-from reports.papers.tables import csv_text, latex, latex_table, markdown_table
+from reports.papers.tables import latex, latex_table
 from reports.reported.numbers import Reported, Verdict
 
 EVIL = '=cmd|"x" & <b>$5_%{}~^#\\ @a\nb`'

@@ -27,7 +27,7 @@ def run(wanted: WantedCell, accuracy: float, labels: float = 0.8, **changes: Any
 def table(number: str, material: Material) -> list[dict[str, str]]:
     spec = choose(PAPER.tables, number, "table", "trpate")
     assert isinstance(spec, TableSpec)
-    rows = texts_of(spec, list(spec.rows(material)), material)
+    rows = texts_of(list(spec.rows(material)), material)
     return [dict(zip(spec.columns, row, strict=True)) for row in rows]
 
 
