@@ -17,16 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import (
-    Budget,
-    Context,
-    Facts,
-    PrivateData,
-    PublicData,
-    Released,
-    register_method,
-    setting,
-)
+from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
 from methods._linear import OURS, LinearConfig
 from methods._transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 from methods.dp_sgd import DPSGD, PoissonBatches

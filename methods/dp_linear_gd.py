@@ -15,14 +15,12 @@ guarantee.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import (
     Adjacency,
-    Basis,
     Budget,
     Claim,
     Context,
@@ -36,6 +34,7 @@ from bench.interface import (
 from methods._common import at_least_one
 from methods._linear import OURS, LinearConfig
 from methods._transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
+from methods.dp_sgd import least_noise
 
 if TYPE_CHECKING:
     from bench.interface import Event, Ledger
@@ -73,18 +72,13 @@ class DPLinearGD(OnBackbone):
     @classmethod
     def calibrate(cls, config: DPLinearGDConfig, budget: Budget, facts: Facts) -> DPLinearGDConfig:
         """Return `config` with the least noise that keeps RDP (claimed) or the exact figure (proven) in `budget`."""
-        from bench.interface import accountant, smallest_noise
-
         named: DPLinearGDConfig = with_digest(config, facts)
-        noise = smallest_noise(
-            lambda noise: cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts),
-            budget.epsilon,
-            budget.delta,
-            accountant("rdp" if budget.basis is Basis.CLAIMED else "exact-gaussian"),
-            tolerance=1e-6,
-        )
-        # Rounded up: more noise stays within the budget, and a short number reads well in a record.
-        return dataclasses.replace(named, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
+
+        def events(noise: float) -> Sequence[Event]:
+            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
+
+        noise = least_noise(events, budget, "exact-gaussian", tolerance=1e-6)
+        return dataclasses.replace(named, noise_multiplier=noise)
 
     @classmethod
     def claimed(cls, config: DPLinearGDConfig, facts: Facts, delta: float) -> Claim:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -69,6 +69,16 @@ class DPSGDConfig(PoissonBatches):
     noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
 
 
+def least_noise(events: Callable[[float], Sequence[Event]], budget: Budget, sound: str, *, tolerance: float) -> float:
+    """Return the least noise for which RDP (claimed) or the accountant `sound` (proven) is in `budget`, rounded up."""
+    from bench.interface import accountant, smallest_noise
+
+    judge = accountant("rdp" if budget.basis is Basis.CLAIMED else sound)
+    noise = smallest_noise(events, budget.epsilon, budget.delta, judge, tolerance=tolerance)
+    # More noise stays within the budget, and a short number reads well in a record.
+    return math.ceil(noise * 1e4) / 1e4
+
+
 @register_method("dp-sgd")
 class DPSGD(Method):
     """Poisson batches, per-example clipping, Gaussian noise; by Opacus through the ledger."""
@@ -90,8 +100,7 @@ class DPSGD(Method):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
-        from bench.interface import accountant, smallest_noise
-        from bench.privacy.events import DPSGD as Event
+        from bench.privacy.events import DPSGD as Steps
 
         records = facts.private_records
         if not 1 <= config.batch_size <= records:
@@ -100,16 +109,10 @@ class DPSGD(Method):
                 f"--set {cls.name}.batch_size=N."
             )
         rate, steps = config.sampling_rate(records), config.steps(records)
-        noise = smallest_noise(
-            lambda noise: [Event(rate, noise, steps)],
-            budget.epsilon,
-            budget.delta,
-            # The exact figure replaces the PLD where every record is in every batch.
-            accountant("rdp" if budget.basis is Basis.CLAIMED else "proven" if rate == 1 else "pld"),
-            tolerance=1e-4,
-        )
-        # Rounded up: more noise stays within the budget, and a short number reads well in a record.
-        return dataclasses.replace(config, noise_multiplier=math.ceil(noise * 1e4) / 1e4)
+        # The exact figure replaces the PLD where every record is in every batch.
+        sound = "proven" if rate == 1 else "pld"
+        noise = least_noise(lambda noise: [Steps(rate, noise, steps)], budget, sound, tolerance=1e-4)
+        return dataclasses.replace(config, noise_multiplier=noise)
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:

@@ -189,13 +189,15 @@ def _audit(
         context.note(PRIVATE_FIGURES)
     if not method.private:
         context.note("there is no noise to leave out: the audit is its own power run")
+    return {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
+
+
+def _result(unit: PrivacyUnit, channels: list[Channel], shadow_runs: Sequence[ShadowRun]) -> dict[str, Any]:
     return {
         "channels": channels,
         "epsilon": max(channel.epsilon for channel in channels),
-        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(s.proven for s in shadow_runs[False]),
-        "power": power,
-        "mechanisms": mechanisms,
-        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs[False]) / options.runs,
+        "allowed": None if unit is PrivacyUnit.CLIENT else max(shadow_run.proven for shadow_run in shadow_runs),
+        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs) / len(shadow_runs),
     }
 
 
@@ -226,13 +228,7 @@ def _many_runs(
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
-    return {
-        "channels": [channel],
-        "epsilon": channel.epsilon,
-        "allowed": None if method.unit is PrivacyUnit.CLIENT else max(shadow_run.proven for shadow_run in shadow_runs),
-        "mechanisms": mechanisms_of(record, options, context),
-        "accuracy": sum(shadow_run.accuracy for shadow_run in shadow_runs) / options.runs,
-    }
+    return {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
 
 
 def count_guesses(

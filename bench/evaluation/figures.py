@@ -129,22 +129,16 @@ def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def roc_figure(
-    path: Path,
-    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    epsilon: float,
-    delta: float,
-    *,
-    title: str = "",
-    least: float = 1e-4,
+    path: Path, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilon: float, delta: float, *, title: str = ""
 ) -> None:
-    """Write a PNG with ROC curves on logarithmic axes from `least`, the ceiling of a finite `epsilon`, and a diagonal.
+    """Write a PNG with ROC curves on logarithmic axes from 1e-4, the ceiling of a finite `epsilon`, and a diagonal.
 
     `curves` gives false- and true-positive rates by name. Raises :class:`BenchError` without curves, or for rates of
     different lengths or outside [0, 1].
     """
     if not curves:
         raise BenchError("a ROC figure needs a curve.")
-    figure = _figure(5.6, 5.2)
+    figure, least = _figure(5.6, 5.2), 1e-4
     axes = figure.add_axes((0.13, 0.11, 0.83, 0.8))
     axes.set_xscale("log")
     axes.set_yscale("log")

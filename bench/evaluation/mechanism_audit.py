@@ -9,7 +9,7 @@ mechanism. A pilot of a tenth of the draws chooses inputs, direction and output 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,21 +181,19 @@ class _Choice:
     high: float = math.inf
 
     def hits(self, second: bool, draws: int, noise: Noise) -> int:
-        total = 0
-        for start in range(0, draws, CHUNK):
-            outputs = self.pair.draw(min(CHUNK, draws - start), second, noise)
-            if self.labels is not None:
-                total += int(np.isin(outputs, self.labels).sum())
-            else:
-                total += int(((outputs > self.low) & (outputs <= self.high)).sum())
-        return total
+        return sum(int(self.holds(outputs).sum()) for outputs in _drawn(self.pair, second, draws, noise))
+
+    def holds(self, outputs: NDArray[Any]) -> NDArray[np.bool_]:
+        if self.labels is not None:
+            return np.isin(outputs, self.labels)
+        return (outputs > self.low) & (outputs <= self.high)
 
 
 def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float) -> tuple[float, str]:
     pilot = draws // 10
     chosen: dict[int, _Choice] = {}
     for pair in part.pairs:
-        outputs = [_drawn(pair, second, pilot, noise) for second in (False, True)]
+        outputs = [np.concatenate([*_drawn(pair, second, pilot, noise)]) for second in (False, True)]
         for direction in (0, 1):
             choice = _choose(pair, outputs[direction], outputs[1 - direction], delta, confidence)
             if direction not in chosen or choice.score > chosen[direction].score:
@@ -211,9 +209,9 @@ def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float
     return bound, inputs
 
 
-def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> NDArray[Any]:
-    sizes = [min(CHUNK, draws - start) for start in range(0, draws, CHUNK)]
-    return np.concatenate([pair.draw(size, second, noise) for size in sizes])
+def _drawn(pair: Pair, second: bool, draws: int, noise: Noise) -> Iterator[NDArray[Any]]:
+    for start in range(0, draws, CHUNK):
+        yield pair.draw(min(CHUNK, draws - start), second, noise)
 
 
 def _choose(pair: Pair, first: NDArray[Any], other: NDArray[Any], delta: float, confidence: float) -> _Choice:

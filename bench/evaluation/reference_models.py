@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,15 +69,13 @@ def make_control(
         apart = recipe(facts, preset, len(disjoint[0]))
         make = _trained(student, *disjoint, apart, streams, context, "counterfactual", depends)
     else:
-        make = _untrained(student, streams)
+        make = functools.partial(fresh, student, streams)
     state = context.cache.get("control", depends, lambda: _arrays(make()))
     return _released(student, state)
 
 
 def recipe(facts: Facts, preset: str, records: int | None = None) -> FitSettings:
     """Return the training settings of a control: the non-private baseline's at this preset, for `records`."""
-    import dataclasses
-
     from bench.training.loop import FitSettings
     from methods.nonprivate import NonPrivate
 
@@ -98,10 +99,6 @@ def fresh(student: Released, streams: Streams) -> torch.nn.Module:
         # The carried backbone is public, like a named one.
         net.backbone.load_state_dict(student.student.backbone.state_dict())
     return net
-
-
-def _untrained(student: Released, streams: Streams) -> Callable[[], torch.nn.Module]:
-    return lambda: fresh(student, streams)
 
 
 def _trained(
@@ -169,8 +166,6 @@ def _released(student: Released, state: Arrays) -> Released:
 
 def content_digest(*tensors: torch.Tensor) -> str:
     """Return a digest of public images or released tensors, for cache keys."""
-    import hashlib
-
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.contiguous().numpy().tobytes())
@@ -179,8 +174,6 @@ def content_digest(*tensors: torch.Tensor) -> str:
 
 def weights_digest(released: Released) -> str:
     """Return a digest of a student's architecture and weights, for cache keys."""
-    import hashlib
-
     digest = hashlib.sha256(f"{released.student_name}{released.student_options}".encode())
     for name, tensor in sorted(released.student.state_dict().items()):
         digest.update(name.encode())

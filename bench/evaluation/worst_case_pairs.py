@@ -95,9 +95,7 @@ def _confident(event: ConfidentGNMax) -> tuple[Part, ...]:
         return mechanisms.confident_gnmax(votes, event.threshold, event.sigma1, event.sigma2, len(votes), noise)
 
     def asked(top: float, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
-        votes = np.zeros((draws, 2))
-        votes[:, 0] = top - second
-        return np.where(answers(votes, noise) == mechanisms.UNANSWERED, 0, 1)
+        return np.where(answers(_first_entry(draws, top - second), noise) == mechanisms.UNANSWERED, 0, 1)
 
     # Counts are at least 0: a threshold below 0 leaks what it leaks at 1 vote.
     near = {round(event.threshold + sign * cut * event.sigma1) for cut in _cuts(mu) for sign in (-1, 1)}
@@ -120,29 +118,28 @@ def _vector(event: Gaussian) -> tuple[Part, ...]:
         released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
         return np.asarray(released.sum(axis=1) / 2)
 
-    def difference(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
-        values = np.zeros((draws, 2))
-        values[:, 0] = second
-        released = mechanisms.gaussian(values, 1.0, event.noise_multiplier, noise)
-        return released[:, 0] - released[:, 1]
-
     mu = 1 / event.noise_multiplier
+    difference = partial(_difference, mechanisms.gaussian, event.noise_multiplier)
     pairs = Pair("four entries of 0 or of half the sensitivity", release), Pair(_ONE_ENTRY, difference)
     return (Part("vector", event, pairs, gaussian_audit_delta(mu)),)
 
 
+def _first_entry(draws: int, value: float) -> NDArray[np.float64]:
+    return np.tile([value, 0.0], (draws, 1))
+
+
+def _difference(
+    mechanism: Callable[..., NDArray[np.float64]], multiplier: float, draws: int, second: bool, noise: Noise
+) -> NDArray[np.float64]:
+    released = mechanism(_first_entry(draws, second), 1.0, multiplier, noise)
+    return released[:, 0] - released[:, 1]
+
+
 def _laplace(event: Laplace) -> tuple[Part, ...]:
     def one_entry(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
-        values = np.zeros((draws, 2))
-        values[:, 0] = second
-        return mechanisms.laplace(values, 1.0, event.noise_multiplier, noise)[:, 0]
+        return mechanisms.laplace(_first_entry(draws, second), 1.0, event.noise_multiplier, noise)[:, 0]
 
-    def difference(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
-        values = np.zeros((draws, 2))
-        values[:, 0] = second
-        released = mechanisms.laplace(values, 1.0, event.noise_multiplier, noise)
-        return released[:, 0] - released[:, 1]
-
+    difference = partial(_difference, mechanisms.laplace, event.noise_multiplier)
     pairs = Pair("one entry of 0 or of the sensitivity", one_entry), Pair(_ONE_ENTRY, difference)
     return (Part("vector", event, pairs, 0.0),)
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.errors import BenchError
@@ -83,13 +82,7 @@ def run_inline(
     return watch.close()
 
 
-@dataclass(slots=True)
 class _Worker:
-    folder: Path
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes]
-
     def __init__(self, folder: Path, number: int, devices: Sequence[str]) -> None:
         self.folder, self.log = folder, folder / f"worker-{number}.log"
         visible = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}

@@ -142,9 +142,7 @@ def _entry(unit: Unit) -> Entry:
         key=cell.key, spec=cell.spec, dataset=cell.dataset, config=as_dict(cell.config), reduced=cell.reduced,
         refusal=cell.refusal, refused=cell.refused,
     )  # fmt: skip
-    return Entry(
-        key=unit.key, title=unit.title, cell=planned, after=unit.after, before=unit.before, shard=unit.shard
-    )  # fmt: skip
+    return Entry(key=unit.key, title=unit.title, cell=planned, after=unit.after, before=unit.before, shard=unit.shard)
 
 
 def load(folder: Path) -> Launch:

@@ -75,14 +75,10 @@ def minutes(text: str) -> int:
         raise ValueError("a time is a number of minutes, H:MM:SS or D-H:MM:SS")
     days, *rest = match.groups()
     first, second, third = (int(part or 0) for part in rest)
-    if days is not None:
-        seconds = int(days) * 86400 + first * 3600 + second * 60 + third
-    elif rest[2] is not None:
-        seconds = first * 3600 + second * 60 + third
-    elif rest[1] is not None:  # Slurm reads two parts as minutes and seconds
+    if days is not None or rest[2] is not None:
+        seconds = int(days or 0) * 86400 + first * 3600 + second * 60 + third
+    else:  # Slurm reads two parts as minutes and seconds
         seconds = first * 60 + second
-    else:
-        seconds = first * 60
     return max(1, -(-seconds // 60))
 
 

@@ -166,12 +166,8 @@ def _epsilons(record: Record, privacy: Privacy) -> str:
     table = [f"| epsilon | at delta {privacy.delta:g} | from |", "|---|---|---|"]
     table += [f"| {name} | {value} | {plain(why)} |" for name, value, why in rows]
     asked = "without privacy" if record.epsilon is None else f"for epsilon {record.epsilon:g} ({record.basis.value})"
-    return "\n".join(
-        [
-            f"Unit: {_UNITS[privacy.unit]}. Neighbours: {privacy.adjacency.value}. Asked {asked}.\n",
-            *table,
-        ]
-    )
+    unit = f"Unit: {_UNITS[privacy.unit]}. Neighbours: {privacy.adjacency.value}. Asked {asked}.\n"
+    return "\n".join([unit, *table])
 
 
 def _load(record: Record, facts: CardFacts) -> str:

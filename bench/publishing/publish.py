@@ -138,8 +138,7 @@ class _Work:
         self._audits: dict[str, dict[str, AuditRecord]] = {}
         for path in sorted((into / "records").glob("*.json")):
             with suppress(OSError, ValueError):
-                record = parse_record(path.read_text(encoding="utf-8"))
-                self._board[path.stem] = record
+                self._board[path.stem] = parse_record(path.read_text(encoding="utf-8"))
         for audit in RunDir(into).read_audits()[0]:
             self._audits.setdefault(audit.student, {})[audit.key] = audit
 
