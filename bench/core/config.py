@@ -61,10 +61,7 @@ class Reuse(StrEnum):
 
 
 def setting(default: T, source: str, *, later: bool = False) -> T:
-    """Return a config field with a default and its `source`, for instance a paper's section.
-
-    Set `later` for a field added after records existed: at its default, keys and records omit it and stay unchanged.
-    """
+    """Return a config field; keys and records omit a `later` one, added after records existed, at its default."""
     return dataclasses.field(default=default, metadata={"source": source, "later": later})
 
 

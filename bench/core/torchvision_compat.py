@@ -1,8 +1,7 @@
 """Makes torchvision with a CUDA extension importable beside a CPU-only torch.
 
-The extension does not load there, and torchvision's import then fails on undeclared operators (``torchvision::nms``).
-Declaring their schemas first suffices for models, transforms, data sets and timm; other operators that need the
-extension (``ops.nms``, ``io.read_image``) still raise when called. This module imports neither library itself.
+The extension does not load there, and the import fails on undeclared operators (``torchvision::nms``). Declared schemas
+suffice for models, transforms, data sets and timm; other operators raise when called. It imports neither library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Means with 95% intervals for results whose trials come in clusters. Imports no torch.
 
-Reconstructions of one class share the class and the student, so intervals resample clusters. A bootstrap interval never
-leaves the range of the sample, which few clusters seldom span: below :data:`FEWEST` clusters the interval is Student's
-over the cluster means. If all clusters agree, it is the exact one.
+Reconstructions of one class share class and student: intervals resample clusters. A bootstrap interval stays in the
+range of the sample: below :data:`FEWEST` clusters it is Student's over their means; if all agree, the exact one.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ def clustered(values: ArrayLike, clusters: ArrayLike, *, bounds: Bounds = None) 
     """Return the mean of the cluster means with a BCa bootstrap interval over the clusters (Efron 1987).
 
     `values` (n,) are numbers or booleans, `clusters` (n,) integers or names of equal weight. `bounds`, the range of
-    possible values, cut the interval; None: [0, 1] if it holds all values.
-
-    Raises :class:`BenchError` on no values, a non-finite one, or different lengths.
+    possible values, cut the interval; None: [0, 1] if it holds all values. Raises :class:`BenchError` on no values, a
+    non-finite one, or different lengths.
     """
     means, bounds = _means(values, clusters, bounds)
     return _over_clusters(np.array([*means.values()]), bounds)
@@ -44,9 +42,8 @@ def difference(
 ) -> Estimated:
     """Return the mean of `a` (n,) minus that of `b` (m,), paired by cluster, as :func:`clustered` does.
 
-    `clusters_b` (m,) are the clusters of `b`; None: `clusters`. `bounds` limit a single value of `a` or `b`.
-
-    Raises :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
+    `clusters_b` (m,) are the clusters of `b`; None: `clusters`. `bounds` limit a single value of `a` or `b`. Raises
+    :class:`BenchError` as :func:`clustered`, and if `a` and `b` have different clusters.
     """
     first, bounds_a = _means(a, clusters, bounds)
     second, bounds_b = _means(b, clusters if clusters_b is None else clusters_b, bounds)

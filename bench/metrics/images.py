@@ -141,10 +141,9 @@ def _alike(a: Tensor, b: Tensor, *, paired: bool = False) -> None:
 def kid(a: Tensor, b: Tensor) -> float:
     """Return the kernel distance of two sets of features (n, d) and (m, d): squared MMD, unbiased, so it may be < 0.
 
-    Kernel (x.y / d + 1) ** 3; valid below 2,048 images, unlike FID. Features are the evaluator's, not Inception's, so
-    compare results within one table only. Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3.
-
-    Raises :class:`BenchError` for fewer than two rows, or different widths.
+    Kernel (x.y / d + 1) ** 3; valid below 2,048 images, unlike FID. Features are the evaluator's, not Inception's:
+    compare within one table. Source: Binkowski, Sutherland, Arbel, Gretton 2018, section 3. Raises :class:`BenchError`
+    for fewer than two rows, or different widths.
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise BenchError(f"KID takes two or more rows of equal width, not {tuple(a.shape)} and {tuple(b.shape)}.")

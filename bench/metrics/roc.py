@@ -45,10 +45,9 @@ def membership_metrics(
     """Return ``auc`` and ``tpr@`` each of `fprs` in [0, 1] with 95% bootstrap intervals.
 
     Scores of one target are dependent, so whole groups (the target of each score, (n,)) are drawn with replacement.
-    With one group, members and non-members are drawn separately, and the interval does not cover another training. An
-    interval of length 0 is no certainty: there was nothing to draw from. Rates below one non-member are left out.
-
-    Raises :class:`BenchError` as :func:`roc`, and on invalid rates, groups or draws.
+    With one group, members and non-members are drawn separately, and the interval does not cover another training. A
+    length of 0 is no certainty. Rates below one non-member are left out. Raises :class:`BenchError` as :func:`roc`, and
+    on invalid rates, groups or draws.
     """
     values, truth = _checked(scores, members)
     if not all(0 <= fpr <= 1 for fpr in fprs) or draws < 1:
@@ -97,10 +96,7 @@ def _weights(
 
 
 def _figures(weights: Floats, truth: NDArray[np.bool_], ends: NDArray[np.intp], fprs: Sequence[float]) -> Floats:
-    """Return (rows, 1 + rates): AUC and the rate at each of `fprs`, NaN without a curve.
-
-    `weights` is (rows, n) in descending order of scores, `ends` the last place of each distinct score.
-    """
+    """Return AUC and rates, (rows, 1 + rates), for `weights` (rows, n) by descending score; NaN without a curve."""
     true = np.cumsum(weights * truth, axis=1)[:, ends]
     false = np.cumsum(weights, axis=1)[:, ends] - true
     members, nonmembers = true[:, -1:], false[:, -1:]

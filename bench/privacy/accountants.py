@@ -1,7 +1,4 @@
-"""Epsilon of a whole ledger by each accountant, all data-independent, and the least proven epsilon.
-
-An accountant returns an :class:`Accounted` for events and a delta, or None where it does not apply.
-"""
+"""Data-independent epsilon of a whole ledger by each accountant that applies, and the least proven epsilon."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ __all__ = [
 ]
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
-"""Renyi orders of a mixed ledger: tenths up to 11, then whole orders."""
 LEAST_PLD_DELTA = 1e-10
 """Below it :data:`bench.privacy.losses.ROUNDING` would weigh too much, and no PLD is used."""
 
@@ -56,7 +52,6 @@ class Accounted:
     releasable: bool
     """Whether it may be published: a data-dependent figure only when sanitised."""
     order: float | None = None
-    """The Renyi order or moment that gave it."""
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -221,7 +216,6 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
 
 
 def _lnmax(events: Sequence[Event]) -> tuple[float, int] | None:
-    """Return gamma and the number of queries where all events are LNMax of one gamma."""
     gammas = {event.gamma for event in events if isinstance(event, LNMax)}
     if len(gammas) != 1 or not all(isinstance(event, LNMax) for event in events):
         return None
@@ -266,7 +260,6 @@ ACCOUNTANTS: Mapping[str, AccountantFunction] = {
     "pld": pld,
     "exact-gaussian": exact_gaussian,
 }
-"""Every accountant by the name that it prints."""
 
 
 def accountant(name: str) -> AccountantFunction:

@@ -34,8 +34,7 @@ def largest_count(
 ) -> int:
     """Return the largest count, up to `most`, whose events cost at most `epsilon` by `accountant`.
 
-    The cost of `make_events` must rise with its count. Raises :class:`BenchError`, with the cost of one query, where
-    that exceeds the budget.
+    The cost must rise with the count. Raises :class:`BenchError`, with one query's cost, where that is over budget.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -73,7 +72,6 @@ def largest_count(
             high, high_cost = middle, middle_cost
             probe = max(high - 1 - before // 100, low + 1)
         if high - low > 1 and not halve:
-            # After a good guess, a probe just beyond it closes the other side.
             probe_cost = cost(probe)
             if probe_cost <= epsilon:
                 low, low_cost = probe, probe_cost

@@ -30,10 +30,7 @@ DPSD_LABEL_GAP = (
 
 
 def pate_2017(votes: NDArray[Any], gamma: float, delta: float) -> Claim:
-    """Return PATE 2017's printed figure for LNMax of `gamma` on `votes` (queries, classes), by the moments accountant.
-
-    It is data-dependent and counts the factor 2 twice: 2.04 for MNIST and 8.19 for SVHN with Lap(20).
-    """
+    """Return PATE 2017's data-dependent figure for LNMax on `votes` (queries, classes), with its factor 2 twice."""
     check_delta(delta)
     positive("gamma", gamma)
     epsilon, moment = pate.lnmax_epsilon_published(pate.check_votes(votes), gamma, delta)
@@ -103,9 +100,8 @@ def dgd(eps0: float, queries: int, delta: float, eps1: float = 0.0) -> Claim:
 def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, delta: float) -> Claim:
     """Return DPSD's Theorem 1 at its best q > 1.
 
-    ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)``, with gradients of length c
-    (`classes`) and norm at most beta, b synthetic images per iteration (`batch`) and T `iterations`. The noise has
-    standard deviation ``sigma * beta``.
+    ``2 beta^2 c b T q / sigma^2 + log((q - 1) / q) - (log delta + log q) / (q - 1)``: gradients of length c (`classes`)
+    and norm at most beta, b images per iteration (`batch`), T `iterations`, noise of deviation ``sigma * beta``.
     """
     check_delta(delta)
     positive("beta", beta)

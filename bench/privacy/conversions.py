@@ -64,10 +64,7 @@ def _orders(orders: ArrayLike, rdp: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def zcdp_classic_epsilon(rho: float, delta: float) -> tuple[float, float]:
-    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its order, the best real one.
-
-    Every order's divergence is at most ``rho * order`` (Bun and Steinke 2016, proposition 1.3).
-    """
+    """Return ``rho + 2 sqrt(rho log(1 / delta))`` and its best real order (Bun and Steinke 2016, proposition 1.3)."""
     root = math.sqrt(-math.log(check_delta(delta)) / rho) if rho > 0 else math.inf
     return rho + 2 * math.sqrt(-rho * math.log(delta)), 1 + root
 
@@ -98,10 +95,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def exact_gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the exact epsilon at `delta` of Gaussian noise of L2 sensitivity over deviation `mu`.
-
-    Over several releases, `mu` is the root of the sum of its squares.
-    """
+    """Return Gaussian noise's exact epsilon at `delta` for `mu`, L2 sensitivity over deviation; its squares add up."""
     check_delta(delta)
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -113,8 +107,7 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
     """Return the least epsilon at `delta` of any `count` mechanisms of pure `eps0`.
 
     Kairouz, Oh and Viswanath 2015 (arXiv:1311.0776), theorem 3.3, off its grid: the worst case is randomised response,
-    with a binomial number of kept bits. Logarithms keep counts up to 10^5 and more exact. Raises :class:`BenchError` on
-    a parameter out of range.
+    with a binomial number of kept bits. Raises :class:`BenchError` on a parameter out of range.
     """
     check_epsilon(eps0, "eps0")
     check_delta(delta)
@@ -124,8 +117,7 @@ def optimal_composition(eps0: float, count: int, delta: float) -> float:
     loss = (2 * kept - count) * eps0
     log_binomial = special.gammaln(count + 1) - special.gammaln(kept + 1) - special.gammaln(count - kept + 1)
     log_p = log_binomial - kept * np.log1p(np.exp(-eps0)) - (count - kept) * np.logaddexp(0.0, eps0)
-    # P - exp(epsilon) Q over the outcomes above any one loss is at most delta(epsilon), and equal for the right one:
-    # take the largest epsilon that the losses give.
+    # P - exp(epsilon) Q above any one loss is at most delta(epsilon), equal for the right one: take the largest.
     tail_p = np.logaddexp.accumulate(log_p)
     tail_q = np.logaddexp.accumulate(log_p - loss)
     log_delta = math.log(delta)

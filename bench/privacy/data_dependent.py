@@ -56,10 +56,7 @@ def confident_rows(
     delta: float,
     answered: Sequence[bool] | NDArray[np.bool_] | None = None,
 ) -> list[Accounted]:
-    """Return the data-dependent figures of Confident-GNMax on `votes` (queries, classes).
-
-    They are for the run that answered the queries in `answered` (queries,); without it, for the expected run.
-    """
+    """Return Confident-GNMax's figures on `votes` (queries, classes) for `answered` (queries,), or the expected run."""
     rdp = pate.confident_rdp(votes, threshold, sigma1, sigma2, pate.ORDERS, answered)
     if answered is not None:
         # Which queries were answered is random too: a run's cost does not bound the cost that it could have had.
@@ -138,8 +135,7 @@ def _release_rdp(event: GNMax | ConfidentGNMax, votes: Floats, answered: NDArray
 def sanitised_rows(sanitised: Sanitised, rng: np.random.Generator, expected: bool = False) -> list[Accounted]:
     """Return the average of a sanitised release, which is private, and one draw of it, which may be published.
 
-    The draw is an estimate, no bound: half of the draws are below the average. `expected` marks the expected run of
-    Confident-GNMax, where the average is no bound either.
+    The draw is no bound: half are below the average. For Confident-GNMax's `expected` run, neither is the average.
     """
     how = (
         f"smooth sensitivity {sanitised.smooth_sensitivity:.5f}, beta {sanitised.beta:.4f}, "

@@ -1,7 +1,4 @@
-"""DP-SGD as one mechanism of the ledger, by Opacus on Poisson batches.
-
-Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, algorithm 1, whose analysis assumes Poisson sampling.
-"""
+"""DP-SGD by Opacus on Poisson batches, as its analysis assumes: Abadi et al., CCS 2016, algorithm 1."""
 
 from __future__ import annotations
 

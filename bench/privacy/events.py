@@ -342,10 +342,7 @@ class Bypass(Event):
 
 @dataclass(frozen=True, slots=True)
 class PrintedTopK(Bypass):
-    """DPSD's Eq. (5) as printed: randomised response over all classes for a label in the set, else a class of the set.
-
-    It has no epsilon, since only a label in the set gives an answer outside it. Unit: query-label.
-    """
+    """DPSD's Eq. (5) as printed: :func:`bench.privacy.mechanisms.printed_top_k`, not private. Unit: query-label."""
 
     epsilon: float
     k: int

@@ -1,7 +1,6 @@
 """The ledger, the only way from private data to a release: each call applies a mechanism and records one event.
 
-In *data-independent mode* a ledger answers every call from public randomness alone: the non-interference test
-(:mod:`bench.evaluation.noninterference`) runs a method twice on one and compares the releases.
+In *data-independent mode* all answers come from public randomness alone (:mod:`bench.evaluation.noninterference`).
 """
 
 from __future__ import annotations
@@ -174,10 +173,7 @@ class Ledger:
         classes: int,
         outside: Literal["set", "printed"] = "set",
     ) -> NDArray[np.int64]:
-        """Release :func:`bench.privacy.mechanisms.top_k_randomized_response` of `labels` (n,), each label once.
-
-        ``outside="printed"`` runs :func:`bench.privacy.mechanisms.printed_top_k`, whose epsilon is infinite.
-        """
+        """Release RRTop-k of `labels` (n,), each once; ``outside="printed"`` is DPSD's form, of infinite epsilon."""
         given, sets = np.asarray(labels, dtype=np.int64), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
         if outside == "printed":

@@ -1,7 +1,6 @@
 """Renyi divergences and privacy loss distributions of single mechanisms, for any neighbours, rounded pessimistically.
 
-The distributions are dp-accounting's objects on one common grid, made without its events, so that mechanisms compose
-even where it names their neighbours differently.
+The distributions are dp-accounting's objects on one grid, made without its events: it may name neighbours otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from scipy import special
 Floats = NDArray[np.float64]
 
 INTERVAL = 1e-4
-"""The default grid of privacy losses; see :func:`grid_interval`."""
 GRID_POINTS = 400_000
 """The approximate number of points above which a grid is made coarser."""
 
@@ -45,10 +43,7 @@ def gaussian_spread(mu: float) -> float:
 
 
 def grid_interval(spread: float, smallest: float = math.inf) -> float:
-    """Return the interval of the grid for a total loss of width `spread` whose smallest part has width `smallest`.
-
-    It is :data:`INTERVAL`, finer where that would blur the spread or a part, coarser where the grid had too many.
-    """
+    """Return :data:`INTERVAL`, finer where it blurs `spread` or its least part `smallest`, coarser for a huge grid."""
     base = max(INTERVAL, spread / GRID_POINTS)
     return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
 
@@ -71,10 +66,7 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
 
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
-    """Return the Renyi divergence of discrete Laplace of parameter ``epsilon / granularity`` shifted by `granularity`.
-
-    The loss is `epsilon` below the two centres, minus `epsilon` above them, and falls in even steps between.
-    """
+    """Return discrete Laplace's Renyi divergence, of parameter ``epsilon / granularity``, shifted by `granularity`."""
     order = _order(orders)
     step = epsilon / granularity
     centre = -math.log1p(math.exp(-step))
@@ -143,8 +135,7 @@ def sampled_gaussian_pld(noise_multiplier: float, sampling_rate: float, steps: i
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any:
     """Return the PLD of `count` runs with losses `values`, `log_masses` their log probabilities under one neighbour.
 
-    Chords replace the curve of delta between grid points and lie above it. Rounding the values up instead would add up
-    to `interval` per run.
+    Chords of the curve of delta between grid points lie above it; rounding `values` up would add `interval` per run.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as distribution

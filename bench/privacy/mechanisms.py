@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from bench.privacy.noise import Noise
 
 UNANSWERED = -1
-"""The label of a query that a confident aggregator did not answer."""
 
 
 def lnmax(votes: NDArray[np.float64], gamma: float, noise: Noise) -> NDArray[np.int64]:

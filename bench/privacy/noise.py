@@ -1,9 +1,4 @@
-"""Sources of the mechanisms' noise.
-
-:class:`SeededNoise` is reproducible floating-point noise: it protects only from attackers without the seed, up to the
-known weaknesses of floating point. :class:`SecureNoise` is exact discrete noise by OpenDP from the operating system's
-generator; such a run cannot be repeated.
-"""
+"""Sources of the mechanisms' noise: reproducible floating point, or exact discrete noise by OpenDP."""
 
 from __future__ import annotations
 
@@ -79,7 +74,7 @@ class ZeroNoise(Noise):
 
 
 class SeededNoise(Noise):
-    """Reproducible noise from a NumPy generator."""
+    """Reproducible: protects only from attackers without the seed, up to known weaknesses of floating point."""
 
     exact = False
 
@@ -116,7 +111,7 @@ class SeededNoise(Noise):
 
 
 class SecureNoise(Noise):
-    """Exact discrete samplers of OpenDP on the system's generator; raises :class:`BenchError` without OpenDP."""
+    """Exact discrete OpenDP samplers on the system's generator, unrepeatable; :class:`BenchError` without OpenDP."""
 
     exact = True
 

@@ -4,10 +4,8 @@
 2017, arXiv:1610.05755). *GNMax* adds Gaussian noise of deviation ``sigma``; *Confident-GNMax* first checks, with noise,
 that enough teachers agree (Papernot et al., ICLR 2018, arXiv:1802.08908). One changed record moves one vote: one count
 falls by 1 and another rises by 1. *Data-dependent* bounds use the votes, are private themselves and must not be
-published; :mod:`bench.privacy.smooth_sensitivity` sanitises them.
-
-Votes are ``(queries, classes)``; figures per query have the queries on the first axis. Tiny values are natural
-logarithms, so that unanimous and tied rows lose no accuracy and raise no warning.
+published: :mod:`bench.privacy.smooth_sensitivity` sanitises them. Votes are ``(queries, classes)``; figures per query
+have the queries on the first axis. Tiny values are natural logarithms: unanimous and tied rows lose no accuracy.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from bench.privacy.conversions import classic_epsilon
 Floats = NDArray[np.float64]
 
 LARGEST_MOMENT = 64
-"""The default largest moment of the moments accountant."""
 PUBLISHED_LARGEST_MOMENT = 8
 """The largest moment behind the figures printed in the 2017 paper."""
 ORDERS: Floats = np.concatenate([np.arange(2.0, 100.0, 0.5), np.logspace(2.0, math.log10(500.0), 100)])
@@ -61,7 +58,6 @@ def check_votes(votes: ArrayLike, teachers: int | None = None) -> Floats:
 
 
 def _refuse(bad: NDArray[np.bool_], counts: Floats, what: str) -> None:
-    """Raise for the first row of `counts` with an entry marked in `bad`."""
     rows = np.asarray(bad.any(axis=1))
     if rows.any():
         row = int(np.argmax(rows))
@@ -79,14 +75,8 @@ def _gaps(votes: Floats) -> Floats:
     return gaps
 
 
-# --------------------------------------------------------------------------------------------------------------- LNMax
-
-
 def lnmax_log_q(votes: Floats, gamma: float) -> Floats:
-    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2017, lemma 4).
-
-    The bound sums ``(2 + gamma * gap) / (4 * exp(gamma * gap))`` over the other classes, capped at ``1 - 1 / classes``.
-    """
+    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2017, lemma 4)."""
     scaled = gamma * _gaps(votes)
     log_q = special.logsumexp(np.log(2.0 + scaled) - math.log(4.0) - scaled, axis=1)
     capped: Floats = np.minimum(log_q, math.log1p(-1.0 / votes.shape[1]))
@@ -94,10 +84,7 @@ def lnmax_log_q(votes: Floats, gamma: float) -> Floats:
 
 
 def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
-    """Return ``(queries, moments)``: the log moments of each query's privacy loss, the least of three bounds.
-
-    Two hold for any mechanism of pure epsilon ``2 gamma``, theorem 3 (ICLR 2017) where `log_q` is small enough.
-    """
+    """Return ``(queries, moments)``: least bound on log moments by pure ``2 gamma``-DP and theorem 3 (ICLR 2017)."""
     order = np.asarray(moments, dtype=np.float64)[None, :]
     bound = np.broadcast_to(_moments_of_pure(2 * gamma, order), (log_q.size, order.size)).copy()
     usable = log_q < -np.logaddexp(0.0, 2 * gamma)
@@ -111,7 +98,6 @@ def lnmax_moments(log_q: Floats, gamma: float, moments: ArrayLike) -> Floats:
 
 
 def _moments_of_pure(epsilon: float, order: Floats) -> Floats:
-    """Return the bound on the log moments of any mechanism of pure `epsilon`."""
     bound: Floats = np.minimum(epsilon**2 * order * (order + 1) / 2, epsilon * order)
     return bound
 
@@ -154,14 +140,8 @@ def _moment(largest: int) -> int:
     return int(largest)
 
 
-# --------------------------------------------------------------------------------------------------------------- GNMax
-
-
 def gnmax_log_q(votes: Floats, sigma: float) -> Floats:
-    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2018, prop. 7).
-
-    The bound is half the sum of ``erfc(gap / (2 sigma))`` over the other classes, capped at ``1 - 1 / classes``.
-    """
+    """Return ``(queries,)``: log of the bound on the probability that noise changes the winner (ICLR 2018, prop. 7)."""
     log_q = special.logsumexp(special.log_ndtr(-_gaps(votes) / (math.sqrt(2.0) * sigma)), axis=1)
     capped: Floats = np.minimum(log_q, math.log1p(-1.0 / votes.shape[1]))
     return capped
@@ -210,9 +190,6 @@ def gnmax_rdp(votes: Floats, sigma: float, orders: ArrayLike = ORDERS) -> Floats
 def gnmax_epsilon(votes: Floats, sigma: float, delta: float, orders: ArrayLike = ORDERS) -> tuple[float, float]:
     """Return the private, data-dependent epsilon of answering every row by GNMax, and its order."""
     return classic_epsilon(orders, gnmax_rdp(votes, sigma, orders).sum(axis=0), delta)
-
-
-# ----------------------------------------------------------------------------------------------------- Confident-GNMax
 
 
 def log_answered(votes: Floats, threshold: float, sigma1: float) -> Floats:

@@ -48,10 +48,7 @@ def shifted_log_q(log_q: ArrayLike, sigma: float, classes: int, up: bool) -> Flo
 
 @lru_cache(maxsize=256)
 def plateau(sigma: float, order: float, classes: int) -> tuple[float, float]:
-    """Return ``(log q1, log q0)``: between them the local sensitivity is held at its value at q1.
-
-    From q0 upwards the data-independent bound is smaller; q1 is one vote below q0.
-    """
+    """Return ``(log q1, log q0)``: from q1 up to q0, a vote on, q1's sensitivity holds; then the independent bound."""
     independent = order / sigma**2
 
     def helps(log_q: float) -> bool:
@@ -85,8 +82,7 @@ def gnmax_local_sensitivity(log_q: ArrayLike, sigma: float, order: float, classe
 def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> Floats:
     """Return ``(queries, teachers)``: the local sensitivity of each query at each distance in votes, from 0 up.
 
-    Each step moves one vote between the two top classes, to the most sensitive q; there, or without a vote to move, it
-    stays at its largest value.
+    Steps move a vote between the two top classes; at the most sensitive q, or without votes, the largest value stays.
     """
     queries, classes = votes.shape
     teachers = round(float(votes[0].sum()))
@@ -117,10 +113,7 @@ def gnmax_sensitivity_at_distance(votes: Floats, sigma: float, order: float) -> 
 
 @lru_cache(maxsize=256)
 def check_shape(sigma: float, order: float, classes: int) -> None:
-    """Check on a fine grid the assumptions of the walk over distances; raise :class:`BenchError` where they fail.
-
-    The divergence must rise with q, and the local sensitivity must rise up to the plateau and fall after it.
-    """
+    """Raise :class:`BenchError` unless, on a grid, divergence rises with q, and sensitivity just to the plateau."""
     log_q1, log_q0 = plateau(sigma, order, classes)
     grid = np.unique(np.concatenate([-np.logspace(-3, math.log10(-40 * log_q1 + 40), 4000), [log_q1, log_q0]]))
     slack = 1e-12 * order / sigma**2
@@ -218,7 +211,6 @@ class Sanitised:
     mean: float
     """The average published epsilon, with the cost of publishing it."""
     deviation: float
-    """The standard deviation of the published epsilon."""
     smooth_sensitivity: float
     order: float
     beta: float
@@ -230,10 +222,7 @@ class Sanitised:
 
 
 def check_release(event: GNMax | ConfidentGNMax, delta: float, classes: int) -> float:
-    """Return the order, chosen without votes, at which :func:`sanitise` publishes the cost of `event`.
-
-    Raises :class:`BenchError` where no sound release is known for this noise.
-    """
+    """Return the order, without votes, at which :func:`sanitise` publishes `event`; :class:`BenchError` if unsound."""
     from bench.privacy.accountants import pate_2018
     from bench.privacy.events import ConfidentGNMax
 
