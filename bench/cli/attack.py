@@ -150,10 +150,7 @@ def _each_student(
 
 
 def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
-    """Return the finished records of `run_dir` for these key prefixes and methods.
-
-    Raise :class:`BenchError` without any finished student, :class:`UnknownNameError` on an unmatched key or method.
-    """
+    """Return finished records by key prefix and method; raise BenchError without any, UnknownNameError on no match."""
     from bench.interface.registry import METHODS
     from bench.results.record import Status
 

@@ -72,7 +72,6 @@ def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
     """Fetch missing data sets; a failure does not stop the others."""
     from bench.data.datasets import get_dataset, load
 
-    # Check all names before fetching.
     for name in names:
         get_dataset(name)
 

@@ -61,10 +61,7 @@ def load_array(path: Path, what: str) -> NDArray[Any]:
 
 
 def load_votes(path: Path, first: int | None, indices: Path | None) -> NDArray[np.float64]:
-    """Return all checked vote counts ``(queries, classes)`` of `path`, the `first` rows, or those at `indices`.
-
-    Raise BenchError on an unreadable file, invalid votes, two selections, or a selection out of range.
-    """
+    """Return votes ``(queries, classes)``: all, `first`, at `indices`; raise BenchError if invalid or out of range."""
     import numpy as np
 
     from bench.privacy.pate import check_votes

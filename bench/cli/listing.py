@@ -21,7 +21,6 @@ from bench.results.text import Table, epsilon_text, record_tables
 Rows = list[tuple[str, ...]]
 
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-"""The data set for the quick preset in ``bench show METHOD``."""
 
 
 def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:

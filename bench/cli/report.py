@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from reports.papers.spec import Paper, Spec
 
 COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
-"""The board, and settings that only the papers' figures need."""
 
 
 def report(

@@ -65,7 +65,6 @@ def get(names: Names, weights: Weights = "auto", quiet: Quiet = False, json_: Js
     """Fetch missing weights; a failure does not stop the others."""
     from bench.models.pretrained import check_backbone, find_weights
 
-    # Check all names before fetching.
     for name in names:
         check_backbone(name)
 

@@ -38,8 +38,7 @@ def only(*patterns: str, keep: int = 1) -> Wanted:
 def extract(archive: Path, into: Path, wanted: Wanted) -> int:
     """Unpack the `wanted` members of `archive` (tar, zip, wheel or Debian package) below `into`; return their number.
 
-    Raise BenchError where the archive is damaged, has no wanted member or one that is no plain file, or a path leaves
-    `into`.
+    Raise BenchError for a damaged archive, no wanted member, one that is no plain file, or a path that leaves `into`.
     """
     into.mkdir(parents=True, exist_ok=True)
     count = 0
@@ -84,7 +83,6 @@ def _members(archive: Path, wanted: Wanted) -> Iterator[tuple[str, int, IO[bytes
 
 @contextmanager
 def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Open a tar file of any compression, or the tar file in a Debian package, for one pass."""
     if archive.suffix != ".deb":
         with tarfile.open(archive, "r|*") as packed:
             yield packed

@@ -1,8 +1,7 @@
 """Atomic storage of decoded data sets.
 
-Each data set is a folder below the data root with one ``.npy`` per array and a ``manifest.json`` with the SHA-256 of
-each array's raw bytes, in C order without the npy header, so that all routes give the same digests. The folder is
-written under another name, flushed to the disk and renamed. Only :func:`verify_store` reads every byte.
+Each is a folder below the data root: one ``.npy`` per array and ``manifest.json`` with the SHA-256 of raw bytes in C
+order, the same by all routes. It is written elsewhere, flushed and renamed. Only :func:`verify_store` reads all bytes.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ def write_store(
 ) -> None:
     """Store `arrays` by name under `root`/`store`, replacing an older version once all are written and verified.
 
-    `route` is for the manifest; `pinned` gives the required SHA-256 by array. Raise BenchError for another digest and
-    StorageError where the disk is full or not writable; both keep the older version.
+    Raise BenchError for a SHA-256 not `pinned` by array, StorageError on a full or read-only disk; both keep the old.
     """
     staging = root / f".{store}.staging"
     with storage_errors(root / store):
@@ -198,10 +196,7 @@ def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
 def read_store(
     root: Path, store: str, pinned: Mapping[str, str] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """Return the arrays of `store`, memory-mapped and read-only, and its manifest; None where it is not stored.
-
-    Raise DamagedError where a file is missing or cut, its header is not that of the manifest, or a digest not `pinned`.
-    """
+    """Return mapped read-only arrays and the manifest, or None; raise DamagedError if cut, changed or not `pinned`."""
     manifest = read_manifest(root, store)
     if manifest is None:
         return None

@@ -177,7 +177,6 @@ def specs() -> list[DatasetSpec]:
 
 
 def _spec(name: str, entry: dict[str, Any], whole: DatasetSpec | None) -> DatasetSpec:
-    """Return the data set of a completed `entry`; `whole` is the one named by `like`."""
     classes, pinned, shape = entry.pop("class_names"), entry.pop("pinned", None), tuple(entry.pop("shape"))
     if isinstance(classes, dict):
         classes = [f"{classes['text']} {classes['first'] + i}" for i in range(classes["count"])]

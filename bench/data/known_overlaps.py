@@ -14,7 +14,6 @@ OVERLAPS: dict[tuple[str, str], str] = {
     ("imagenet", "svhn"): "no class and no image in common is known",
     ("imagenet", "chest-xray"): "no class and no image in common is known",
 }
-"""By (source, data set), in words."""
 UNKNOWN = "not examined"
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, "NDArray[Any]"]
 UNUSABLE = (BenchError, OSError, ValueError, LookupError, EOFError, ImportError)
-"""Errors of reading damaged or wrong files."""
 View = Callable[[Arrays], "tuple[Records, Records]"]
 
 
@@ -79,10 +78,7 @@ class StoredLoader:
     """The stored data set where `view` is a subset of it: decoded arrays are checked against it."""
 
     def __call__(self, request: LoadRequest) -> Loaded:
-        """Return the stored data set, fetching it first where it is missing or damaged.
-
-        Raise BenchError with the failure of every route, or with a damaged file that may not be fetched again.
-        """
+        """Return the stored data set, fetched if missing or damaged; raise BenchError with every route's failure."""
         spec, root, damage = request.spec, request.root, ""
         try:
             if loaded := self._stored(request):
@@ -132,7 +128,6 @@ class StoredLoader:
             partial.rmdir()
 
     def _by_hand(self, request: LoadRequest, reasons: list[str]) -> bool:
-        """Store the user's files under ``raw``; return whether they were usable."""
         spec, given = request.spec, request.root / "raw" / request.spec.store
         if not given.is_dir():
             return False
@@ -154,7 +149,6 @@ class StoredLoader:
         return False
 
     def _by_route(self, request: LoadRequest, reasons: list[str]) -> bool:
-        """Store the data of the first route that works; return whether one did."""
         spec = request.spec
         for number, way in enumerate(self.ways):
             label = way.route.label if way.route else "an installed package"

@@ -79,10 +79,8 @@ class Loaded:
     test: Records
     revision: str
     route: str = ""
-    """Origin of the data, in words."""
     paths: tuple[Path, ...] = ()
     labelled: Records | None = None
-    """Its labelled public source; see :class:`LabelledSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,6 @@ class LabelledSpec:
     shape: tuple[int, int, int]
     """(channels, height, width) of a record, which may exceed the data set's."""
     overlap: str
-    """Overlap with the private records, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,6 @@ class DatasetSpec:
     test_records: int | None
     loader: Callable[[LoadRequest], Loaded]
     split_rule: str
-    """Default rule of :mod:`bench.data.splits`."""
     revision: str | None = None
     """``sha256:`` and 16 hex digits over the decoded arrays; None where they are not pinned."""
     public_benchmark: bool = False

@@ -74,8 +74,7 @@ class Materialised:
 def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
     """Divide the records of a data set by `rule`, one of `RULES`; left out, the data set's own.
 
-    At most `private_records` private records are kept, by index hash. Raise UnknownNameError for an unknown rule,
-    BenchError where the rule does not cover this data set or a number is out of its range.
+    At most `private_records` are private, by index hash. Raise UnknownNameError, BenchError where it does not apply.
     """
     spec = loaded.spec
     # The split does not depend on a folder's path.

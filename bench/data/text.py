@@ -116,7 +116,6 @@ def _blocks(
     source_labels: Sequence[int],
     vocabulary: Sequence[str],
 ) -> dict[str, Blocks]:
-    """Encode sentences and source, and draw the test part by index hash."""
     images, known = encode(sentences, vocabulary, SENTENCE_WORDS), np.asarray(labels, dtype=np.int64)
     train, test = PARTS[name]
     order = ranks(name, len(images), "official test")
@@ -178,8 +177,7 @@ def read_tree(line: str, name: str) -> tuple[int, list[str]]:
 def decode_sst(folder: Path) -> Mapping[str, Blocks]:
     """Decode Pang and Lee's two files (Latin-1, one sentence a line) and the trees of the Stanford Sentiment Treebank.
 
-    All parts of the treebank are the source (TrPATE, section V.B): labels 0 and 1 become 0, 3 and 4 become 1; neutral
-    sentences are left out, but count for the vocabulary.
+    All its parts are the source (TrPATE, section V.B): 0, 1 become 0 and 3, 4 become 1; 2 is for the vocabulary only.
     """
     sentences: list[list[str]] = []
     labels: list[int] = []

@@ -11,15 +11,13 @@ from bench.core.errors import BenchError
 from bench.models.feature_net import Size
 from bench.models.registration import model_options, register_all
 
-# Modules import this to build nets by name.
 register_all()
 
 
 def build(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> nn.Module:
     """Build the timm model `name` for images of (`in_chans`, `img_size`) with `num_classes` outputs.
 
-    `img_size` is left out for models that refuse it. Weights come from torch's global generator: seed it first. Raise
-    UnknownNameError for a name unknown to timm, BenchError where the arguments or the images do not fit the model.
+    Weights come from torch's global generator: seed it first. Raise UnknownNameError, or BenchError where nothing fits.
     """
     model: nn.Module = create_model(name, **model_options(name, num_classes, in_chans, img_size, **options))
     return model

@@ -125,10 +125,7 @@ def dgd_cnn(
 
 @register_own
 def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on MNIST and Fashion-MNIST.
-
-    Below 20 pixels, kernels and strides are smaller, so that 8x8 digits fit.
-    """
+    """Build Tramer and Boneh's tanh CNN (ICLR 2021, appendix C) for (Fashion-)MNIST; small kernels below 20 pixels."""
     if min(height_width(img_size)) >= 20:
         first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
     else:

@@ -221,10 +221,7 @@ def frozen_transfer(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
     backbone: dict[str, Any] | None = None, head: HeadKind = "dense", hidden: int = 256, **_: Any,
 ) -> FrozenTransfer:  # fmt: skip
-    """Build a head on the frozen backbone of the options, found by its hash unless carried (TrPATE, section V.A).
-
-    Raise BenchError where the weights are missing.
-    """
+    """Build a head on a frozen backbone, by hash unless carried (TrPATE, section V.A); raise BenchError if missing."""
     if backbone is None:
         raise BenchError("frozen_transfer needs the option backbone; a method makes it, see methods/_transfer.py.")
     spec = spec_from(backbone)

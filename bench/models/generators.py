@@ -32,10 +32,7 @@ class Generator(nn.Module):
 
 
 class DenseGenerator(Generator):
-    """100 uniform values -> 500 -> 500, each batch-normalised and softplus, -> pixels by a sigmoid.
-
-    By ``mnist_svhn_cifar10/train_mnist_feature_matching.py`` of openai/improved-gan.
-    """
+    """100 uniform values -> 500 -> 500 (softplus) -> pixels; ``train_mnist_feature_matching.py``, improved-gan."""
 
     def __init__(self, channels: int, height: int, width: int, noise_size: int = 100, units: int = 500) -> None:
         super().__init__((channels, height, width), noise_size, (noise_size,))

@@ -1,7 +1,4 @@
-"""Layers of the papers' nets that torch lacks.
-
-Images are normalised by public constants: statistics of the private images would leak outside the ledger.
-"""
+"""Layers that torch lacks. Images are normalised by public constants: private statistics would leak past the ledger."""
 
 from __future__ import annotations
 
@@ -64,7 +61,6 @@ class WeightNormLinear(nn.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, *, train_scale: bool = False) -> None:
-        """Initialise the layer; `train_scale` makes the scale a parameter."""
         super().__init__()
         self.in_features, self.out_features = inputs, outputs
         self.direction = nn.Parameter(torch.empty(outputs, inputs).normal_(0.0, 0.1))
@@ -105,8 +101,7 @@ def data_dependent_start(model: nn.Module) -> Iterator[None]:
 class ChannelNorm(nn.Module):
     """Local response normalisation across channels: ``x / (1 + alpha * sum of x^2 over 2 * radius + 1 channels)^0.75``.
 
-    TensorFlow's form, where `alpha` is not divided by the window. A banded matrix and two square roots are several
-    times faster on a CPU than torch's layer.
+    TensorFlow's form: `alpha` is not divided by the window. A banded matrix is much faster on CPUs than torch's.
     """
 
     band: Tensor

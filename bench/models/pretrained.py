@@ -1,8 +1,7 @@
 """Public weights of timm models: found by name, stored once, identified by the SHA-256 of their file.
 
-They come from a registry package (:mod:`bench.models.weight_packages`), timm's hub or the user's own file. Fetched ones
-are converted once to ``weights/BACKBONE-ORIGIN.safetensors`` below the data root, in timm's names; a user's file is not
-copied, only its digest and path are kept.
+They come from a registry package (:mod:`bench.models.weight_packages`), timm's hub or a user's file. Fetched ones
+become ``weights/BACKBONE-ORIGIN.safetensors`` below the data root; of a user's file only digest and path are kept.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ def find_weights(
 ) -> PublicWeights:
     """Return weights for the timm model `backbone`, fetching and converting them where they are missing.
 
-    `weights` is ``auto`` (a package where one is known, else timm's hub), ``package``, ``hub`` or ``file:PATH``;
-    `sha256` is the required digest of the file, empty for any. Raise UnknownNameError for a model unknown to timm,
-    BenchError where the weights are not available, do not fit the model or have another digest.
+    `weights` is ``auto`` (a package where known, else timm's hub), ``package``, ``hub`` or ``file:PATH``; `sha256` is
+    the required digest or empty. Raise UnknownNameError, or BenchError where weights are missing, do not fit or match.
     """
     check_backbone(backbone)
     say = progress or silent
@@ -100,9 +98,8 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
 
-    It is in evaluation mode, without gradients, and takes images (n, 3, height, width) normalised by `found.mean` and
-    `found.std`; `size` refits models for one input size (most transformers). Raise BenchError where the file has
-    changed or does not fit the model.
+    It is in evaluation mode, without gradients, for images (n, 3, height, width) normalised by `found.mean` and `.std`;
+    `size` refits models for one input size (most transformers). Raise BenchError if the file changed or does not fit.
     """
     if not is_whole(found):
         digest = f"has SHA-256 {file_sha256(found.path)}" if found.path.is_file() else "is gone"
@@ -145,10 +142,7 @@ def image_size_problem(backbone: str, size: int) -> str:
 
 
 def verify_weights(backbone: str, progress: Progress | None = None) -> list[PublicWeights]:
-    """Hash every stored file of `backbone` again and return its weights.
-
-    Raise BenchError where nothing is stored, or a file is damaged; fetched files are then set aside.
-    """
+    """Rehash and return the weights of `backbone`; raise BenchError if absent or damaged (fetched: set aside)."""
     check_backbone(backbone)
     found = [weights for weights in known_weights() if weights.backbone == backbone]
     if not found:
@@ -203,7 +197,6 @@ def _headless(backbone: str) -> nn.Module:
 
 
 def _set_size(model: nn.Module, size: int) -> None:
-    """Fit a model for one input size to another, where timm can."""
     resize: Any = getattr(model, "set_input_size", None)
     if resize is not None:
         resize(img_size=(size, size))
@@ -230,7 +223,6 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
 
 
 def _own_file(backbone: str, given: Path) -> PublicWeights:
-    """Check the user's own file against the model and store its digest and path."""
     path = given.absolute()
     _fitting(backbone, read_state(path), path)
     size, mean, std, _ = _facts(backbone)
@@ -241,14 +233,12 @@ def _own_file(backbone: str, given: Path) -> PublicWeights:
 
 
 def _known(backbone: str, origin: str) -> PublicWeights | None:
-    """Return fetched weights by their manifest, unless this version pins others."""
     found = read_manifest(stored_path(backbone, origin).with_suffix(".json"))
     pinned = PACKAGES[backbone].sha256 if origin == "package" else None
     return found if found is not None and pinned in (None, found.sha256) else None
 
 
 def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWeights:
-    """Return stored weights; else fetch, convert and store them under a lock."""
     path, known = stored_path(backbone, origin), _known(backbone, origin)
     if known and is_whole(known):
         return known
@@ -284,7 +274,6 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
 
 
 def _from_package(backbone: str, say: Progress) -> State:
-    """Return the converted state dict of a package, from the user's copy of the archive, else from the registry."""
     package, given, into = PACKAGES[backbone], folder() / "raw", folder() / "partial" / backbone
     try:
         say(f"fetching weights of {backbone}: {package.route.label}", 0, None)

@@ -32,10 +32,7 @@ def register_all() -> None:
 
 
 def register_own(build: B) -> B:
-    """Register the entry point `build` with timm.
-
-    With `pretrained` it loads the weights of ``pretrained_cfg``; RuntimeError where it names none or one does not fit.
-    """
+    """Register `build` with timm; `pretrained` raises RuntimeError unless ``pretrained_cfg`` names weights that fit."""
 
     @functools.wraps(build)
     def make(pretrained: bool = False, pretrained_cfg: Any = None, **options: Any) -> nn.Module:
@@ -57,10 +54,7 @@ OWN_MODULES = "bench.models."
 
 
 def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
-    """Return the keyword arguments, JSON values, with which ``timm.create_model(name, ...)`` gives the same net.
-
-    A trial on the meta device finds whether the model takes `img_size`. Raise as :func:`bench.models.build.build` does.
-    """
+    """Return the JSON keyword arguments of ``timm.create_model(name, ...)`` for this net; raise as ``build`` does."""
     register_all()
     if not is_model(name):
         raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")

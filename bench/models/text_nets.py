@@ -1,7 +1,4 @@
-"""Nets for sentences, registered with timm: naive Bayes over words, and the convolutional net of TrPATE.
-
-They recover word numbers from images (n, 2, 1, length) in [0, 1] (:mod:`bench.data.text`); the input has no gradient.
-"""
+"""Nets for sentences, images (n, 2, 1, length) in [0, 1] (:mod:`bench.data.text`); the input has no gradient."""
 
 from __future__ import annotations
 

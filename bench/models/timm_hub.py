@@ -41,10 +41,7 @@ def trained_on(tag: str) -> str:
 
 
 def fetch_from_hub(backbone: str, packages: Sequence[str], say: Progress) -> tuple[dict[str, Tensor], str]:
-    """Return the state dict of `backbone` from the hub, and its source in words.
-
-    Raise BenchError, with the `packages` that need no hub, where timm names no weights or the hub does not answer.
-    """
+    """Return the hub's state dict of `backbone` and its source; raise BenchError, with `packages` that need no hub."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None or not config.has_weights:
         raise BenchError(

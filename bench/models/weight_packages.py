@@ -1,7 +1,4 @@
-"""Public weights in package registries, and their conversion to state dicts of timm models.
-
-The archive and the converted file are pinned by digest; ``tests/models/test_weight_packages.py`` checks conversions.
-"""
+"""Public weights in package registries, converted to state dicts of timm models; both files are pinned by digest."""
 
 from __future__ import annotations
 
@@ -163,4 +160,3 @@ PACKAGES: dict[str, WeightPackage] = {
         keras_resnet, "f9b62aff3725e6ef014074264096359880e3b2f83860bbb704eeefb1f234e84f", 224, MEAN, STD,
     ),
 }  # fmt: skip
-"""By timm model."""

@@ -38,7 +38,6 @@ class PublicWeights:
     """``package``, ``hub`` or ``file``."""
     sha256: str
     source: str
-    """In words, for a record."""
     trained_on: str
     """Public source data set, lower case; empty if unknown."""
     size: int
