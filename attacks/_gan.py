@@ -1,10 +1,9 @@
 """The GAN of GMI and BREP-MI: a Wasserstein GAN with gradient penalty, on auxiliary images only.
 
 Gulrajani et al., NeurIPS 2017 (arXiv:1704.00028), as in GMI (Zhang et al., CVPR 2020, section 3 and published code):
-Adam 2e-4 (0.5, 0.999), batches of 64, five steps of the critic to one of the generator, penalty 10, 100 values of
-noise. It does not use the target, so targets share it through the cache. The generator is the DCGAN of
-:mod:`bench.training.gan`; the critic has two strided convolutions without batch normalisation, as the penalty is on
-single images.
+Adam 2e-4 (0.5, 0.999), batches of 64, five critic steps per generator step, penalty 10, 100 noise values. It does not
+use the target, so targets share it through the cache. The generator is the DCGAN of :mod:`bench.training.gan`; the
+critic has two strided convolutions without batch normalisation, as the penalty is on single images.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ Perturb = Callable[[Tensor, Tensor], Tensor]  # images (n, channels, height, wid
 class Logits(nn.Module):
     """A copy of a student with float32 logits, fixed in evaluation mode, without gradients of weights.
 
-    The student normalises its input, so perturbations are measured in [0, 1]. A copy, because torchattacks changes the
-    mode of its model and FAB leaves gradients in the weights.
+    Inputs are in [0, 1]. A copy: torchattacks changes the mode of its model and FAB leaves gradients in the weights.
     """
 
     def __init__(self, student: nn.Module, device: torch.device) -> None:
@@ -39,8 +38,7 @@ class Logits(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.student(images)
-        # A copy even where float() makes none: Square writes into its input.
-        return logits.float().clone()
+        return logits.float().clone()  # A copy even where float() makes none: Square writes into its input.
 
 
 def perturbed(

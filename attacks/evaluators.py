@@ -1,8 +1,7 @@
 """The committee that judges reconstructions: three classifiers of different kinds, none trained on private records.
 
-One classifier accepts noise that happens to please it; three with different views rarely agree on it, so only
-reconstructions that all three assign to the right class count. Trained on private records, they would know them by
-heart: training images that are private or the attacker's are refused, by hash.
+One classifier may accept noise; three rarely agree on it, so only reconstructions that all assign to the right class
+count. Images that are private or the attacker's are refused for training, by hash: the committee would know them.
 """
 
 from __future__ import annotations

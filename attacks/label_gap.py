@@ -1,8 +1,7 @@
 """The gap attack: a record whose label the target gets right is guessed a member. It needs labels alone.
 
-Yeom et al. 2018 (arXiv:1709.01604), the floor of all label-only attacks; the second part of the score is by variations
-of the record (Choquette-Choo et al. 2021, arXiv:2007.14321). Its advantage is the gap between training and test
-accuracy.
+Yeom et al. 2018 (arXiv:1709.01604), the floor of label-only attacks: its advantage is the gap of training and test
+accuracy. Variations of the record give the rest of the score (Choquette-Choo et al. 2021, arXiv:2007.14321).
 """
 
 from __future__ import annotations

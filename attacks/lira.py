@@ -6,10 +6,9 @@ Carlini et al., "Membership Inference Attacks From First Principles", IEEE S&P 2
 Confidence is the logit of the label's probability, in float64. For each candidate, one normal distribution is fitted to
 the references with it and one to those without: medians, and variances per side, pooled over candidates where
 references are few. The offline attack uses references without the candidate only and scores by minus the log of the
-upper tail, which orders like the log of the lower tail but does not round to 0 for a far more confident target.
-
-For a candidate with references on one side only, the online attack shifts that side's mean by the mean shift of the
-other candidates; the offline attack takes the median of all candidates.
+upper tail, which orders like the log of the lower tail but does not round to 0 for a far more confident target. For a
+candidate with references on one side only, the online attack shifts that side's mean by the mean shift of the other
+candidates; the offline attack takes the median of all candidates.
 """
 
 from __future__ import annotations

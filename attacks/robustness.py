@@ -116,8 +116,7 @@ def sweep(
     """Attack `student` at every size and return the rows, attack by attack, sizes rising from 0.
 
     `images` (n, channels, height, width) are uint8 or float in [0, 1], `labels` int64 (n,), reduced at random to the
-    config's records. The student gives logits; a copy is attacked. Raises :class:`BenchError` where they do not fit
-    `facts`.
+    config's records. The student gives logits; a copy is attacked. Raises :class:`BenchError` unless they fit `facts`.
     """
     import torch
 
@@ -129,8 +128,7 @@ def sweep(
     if len(images) > config.records:
         drawn = torch.randperm(len(images), generator=generator, device=generator.device)[: config.records].cpu()
         images, labels = images[drawn], labels[drawn]
-    # One seed per possible attack and size: leaving an attack out changes no other row.
-    everything = (*SIMPLE, *PARTS)
+    everything = (*SIMPLE, *PARTS)  # One seed per possible attack and size: leaving an attack out changes no other row.
     seeds = torch.randint(
         0, 2**31, (len(everything), len(sizes), config.pgd_restarts), generator=generator, device=generator.device
     ).tolist()

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from bench.results.run_dir import RunDir
 
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
-AUDIT_VERSION = 2
-"""Part of every key: raise it when the same options give another bound."""
+AUDIT_VERSION = 2  # Part of every key: raise it when the same options give another bound.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,7 @@ class AuditOptions:
     confidence: float = 0.95
     seed: int = 0
     power: bool = True
-    draws: int = 1_000_000
-    """Per input and mechanism of the ledger; 0 skips the mechanisms."""
+    draws: int = 1_000_000  # Per input and mechanism of the ledger; 0 skips the mechanisms.
     refute: float | None = None
     kind: AuditKind = AuditKind.ONE_RUN
 

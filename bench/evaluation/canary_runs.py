@@ -48,8 +48,7 @@ class ShadowRun:
     index: int
     coins: NDArray[np.bool_]
     released: Released
-    proven: float
-    """For one unit of the method; under the unit query label, for one training record."""
+    proven: float  # For one unit of the method; under the unit query label, for one training record.
     accuracy: float
 
 
@@ -73,8 +72,7 @@ class NoiselessLedger(Ledger):
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
-SHADOW_RUN_VERSION = 1
-"""Part of keys: raise it when the same plan gives other canaries, coins or shadow runs."""
+SHADOW_RUN_VERSION = 1  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:

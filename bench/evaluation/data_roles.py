@@ -33,11 +33,9 @@ class AttackData:
 
     material: Materialised
     auxiliary: PublicData | None
-    disjoint: Labelled | None
-    """Training records of the counterfactual control."""
+    disjoint: Labelled | None  # Training records of the counterfactual control.
     evaluators: Labelled
-    held_out: Labelled
-    """Test records of the evaluators."""
+    held_out: Labelled  # Test records of the evaluators.
 
     @property
     def members(self) -> Labelled:

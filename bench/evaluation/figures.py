@@ -1,7 +1,4 @@
-"""Figures of attacks: image grids, ROC curves under their proven ceiling, and robustness sweeps.
-
-With the same matplotlib, equal inputs give equal bytes: files hold no date and no path. No display is needed.
-"""
+"""Figures of attacks: image grids, ROC curves, sweeps. With the same matplotlib, equal inputs give equal bytes."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ _DPI = 120
 _GOOD, _BAD, _GREY = "#1a7f37", "#b42318", "#6b7280"
 _COLOURS = ("#1d4ed8", "#c2410c", "#7e22ce", "#0f766e", "#a16207", "#be185d")
 _STYLES = ("-", "--", "-.", (0, (1, 1)))
-_CELL = 0.95
-"""Inches of an image's longer side."""
+_CELL = 0.95  # Inches of an image's longer side.
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +49,7 @@ def comparison_grid(
     path: Path, rows: Sequence[str], students: Sequence[Column], references: Sequence[Column], *, title: str,
     note: str = "",
 ) -> None:  # fmt: skip
-    """Write an image grid as a PNG: a row per class, a column per student or control.
-
-    `references` show records: public data sets only. Raises :class:`BenchError` without rows, or for unequal lengths.
-    """
+    """Write a PNG image grid; `references` show public data only. Raises :class:`BenchError` on no or unequal rows."""
     columns = [*students, *(replace(column, apart=not place) for place, column in enumerate(references))]
     if not rows or not columns:
         raise BenchError("an image grid needs at least one row and one column.")

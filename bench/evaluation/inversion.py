@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from bench.storage.cache import Arrays
     from bench.training.context import Context
 
-MOST = 8
-"""Largest number of students on an image grid."""
-OBSERVED = 100
-"""Largest number of members, and of non-members, with observed answers."""
+MOST = 8  # Largest number of students on an image grid.
+OBSERVED = 100  # Largest number of members, and of non-members, with observed answers.
 
 
 def check_images(attack: str, facts: Facts) -> None:

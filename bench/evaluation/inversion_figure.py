@@ -15,12 +15,9 @@ if TYPE_CHECKING:
     from bench.core.types import Reconstructions
     from bench.evaluation.figures import Column
 
-ROWS = 10
-"""Largest number of classes on a grid."""
-TRIES = 3
-"""Tries shown of the student; each control shows one."""
-SEARCHED = 500
-"""Images searched per class for the nearest one, equally many members and non-members."""
+ROWS = 10  # Largest number of classes on a grid.
+TRIES = 3  # Tries shown of the student; each control shows one.
+SEARCHED = 500  # Images searched per class for the nearest one, equally many members and non-members.
 
 
 def draw(

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 DRAWS = 1_000_000
 CHUNK = 250_000
-CUTS = 512
-"""Thresholds that the pilot tries on numeric outputs."""
-LABELS = 1024
-"""Largest number of distinct outputs that the pilot treats as labels."""
+CUTS = 512  # Thresholds that the pilot tries on numeric outputs.
+LABELS = 1024  # Largest number of distinct outputs that the pilot treats as labels.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,7 @@ class PartAudit:
     delta: float
     bound: float
     exact: float
-    with_half_noise: float | None = None
-    """The bound of the same audit with half the noise; None without that run."""
+    with_half_noise: float | None = None  # The bound of the same audit with half the noise; None without that run.
 
     @property
     def tightness(self) -> float:
@@ -198,8 +195,7 @@ def _bound(part: Part, noise: Noise, draws: int, delta: float, confidence: float
             choice = _choose(pair, outputs[direction], outputs[1 - direction], delta, confidence)
             if direction not in chosen or choice.score > chosen[direction].score:
                 chosen[direction] = choice
-    # The directions share the error: a mechanism may be private in one of them only.
-    share = 1 - (1 - confidence) / 2
+    share = 1 - (1 - confidence) / 2  # The directions share the error: a mechanism may be private in one of them only.
     bound, inputs = 0.0, part.pairs[0].inputs
     for direction, choice in chosen.items():
         first, other = (choice.hits(bool(side), draws, noise) for side in (direction, 1 - direction))

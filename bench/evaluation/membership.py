@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from bench.results.record import Record
     from bench.training.context import Context
 
-POPULATION = 1_000
-"""Largest number of test records that an attack may compare with."""
-RATES = (0.001, 0.01)
-"""False-positive rates of the stated true-positive rates."""
+POPULATION = 1_000  # Largest number of test records that an attack may compare with.
+RATES = (0.001, 0.01)  # False-positive rates of the stated true-positive rates.
 
 Scored = dict[str, tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.int64]"]]
 """Family to scores, truth and canary number, over all targets."""

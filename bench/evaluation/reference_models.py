@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     Until = Callable[[torch.nn.Module], Callable[[int], bool]]
     """Return the `stop` argument of :func:`bench.training.loop.fit` for a net in training."""
 
-CONTROL_VERSION = 2
-"""Part of the artefact's key: raise it when a control changes for equal inputs."""
+CONTROL_VERSION = 2  # Part of the artefact's key: raise it when a control changes for equal inputs.
 CHECKS = 200
 """Tests of a matched control in its first steps, where accuracy climbs fastest, and again over the whole training."""
 

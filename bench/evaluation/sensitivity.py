@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Norm = Literal["votes", "l1", "l2", "labels"]
-TOLERANCE = 1.0001
-"""Factor for rounding in float32 nets."""
+TOLERANCE = 1.0001  # Factor for rounding in float32 nets.
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ class AttackOptions:
     overrides: tuple[str, ...] = ()
     seed: int = 0
     auxiliary: str | None = None
-    auxiliary_revision: str = ""
-    """Revision of the data set `auxiliary`, whose content may change under the same name."""
+    auxiliary_revision: str = ""  # Revision of the data set `auxiliary`, whose content may change under the same name.
     shadow_runs: int = 0
 
     def shadow_run_count(self) -> int:
@@ -55,8 +54,7 @@ class Workplace:
     options: AttackOptions
     device: str = "cpu"
     workers: int = 1
-    folder: str | None = None
-    """Name of a user's folder in `source`: a record does not hold the path."""
+    folder: str | None = None  # Name of a user's folder in `source`: a record does not hold the path.
     data: dict[str, AttackData] = dataclasses.field(default_factory=dict)
     stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)

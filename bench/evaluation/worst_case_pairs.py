@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 Draw = Callable[[int, bool, "Noise"], "NDArray[Any]"]
 _ONE_ENTRY = "the difference of two entries, one of 0 or of the sensitivity"
 """The difference reveals noise that entries share."""
-GAUSSIAN_DELTA = 0.01
-"""Largest delta of an audit of Gaussian noise: smaller ones need more draws."""
+GAUSSIAN_DELTA = 0.01  # Largest delta of an audit of Gaussian noise: smaller ones need more draws.
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,9 @@ class Options(Row):
     """Execution options of cells; no key depends on them."""
 
     device: str = "auto"
-    workers: int = 1
-    """Processes for a cell's teachers; 0: the cores of its Slurm job."""
+    workers: int = 1  # Processes for a cell's teachers; 0: the cores of its Slurm job.
     threads: int = 1
-    retries: int = 3
-    """Restarts of a cell whose process died (killed, out of memory) before it counts as failed."""
+    retries: int = 3  # Restarts of a cell whose process died (killed, out of memory) before it counts as failed.
     gpus: int = 1  # per cell; a large teacher trains on all of them
 
 
@@ -74,8 +72,7 @@ class Entry(Row):
 class Launch(Row):
     """One `bench run`; `kind` is inline, local or slurm, `plugins` are method files for workers to load."""
 
-    version: Literal[3] = 3
-    """Increased with every layout change, new fields included; other versions are refused."""
+    version: Literal[3] = 3  # Increased with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str

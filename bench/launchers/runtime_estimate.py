@@ -1,7 +1,4 @@
-"""Running times of cells, estimated from earlier records. No result depends on them.
-
-A cell with cache misses (teachers, labels, features) takes minutes, one with hits seconds: their records stay apart.
-"""
+"""Running times of cells from earlier records, cache hits and misses apart. No result depends on them."""
 
 from __future__ import annotations
 

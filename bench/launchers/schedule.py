@@ -21,8 +21,7 @@ Signature = tuple[int, int]  # of a record's file, see bench.results.run_dir.Run
 class Unit:
     """Unit of work of one process: a cell, or a shard (number, count) of its shared artefact.
 
-    `after` are the keys of units that should finish first. `before` is the signature of a record that existed at launch
-    and does not count.
+    `after`: keys of units that should finish first. `before`: signature of a record at launch, which does not count.
     """
 
     key: str

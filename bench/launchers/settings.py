@@ -47,20 +47,14 @@ class Cluster(Resources):
     """All settings of a launch, in the layout of the YAML file."""
 
     launcher: Literal["inline", "local", "slurm"] = "inline"
-    jobs: int = Field(0, ge=0)
-    """Processes of the local launcher; 0: one per GPU, or one per core."""
-    shards: int = Field(1, ge=1)
-    """Jobs per ensemble."""
-    parallel: int | None = Field(None, ge=1)
-    """Jobs that run at once in the whole launch; None: no cap."""
-    pack: float = Field(10.0, ge=0)
-    """Target minutes of a job of small cells; 0: one job per cell."""
+    jobs: int = Field(0, ge=0)  # Processes of the local launcher; 0: one per GPU, or one per core.
+    shards: int = Field(1, ge=1)  # Jobs per ensemble.
+    parallel: int | None = Field(None, ge=1)  # Jobs that run at once in the whole launch; None: no cap.
+    pack: float = Field(10.0, ge=0)  # Target minutes of a job of small cells; 0: one job per cell.
     retries: int | None = Field(None, ge=0)
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
-    setup: list[str] = []
-    """Shell lines that run before the program, for example to load modules."""
-    methods: dict[str, dict[str, Any]] = {}
-    """Resources that differ, by method."""
+    setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
+    methods: dict[str, dict[str, Any]] = {}  # Resources that differ, by method.
 
     def of(self, method: str) -> Resources:
         """Return the resources of a job of `method`."""

@@ -188,10 +188,7 @@ def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
 
 
 def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
-    """Submit `packs` except units that other launches on the directory will run, and report both.
-
-    Raises :class:`BenchError` if Slurm refuses or the settings name an unknown method.
-    """
+    """Submit `packs` less other launches' units. Raises :class:`BenchError` if Slurm refuses or a method is unknown."""
     for name in cluster.methods:
         METHODS.get(name)
     theirs = in_hand(launch, run_dir, _others(launch, run_dir))

@@ -214,10 +214,9 @@ def _devices(device: str, gpus: int) -> tuple[str, ...]:
 
 
 def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, once: bool = False) -> None:
-    """Run the units in `keys` (None: all) of the launch in `folder`.
+    """Run the units in `keys` (None: all) of the launch in `folder`, with `wait` as in :func:`work_through`.
 
-    For `wait` see :func:`work_through`, for `once` :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT and
-    SIGTERM, :class:`BenchError` if the launch cannot be read.
+    `once`: :func:`stopping_signals`. Raises :class:`Stopped` on SIGINT or SIGTERM, :class:`BenchError` if unreadable.
     """
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device

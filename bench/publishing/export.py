@@ -80,8 +80,7 @@ def config_of(released: Released, spec: DatasetSpec | None) -> dict[str, Any]:
         "input_size": [channels, height, width],
         "fixed_input_size": "img_size" in options,
         "num_classes": options["num_classes"],
-        # Students take values in [0, 1] and normalise in a layer of their own.
-        "mean": [0.0] * channels,
+        "mean": [0.0] * channels,  # Students take values in [0, 1] and normalise in a layer of their own.
         "std": [1.0] * channels,
         "interpolation": "bilinear",
         "crop_pct": 1.0,

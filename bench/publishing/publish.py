@@ -1,7 +1,4 @@
-"""Publication of run directories' records on the board, all or none.
-
-All checks come before any write, and pages are built from the written records: repeat an interrupted command to fix it.
-"""
+"""Publication of records on the board, all or none: checks precede writes, and a repeated command completes it."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ class Fate(StrEnum):
 
     ADDED = "added"
     REPLACED = "replaced"
-    COMPLETED = "completed"
-    """A published record gained its missing ``--set`` values or image grid."""
+    COMPLETED = "completed"  # A published record gained its missing ``--set`` values or image grid.
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
@@ -338,10 +334,7 @@ def _with_overrides(record: Record, planned: CellSpec | None) -> Record:
 
 
 def write(publication: Publication, into: Path) -> None:
-    """Write `publication` to the board in `into`, without the pages, which :func:`rebuild` writes.
-
-    Raises :class:`BenchError`, with nothing changed, if an item is refused or the disk is full.
-    """
+    """Write `publication` to `into`, no pages. Raises :class:`BenchError`, nothing changed, if refused or disk full."""
     if publication.refused:
         raise BenchError("nothing is written while something is refused.")
     for folder in _FOLDERS:
