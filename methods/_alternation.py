@@ -1,8 +1,7 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
-Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.)
-
-A resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise
+Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.) A
+resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise
 continues in its stream, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
 """
 
@@ -98,9 +97,7 @@ class Alternating:
     def alternate(self) -> Tensor:
         """Run all iterations and return synthetic images, uint8 (n, channels, height, width).
 
-        Raises:
-            NotFiniteError: Where a loss is not finite.
-            BenchError: Where no gradient reaches the latent inputs.
+        Raises NotFiniteError where a loss is not finite, and BenchError where no gradient reaches the latent inputs.
         """
         config = self.config
         answered = _Answered()

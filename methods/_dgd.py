@@ -2,7 +2,7 @@
 
 Ge, Liu, Wang, Li, Zeng, "Learning Privacy-Preserving Student Networks via Discriminative-Generative Distillation", IEEE
 TIP 2023. The student learns from noisy answers of a teacher ensemble on a few images (Eq. 3, 5) and from triples of
-many images, reconstructed with and without perturbed codes (Eq. 4, 6). Subclasses provide the images and the noise.
+many images, reconstructed with and without perturbed codes (Eq. 4, 6).
 """
 
 from __future__ import annotations

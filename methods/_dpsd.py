@@ -1,7 +1,4 @@
-"""What the DPSD methods share: the alternation of Algorithm 1 between teacher, student and generator.
-
-Subclasses annotate batches of generated images, the only step that queries a teacher and so private data.
-"""
+"""What the DPSD methods share: Algorithm 1; only the subclasses' annotation queries a teacher, hence private data."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Many two-layer heads on the same frozen features, trained at once: TrPATE's teachers (section IV.A.2).
 
 A head is ``relu(x W + b) V + c``. Heads of an ensemble share public initial weights and a public order of batches. Each
-uses its own records only, and no sum runs over heads, so one record changes one head.
-
-SGD moves W only within the span of the head's records: W = W0 + X' A with one row of A per record. A teacher of 200
-records on 2,048 features is therefore trained through its 200 x 200 products, not its 2,048 x 256 weights: the same
-weights up to rounding for a tenth of the arithmetic. Heads with more records than features train W itself.
+uses its own records only, and no sum runs over heads, so one record changes one head. SGD moves W only within the span
+of the head's records: W = W0 + X' A with one row of A per record. A teacher of 200 records on 2,048 features is
+therefore trained through its 200 x 200 products, not its 2,048 x 256 weights: the same weights up to rounding for a
+tenth of the arithmetic. Heads with more records than features train W itself.
 """
 
 from __future__ import annotations
@@ -108,9 +107,8 @@ def train_heads(
 ) -> Iterator[Heads]:
     """Train one head on each of `parts` (positions); yield them in order, in groups.
 
-    `features` is float32 (n, d), `labels` int64 (n,). On a CPU each of `threads` trains its own groups, so heads do not
-    depend on their number. `stage` advances once per head. Raises :class:`BenchError` for parts that overlap or are
-    empty.
+    `features` is float32 (n, d), `labels` int64 (n,). On a CPU heads do not depend on the number of `threads`. `stage`
+    advances once per head. Raises :class:`BenchError` for parts that overlap or are empty.
     """
     task = _Task(features, labels, parts, classes, settings, generator, torch.device(device))
     for heads in _in_order(task.train, task.groups, threads if task.device.type == "cpu" else 1):

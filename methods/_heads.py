@@ -1,7 +1,4 @@
-"""PATE's pipeline with heads on a frozen backbone as teachers and student (TrPATE, section IV.A).
-
-A mixin before a class of the PATE family, which keeps its aggregator, calibration and claims.
-"""
+"""PATE with heads on a frozen backbone (TrPATE, IV.A): a mixin that keeps a PATE class's aggregator and claims."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 Words: a categorical distribution per class with a Dirichlet prior (TrPATE, IEEE Access 2019, sections IV.B and V.B.2).
 Features: a Gaussian per class and feature with a normal-inverse-gamma prior, which extends the paper's framework.
-Classes are equally likely a priori; the paper gives no prior of theirs. Ties go to the lowest class.
-
-A group is a class, or a teacher's class; the caller assigns records to groups. A posterior is a prior plus sums over
-its group's records, without randomness, so no group depends on another group's records.
+Classes are equally likely a priori; the paper gives no prior of theirs. Ties go to the lowest class. A group is a
+class, or a teacher's class; the caller assigns records to groups. A posterior is a prior plus sums over its group's
+records, without randomness, so no group depends on another group's records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the methods of the PATE family share: the ensemble, its votes, the choice of queries, the student.
 
-Private records are released only through the votes in :meth:`PATEFamily.answer`. Queries are chosen by a public stream
-of random numbers, never by votes.
+Only :meth:`PATEFamily.answer` releases private data; queries come from a public random stream, never from votes.
 """
 
 from __future__ import annotations

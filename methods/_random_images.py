@@ -1,8 +1,8 @@
 """Images of random processes: queries for a teacher that need no data.
 
 Equal shares of blobs (a smoothed Gaussian field, cut softly), ridges (its zero crossings, inside a disc) and strokes
-(Bezier curves with a round pen), in two random colours where the data have colour. On MNIST, 20,000 of them transfer
-97% from a teacher of 99%. Bright thin shapes on a dark ground are the designer's prior knowledge, not the records'.
+(Bezier curves), in two random colours where the data have colour. On MNIST, 20,000 transfer 97% from a teacher of 99%.
+Bright thin shapes on a dark ground are the designer's prior knowledge, not the records'.
 """
 
 from __future__ import annotations

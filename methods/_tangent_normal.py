@@ -2,13 +2,11 @@
 
 The paper perturbs codes "along tangent and normal directions of the distribution manifold" after Yu et al., CVPR 2019
 (arXiv:1808.06088), where the tangent space is the column space of the decoder's Jacobian J and directions are found by
-power iteration, but does not say how. Here both perturbations are added to the code:
-
-- tangent: one step of power iteration from a random start u, ``J'J u``, where the decoder moves the image most;
-- normal: the part of u orthogonal to it, which leaves the manifold.
-
-Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale 2 c / eps1 = 6400
-drowns every image; ``radius="printed"`` draws it. All inputs are generated images and released labels.
+power iteration, but does not say how. Here both are added to the code: tangent is one step of power iteration from a
+random start u, ``J'J u``, where the decoder moves the image most; normal is the part of u orthogonal to it, which
+leaves the manifold. Both have length `radius`, in units of the prior's deviation. The printed Laplacian noise of scale
+2 c / eps1 = 6400 drowns every image; ``radius="printed"`` draws it. All inputs are generated images and released
+labels.
 """
 
 from __future__ import annotations
@@ -107,10 +105,7 @@ def make_triples(
     device: torch.device | str = "cpu",
     stage: Stage | None = None,
 ) -> Triples:
-    """Return the triples of `images` (n, channels, height, width), Eq. 4; `stage` advances once per image.
-
-    Raises :class:`BenchError` for a radius that is not positive.
-    """
+    """Return the triples of `images` (n, channels, height, width), Eq. 4; raise BenchError unless `radius` > 0."""
     if radius != "printed" and not radius > 0:
         raise BenchError(f"the radius of the perturbations must be positive, not {radius}.")
     vae.to(device).eval()
@@ -155,8 +150,7 @@ def train_tangent_normal(
     """Train `student` in place on labelled `images` (m, ...) and optionally on `triples`; return it.
 
     `labels` is int64 (m,) or float (m, classes). Terms are means over batch and features, so weights do not depend on
-    sizes. Raises :class:`BenchError` without a labelled image, and :class:`bench.training.divergence.NotFiniteError`
-    where a term is not finite.
+    sizes. Raises BenchError without a labelled image, and NotFiniteError where a term is not finite.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise BenchError(f"the student needs labelled images; there are {len(images)} with {len(labels)} labels.")

@@ -116,10 +116,7 @@ def train_ensemble(
     only: range | None = None,
     watched: torch.Tensor | None = None,
 ) -> Ensemble:
-    """Return the teachers, each trained on its own part of the records (by `only`, some of them). For the ledger only.
-
-    Chunks are cached; the processes of :func:`teacher_pool` share the training.
-    """
+    """Return the teachers, each trained on its own part, cached by chunk; `only`: some of them. For the ledger only."""
     from bench.interface import partition
     from bench.training.ensemble import train_teachers
     from bench.training.teacher import TeacherTask

@@ -1,7 +1,4 @@
-"""What the methods on transferred features share: the frozen backbone, its weights, their hash, words for the row.
-
-Backbone and weights are public; the features of private images are private and are released through the ledger alone.
-"""
+"""Methods on transferred features: a public frozen backbone; the ledger alone releases private images' features."""
 
 from __future__ import annotations
 
@@ -118,8 +115,8 @@ def paper_transfer(facts: Facts) -> dict[str, Any]:
 def with_digest(config: Any, facts: Facts) -> Any:
     """Return `config` with its weights named by origin and SHA-256, as far as these are known before a fetch.
 
-    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` where the backbone is
-    unknown or cannot take images of the size, or where the file is missing or has another digest.
+    A file is named without its folder; the digest finds it again. Raises :class:`BenchError` for an unknown backbone,
+    one that cannot take images of the size, and a file that is missing or has another digest.
     """
     from bench.models.frozen_backbone import check_known
     from bench.models.pretrained import check_backbone, find_weights, image_size_problem

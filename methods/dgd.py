@@ -13,8 +13,8 @@ records. Proven: infinite, as a baseline trained on all private records without 
 reach the student. :mod:`methods._tangent_normal` defines the directions that the paper leaves open; ``reading=printed``
 takes the signs of Eq. 2 and 6 as printed, against the text.
 
-Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7); ``images=acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs
-of private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries`` with
+Ablations: ``vae=False``; ``images=private`` (Fig. 4 RAW, Fig. 7), ``acgan``, ``wgan``, ``infogan`` (Fig. 4: GANs of
+private images, without epsilon); ``synthetic`` (Fig. 6), ``teachers``, ``noise_scale`` (Fig. 8), ``queries`` with
 ``count=given`` (Fig. 3).
 """
 

@@ -2,8 +2,7 @@
 
 Private: images and labels. Public: nothing. Released: the student. There is no threat model: the weights may reveal
 anything about the records, and the proven epsilon is infinite. Data, split and test records are those of every method.
-
-The paper preset is the non-private MNIST baseline of PATE 2017 (99.18%, section 4): the teachers' net on all records.
+The paper preset is PATE 2017's non-private MNIST baseline (99.18%, section 4): the teachers' net on all records.
 """
 
 from __future__ import annotations

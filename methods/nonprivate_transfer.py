@@ -1,10 +1,9 @@
 """The baseline without privacy on transferred features: one head, trained on all private records with their labels.
 
 TrPATE (IEEE Access 2019), table 2: 92.34% on CIFAR-10, by the net of teachers and student: a frozen backbone trained on
-public data and a fully connected head with one hidden layer.
-
-Private: images and labels. Public: the backbone and its weights. Released: the student, a head on the named backbone.
-There is no threat model: the head may reveal anything about the records, and the proven epsilon is infinite.
+public data and a fully connected head with one hidden layer. Private: images and labels. Public: the backbone and its
+weights. Released: the student, a head on the named backbone. There is no threat model: the head may reveal anything
+about the records, and the proven epsilon is infinite.
 """
 
 from __future__ import annotations

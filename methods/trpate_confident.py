@@ -2,8 +2,7 @@
 
 Threat model: as for :mod:`methods.trpate`, the attacker holds the released student and knows all records but one.
 Private: images and labels. Public: the backbone's weights, their source, and unlabelled images. Released: the student's
-head, the choice of queries and of answered ones, and their noisy labels. Aggregator and claims are those of
-:mod:`methods.pate_confident`.
+head, the choice of queries and of answered ones, and noisy labels. The rest is as in :mod:`methods.pate_confident`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Checkpoints: a killed stage resumes and ends with the same result, to the byte on a CPU.
 
-A checkpoint holds all state of a training loop (weights, optimiser moments, generator states, the rest of a
-permutation). It is private like the artefacts beside it, deleted once its stage is done, and read with
-``weights_only=True``, so that reading runs no code. Its name holds what the stage depends on, its content a digest of
-the stage's inputs (images, labels, generator states), and no other stage uses it: a student never resumes with labels
-of other noise, and no two cells share noise.
+A checkpoint holds all state of a training loop, is private like the artefacts beside it, is deleted once its stage is
+done, and is read with ``weights_only=True``, which runs no code. Its name holds what the stage depends on, its content
+a digest of its inputs; no other stage uses it: no student resumes with labels of other noise, no cells share noise.
 """
 
 from __future__ import annotations
@@ -30,15 +28,11 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.storage.cache import Cache
 
-VERSION = 2
-"""Raised with every change of the layout."""
-SECONDS = 120.0
-"""Seconds between two saves; a shorter stage is never saved."""
-LARGEST_SHARE = 0.05
-"""Largest share of the running time spent on saving, however slow the disk."""
+VERSION = 2  # Raised with every change of the layout.
+SECONDS = 120.0  # Seconds between two saves; a shorter stage is never saved.
+LARGEST_SHARE = 0.05  # Largest share of the running time spent on saving, however slow the disk.
 
-State = dict[str, Any]
-"""Tensors, numbers, strings, and dictionaries and lists of them."""
+State = dict[str, Any]  # Tensors, numbers, strings, and dictionaries and lists of them.
 
 
 @runtime_checkable

@@ -24,14 +24,11 @@ class Context:
     streams: Streams
     cache: Cache
     progress: Progress
-    workers: int = 1
-    """Number of processes that may train teachers in parallel on a CPU; results do not depend on it."""
+    workers: int = 1  # Number of processes that may train teachers in parallel on a CPU; results do not depend on it.
     note: Callable[[str], None] = lambda text: None
     """Report a public fact about this run; it is kept in the record and printed."""
-    cell: str = ""
-    """Key of the running cell; checkpoints that no other cell may resume depend on it."""
-    precision: Precision = "float32"
-    """Precision of teacher training and prediction; part of the artefacts' names."""
+    cell: str = ""  # Key of the running cell; checkpoints that no other cell may resume depend on it.
+    precision: Precision = "float32"  # Precision of teacher training and prediction; part of the artefacts' names.
     devices: tuple[str, ...] = ()
     """With more than one, large teachers train on all, a share of every batch on each; empty: on `device`."""
 

@@ -1,8 +1,4 @@
-"""Losses of data-free generators: DAFL's terms, as DGD (Eq. 2) and DPSD (Eq. 8) use them.
-
-A classifier replaces the discriminator: good images have confident predictions, balanced classes and a strongly active
-last hidden layer (Chen et al., ICCV 2019, arXiv:1904.01186).
-"""
+"""Losses of data-free generators: DAFL (Chen et al., ICCV 2019, arXiv:1904.01186), DGD (Eq. 2), DPSD (Eq. 8)."""
 
 from __future__ import annotations
 
@@ -51,8 +47,7 @@ def generator_terms(
 class GeneratorSettings:
     """Settings of a data-free generator: Adam at `lr`, divided by 10 after every `decay_steps` (0: never).
 
-    `alpha` and `beta` weigh entropy and activation beside the one-hot term (DGD, Eq. 2). Images are moved by up to
-    `shift` pixels before the classifier, so that it recognises shapes, not pixels.
+    `alpha`, `beta` weigh entropy and activation (DGD, Eq. 2). Images move up to `shift` pixels before the classifier.
     """
 
     steps: int

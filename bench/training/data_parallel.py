@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.training.loop import FitSettings
 
-PATIENCE = timedelta(minutes=10)
-"""Timeout of an exchange between the processes."""
+PATIENCE = timedelta(minutes=10)  # Timeout of an exchange between the processes.
 GENERATOR = "generator"
 STATE = "state/"
 
@@ -88,8 +87,7 @@ def fit_on_devices(
     """Train `model` in place on all `devices` at once and return it, in evaluation mode, on the first.
 
     Without random layers and batch normalisation, weights equal those of :func:`bench.training.loop.fit` up to
-    rounding. Raises :class:`BenchError` for several kinds of devices, a repeated GPU, early stopping or a failed
-    process.
+    rounding. Raises BenchError for several kinds of devices, a repeated GPU, early stopping or a failed process.
     """
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) != 1 or (kinds != {"cpu"} and len(set(devices)) != len(devices)):

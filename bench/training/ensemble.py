@@ -105,14 +105,13 @@ def train_teachers(
 ) -> Ensemble:
     """Train one teacher on each of `parts` of the private records and return them.
 
-    Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. For each chunk of
-    teachers first..last-1, ``keep(first, last, make)`` stores what ``make()`` returns, or returns what is stored: a
-    killed run loses one chunk at most. `stage` advances once per teacher. `watched` are the public images for `settle`.
-    As one program, missing chunks (``find(first, last)`` is None) are trained, and lost by a killed run, together:
-    `at_once` teachers at most (None: as memory allows). ``say`` gets the reason if the net cannot be one program.
-    `only` selects the chunks that begin in it: a shard. ``checkpoint(kind, number)`` returns the checkpoint of a
-    teacher ("teacher") or of the finished teachers of the chunk that begins with it ("teachers"). Raises
-    :class:`BenchError` for parts that overlap or are empty.
+    Teacher i draws from ``streams.child("teacher-i")``; `chunk` and `pool` do not change a byte. ``keep(first, last,
+    make)`` stores what ``make()`` returns for teachers first..last-1, or returns what is stored: a killed run loses one
+    chunk at most, or, as one program, all chunks trained together: those where ``find(first, last)`` is None, `at_once`
+    teachers at most (None: as memory allows). ``say`` gets the reason if the net cannot be one program. `stage`
+    advances once per teacher. `watched` are the public images for `settle`. `only` selects the chunks that begin in it:
+    a shard. ``checkpoint(kind, number)`` returns the checkpoint of a teacher ("teacher") or of the finished teachers of
+    the chunk that begins with it ("teachers"). Raises :class:`BenchError` for parts that overlap or are empty.
     """
     check_disjoint(parts, len(images))
     if chunk < 1:

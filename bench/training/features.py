@@ -1,7 +1,6 @@
 """Features of images by a frozen public backbone, computed once for all methods, seeds and epsilons.
 
-Features of private images are private artefacts of the cache, in chunks: a killed run loses one at most. Digests of the
-images let a variation of the data set (a shadow run with canaries) reuse the features that it shares with the original.
+Those of private images are private artefacts, in chunks; by digests, a shadow run reuses what the original shares.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
     from bench.storage.cache import Arrays, Cache
     from bench.training.context import Context
 
-CHUNK = 1_000
-"""Images per artefact."""
-BATCH = 50
-"""Images per forward pass on a CPU, ten times as many on a GPU."""
+CHUNK = 1_000  # Images per artefact.
+BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 Kind = Literal["acgan", "wgan", "infogan"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-CONTINUOUS_CODES = 2
-"""InfoGAN, appendix C.1 (MNIST)."""
-CLIP = 0.01
-"""Largest absolute weight of a WGAN's critic."""
+CONTINUOUS_CODES = 2  # InfoGAN, appendix C.1 (MNIST).
+CLIP = 0.01  # Largest absolute weight of a WGAN's critic.
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +149,10 @@ def train_gan(
     """Train a GAN on `images` without any privacy and return its generator, in evaluation mode, on `device`.
 
     No epsilon may be attached to what comes of it: see the module. `images` (n, channels, height, width) is uint8 or
-    float in [0, 1], at least 8x8; only ``acgan`` learns from `labels`, int64 (n,). `classes` is also InfoGAN's number
+    float in [0, 1], at least 8x8; only ``acgan`` learns from `labels`, int64 (n,); `classes` is also InfoGAN's number
     of categories. All randomness comes from `generator`. The caller clears `checkpoint`. Raises :class:`BenchError` for
     an unknown kind, fewer than two images, too small ones, or labels of another length or outside 0..classes - 1, and
-    :class:`bench.training.divergence.NotFiniteError` for a loss that is not finite.
+    NotFiniteError where a loss is not finite.
     """
     _check(kind, images, labels, classes)
     device = torch.device(device)

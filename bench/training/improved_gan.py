@@ -36,14 +36,12 @@ class ImprovedGANSettings:
     nets, unlabelled weight 1, 300 epochs by default; tensorflow/privacy, ``research/pate_2017/README.md``: 600 epochs.
     """
 
-    epochs: float = 600
-    """Passes over the unlabelled images."""
+    epochs: float = 600  # Passes over the unlabelled images.
     batch_size: int = 100
     lr: float = 0.003
     ema: float = 0.9999
     """Decay of the student's average, warmed up as in ``FitSettings``; the published one starts from zero."""
-    start_images: int = 500
-    """Images for the data-dependent start of weight-normed layers; 0 for none."""
+    start_images: int = 500  # Images for the data-dependent start of weight-normed layers; 0 for none.
 
     def __post_init__(self) -> None:
         if not self.epochs > 0 or self.batch_size < 2 or not (math.isfinite(self.lr) and self.lr > 0):

@@ -133,10 +133,8 @@ def fit(
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
-    at random, is true. `bf16`: see :mod:`bench.training.precision`.
-
-    Raises :class:`BenchError` for an empty set, labels of another length or, if `must_converge`, a loss that is not
-    finite.
+    at random, is true. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels
+    of another length or, if `must_converge`, a loss that is not finite.
     """
     device = torch.device(device)
     count = int(images.shape[0])
@@ -215,8 +213,7 @@ class Batches:
     """Endless batches of the numbers 0..count-1; the rest of a permutation is the state.
 
     Each pass draws a permutation from `generator`; its last batch may be short: below `least` it is dropped, with
-    `joined` it is filled from the next one. Without a generator numbers are in order, a short last batch moved back to
-    full size.
+    `joined` it is filled from the next one. Without a generator: in order, a short last batch moved back to full size.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Precision of training and prediction: float32, TensorFloat-32 or bfloat16.
 
-float32 is the default, also on a GPU, where torch by itself lets cuDNN round to TensorFloat-32. On a CPU, bfloat16
-gains about twofold for nets of wide convolutions, little for small ones; PATE's MNIST net lost no measurable accuracy.
+float32 is the default, also on a GPU, where torch by itself lets cuDNN round to TensorFloat-32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Training of a backbone on labelled public data: TrPATE's knowledge from non-private data (sections IV.A and V).
-
-The paper trains ResNet50 on all, half and a tenth of ImageNet, and a text net on SST; here, any timm model on any
-labelled set. All teachers, students, seeds and epsilons share the backbone, a public artefact.
-"""
+"""Training of a backbone, a public artefact that all cells share, on labelled public data (TrPATE, IV.A and V)."""
 
 from __future__ import annotations
 
@@ -25,10 +21,8 @@ if TYPE_CHECKING:
     from bench.storage.cache import Arrays
     from bench.training.context import Context
 
-VERSION = 1
-"""Raised whenever the same source and settings would give another backbone."""
-HALF = 0.5
-"""Assumed mean and deviation of pixels in [0, 1], not statistics of a data set."""
+VERSION = 1  # Raised whenever the same source and settings would give another backbone.
+HALF = 0.5  # Assumed mean and deviation of pixels in [0, 1], not statistics of a data set.
 
 
 class LazyImages:
@@ -79,10 +73,9 @@ def train_source(
 ) -> FrozenBackbone:
     """Return the timm model `name`, trained on the public `images` (n, c, h, w) with `labels` (n,), without its head.
 
-    `source`, `revision` and `fraction`, the part used, name the records in the artefact's name; `size` is the side of
-    the resized images, 0 for none. Start and batch order come from a public stream: the runs of all seeds share one
-    backbone. Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such
-    images.
+    `source`, `revision` and `fraction` (the paper: all, half and a tenth of ImageNet; SST) name the records in the
+    artefact's name; `size` is the side of the resized images, 0 for none. Start and batch order come from a public
+    stream: all seeds share one backbone. Raises BenchError if timm does not know the model or it cannot take them.
     """
     channels = facts.shape[0] if facts.shape[0] not in (1, 3) else 3
     mean = (HALF,) * channels if channels == 3 else ()

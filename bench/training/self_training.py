@@ -1,9 +1,8 @@
 """Students from few labels in seconds: the quick preset's substitute for the improved GAN.
 
-A committee is fitted to the released labels. Its predictions, averaged over shifted copies of each public image and
-sharpened (as in MixMatch, Berthelot et al. 2019), are the soft labels that the student is fitted to (self-training, Lee
-2013). With very few labels, a neighbour graph replaces the committee (Poisson learning, Calder et al. 2020). Only
-public images and released labels are used.
+A committee is fitted to the released labels; its predictions on shifted copies of each public image, averaged and
+sharpened (MixMatch, Berthelot et al. 2019), are the student's soft labels (self-training, Lee 2013). With few labels, a
+neighbour graph replaces it (Poisson learning, Calder et al. 2020). Only public images and released labels are used.
 """
 
 from __future__ import annotations
@@ -32,18 +31,14 @@ class SelfTrainingSettings:
 
     labelled: FitSettings = field(
         default_factory=lambda: FitSettings(steps=400, batch_size=60, lr=0.05, shift=2, label_smoothing=0.1)
-    )
-    """Training of each committee member on the labelled images."""
+    )  # Training of each committee member on the labelled images.
     pool: FitSettings = field(default_factory=lambda: FitSettings(steps=800, batch_size=100, lr=0.05, shift=2))
     """Training of the student on the soft labels, in each round."""
     committee: int = 5
     rounds: int = 1
-    views: int = 3
-    """Shifted copies over which predictions are averaged."""
-    temperature: float = 0.5
-    """Soft labels are raised to one over this and normalised; below 1 sharpens them."""
-    graph_below: int = 20
-    """With fewer labels per class, the pool's first labels come from the graph; 0: never."""
+    views: int = 3  # Shifted copies over which predictions are averaged.
+    temperature: float = 0.5  # Soft labels are raised to one over this and normalised; below 1 sharpens them.
+    graph_below: int = 20  # With fewer labels per class, the pool's first labels come from the graph; 0: never.
     neighbours: int = 10
     graph_steps: int = 150
 

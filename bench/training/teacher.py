@@ -33,12 +33,10 @@ class TeacherTask:
     model: str
     classes: int
     settings: FitSettings
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the net's entry point."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # Further options of the net's entry point.
     device: str = "cpu"
     precision: Precision = "float32"
-    devices: tuple[str, ...] = ()
-    """With more than one, each teacher trains on all, a share of every batch on each."""
+    devices: tuple[str, ...] = ()  # With more than one, each teacher trains on all, a share of every batch on each.
     batched: bool | None = None
     """Run many teachers as one program (None: on a GPU); weights equal the loop's up to rounding."""
 

@@ -1,13 +1,12 @@
 """Many small nets as one program: teachers of an ensemble train and predict side by side on one device.
 
-One teacher does not fill a GPU, so the weights of many are stacked, (teachers, ...). Each has the start, batches and
-shifts of :func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to rounding.
+The weights of many are stacked, (teachers, ...). Each has the start, batches and shifts of
+:func:`bench.training.teacher.train_teacher`: in float32 its weights are the loop's up to rounding.
 
 A teacher does not depend on the others' records. Shapes and kernels follow from public facts: the net, the number of
 teachers, the sizes of their parts, the free memory. No operation mixes teachers, so weights that are not finite stay
 with theirs; the sum of losses that starts the backward pass gives each the gradient 1. A settled teacher stays in the
-program, unread, as a smaller program could round otherwise. (Some GPU kernels sum a net's own terms in no fixed order:
-two runs differ in the last bits on any data.)
+program, unread, as a smaller program could round otherwise. (Some GPU kernels sum a net's own terms in no fixed order.)
 """
 
 from __future__ import annotations
@@ -41,12 +40,9 @@ if TYPE_CHECKING:
     from bench.training.loop import FitSettings
     from bench.training.teacher import Arrays, Labels, TeacherTask
 
-VERSION = 1
-"""Raised whenever the same task would give other weights; part of the artefacts' names."""
-ROWS = 500
-"""Images per batch of predictions."""
-USED = 0.6
-"""Share of the free memory to plan for; the estimate omits buffers of convolutions."""
+VERSION = 1  # Raised whenever the same task would give other weights; part of the artefacts' names.
+ROWS = 500  # Images per batch of predictions.
+USED = 0.6  # Share of the free memory to plan for; the estimate omits buffers of convolutions.
 
 Shape = tuple[int, int, int]
 Named = dict[str, Tensor]
@@ -140,10 +136,7 @@ def evenly(numbers: list[int], most: int) -> list[list[int]]:
 
 
 def fitting(task: TeacherTask, shape: Shape, part: int, *, rows: int = 0) -> int:
-    """Return how many teachers fit the free memory, to train on `part` records or to predict `rows` images.
-
-    Estimated from the weights and from what a backward pass keeps per image, measured on black images.
-    """
+    """Return how many teachers fit the free memory to train on `part` records or predict `rows` images; an estimate."""
     with torch.random.fork_rng([]):
         net = _build(task, shape)
         weights = sum(p.numel() * p.element_size() for p in net.parameters())
@@ -272,11 +265,7 @@ def _chosen(mask: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
 def _plan(
     size: int, total: int, settings: FitSettings, streams: list[Streams]
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield each step's records (teachers, batch) and moves (2, teachers * batch, 1), None without shift.
-
-    The draws are those of :func:`bench.training.loop.fit`: one call for an epoch's moves gives the same as one per
-    step.
-    """
+    """Yield each step's records (teachers, batch) and moves (2, teachers * batch, 1), None without shift, as `fit`."""
     generators = [stream.torch("order") for stream in streams]
     for generator in generators:
         torch.randint(0, 2**62, (), generator=generator)  # the seed that `seeded` takes, unused here
