@@ -33,6 +33,14 @@ class Estimated(Row):
     confidence: float = 0.95
 
 
+class Plugin(Row):
+    """The plug-in that a method comes from; see :func:`bench.interface.plugin_source.plugin_of`."""
+
+    distribution: str  # empty for a single file
+    version: str
+    source_sha256: str
+
+
 class SchemaError(ValueError):
     """A record has an unsupported schema version."""
 

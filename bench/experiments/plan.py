@@ -25,6 +25,7 @@ from bench.core.rows import Change
 from bench.core.types import Basis, Budget, Facts
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.method import Method
+from bench.interface.plugin_source import plugin_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.command import public_overrides
@@ -153,6 +154,7 @@ def _calibrated(
         method=method.name,
         method_version=method.version,
         method_file=plugin_file(method),
+        plugin=plugin_of(method),
         dataset=facts.dataset,
         dataset_revision=dataset.revision,
         image_shape="" if stated is None else stated[1],
@@ -197,6 +199,8 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         "refused": cell.refusal.value,
         # Omitted at its default, so that keys from before this setting stay valid.
         **({} if spec.precision is PrecisionKind.FLOAT32 else {"precision": spec.precision.value}),
+        # A plug-in's author may forget to raise its version.
+        **({} if spec.plugin is None else {"source": spec.plugin.source_sha256}),
     }
 
 
@@ -207,17 +211,25 @@ def _key(spec: CellSpec, meaning: dict[str, Any]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.+-]', '_', words)}-{digest}"
 
 
+def other_program(spec: CellSpec, method: type[Method]) -> str:
+    """Return how `method` differs from the one that `spec` names, by version or by a plug-in's source; else empty."""
+    if method.version != spec.method_version:
+        return f"version {spec.method_version} of {spec.method} made it, here is version {method.version}"
+    made, here = (None if plugin is None else plugin.source_sha256 for plugin in (spec.plugin, plugin_of(method)))
+    if made == here:
+        return ""
+    told = "" if made else ", or its record does not tell which"
+    return f"another source of the plug-in {spec.method} made it than is here{told}"
+
+
 def rebuild(
     spec: CellSpec, dataset: Dataset, config: dict[str, Any], key: str, *, again: str, reduced: Sequence[Change] = (),
     refusal: Refusal = Refusal.NONE, refused: str = "",
 ) -> Cell:  # fmt: skip
     """Return a stored cell. Raises :class:`BenchError`, with the remedy `again`, if program or data have changed."""
     method = METHODS.get(spec.method)
-    if method.version != spec.method_version:
-        raise BenchError(
-            f"{key} was made by version {spec.method_version} of {spec.method}; here is version {method.version}. "
-            f"{again}"
-        )
+    if why := other_program(spec, method):
+        raise BenchError(f"{key}: {why}. {again}")
     if dataset.revision != spec.dataset_revision:
         raise BenchError(f"{key} was made on another revision of {spec.dataset}. {again}")
     calibrated = config_from(method, config)

@@ -84,13 +84,15 @@ def run_cell(
 
 
 def cache_base(cell: Cell) -> dict[str, object]:
-    """Return what every artefact of the cell depends on: data, split and package versions."""
+    """Return what every artefact of the cell depends on: data, split, package versions, and a plug-in's source."""
     facts = cell.facts
     return {
         "dataset": facts.dataset,
         "revision": cell.revision,
         "split": [facts.private_records, facts.public_records, facts.test_records],
         "packages": [f"{name} {version(name)}" for name in ("torch", "timm")],
+        # Edited code of a plug-in must not find what the former made.
+        **({} if cell.spec.plugin is None else {"plugin": cell.spec.plugin.source_sha256}),
     }
 
 

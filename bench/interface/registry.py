@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -101,7 +102,8 @@ class Registry(Generic[T]):
         if len(loaded) == 1:  # a project file, or a file loaded before
             return self._members[loaded[0]]
         before = set(self._members)
-        module_name = f"{PLUGIN}{path.stem}"
+        # The path's digest separates files of the same name.
+        module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None
         assert spec.loader is not None
@@ -120,11 +122,14 @@ def _load_entry(entry: EntryPoint, _where: str) -> None:
 
 def _origin(member: object) -> str:
     kind = member if isinstance(member, type) else type(member)
+    if kind.__module__.startswith(PLUGIN):
+        return f"{kind.__qualname__} in {getattr(sys.modules.get(kind.__module__), '__file__', kind.__module__)}"
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-METHODS: Registry[type[Method]] = Registry("method", "methods", "bench.methods")
-ATTACKS: Registry[type[Attack]] = Registry("attack", "attacks", "bench.attacks")
+GROUPS = ("bench.methods", "bench.attacks")  # of entry points
+METHODS: Registry[type[Method]] = Registry("method", "methods", GROUPS[0])
+ATTACKS: Registry[type[Attack]] = Registry("attack", "attacks", GROUPS[1])
 
 M = TypeVar("M", bound=type[Method])
 A = TypeVar("A", bound=type[Attack])
@@ -155,4 +160,4 @@ def register_attack(name: str) -> Callable[[A], A]:
 def plugin_file(member: type) -> str:
     """Return the file name of a user's own class, empty for others."""
     module = member.__module__
-    return f"{module.removeprefix(PLUGIN)}.py" if module.startswith(PLUGIN) else ""
+    return f"{module.removeprefix(PLUGIN).rpartition('_')[0]}.py" if module.startswith(PLUGIN) else ""

@@ -72,7 +72,7 @@ class Entry(Row):
 class Launch(Row):
     """One `bench run`; `kind` is inline, local or slurm, `plugins` are method files for workers to load."""
 
-    version: Literal[3] = 3  # Increased with every layout change, new fields included; other versions are refused.
+    version: Literal[4] = 4  # Increased with every layout change, new fields included; other versions are refused.
     id: str
     kind: str
     machine: str

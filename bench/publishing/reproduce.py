@@ -11,7 +11,7 @@ from bench.core.config import config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.experiments.calibration_cache import Calibrations
-from bench.experiments.plan import Cell, Dataset, expand
+from bench.experiments.plan import Cell, Dataset, expand, other_program
 from bench.interface.registry import METHODS
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
@@ -19,7 +19,8 @@ from bench.results.record import Record
 
 _ERRORS = (BenchError, ValueError, TypeError)  # raised by untrusted settings
 # The fields that a key identifies; the others only serve to request a cell.
-_MEANT = tuple(name for name in CellSpec.model_fields if name not in ("overrides", "method_file", "image_shape"))
+_NOT_MEANT = ("overrides", "method_file", "image_shape", "plugin")
+_MEANT = tuple(name for name in CellSpec.model_fields if name not in _NOT_MEANT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,24 @@ def _told_by(record: Record) -> Dataset:
     return Dataset(record.dataset, facts, record.dataset_revision)
 
 
+def missing_plugin(record: Record) -> str:
+    """Return that the plug-in of the record's method is not installed here, empty if it is or if there is none."""
+    if record.cell.plugin is None:
+        return ""
+    why = f"plug-in {record.cell.plugin_words} not installed here"
+    if record.method not in METHODS:
+        return why
+    return f"{why}, but another source of it" if other_program(record.cell, METHODS.get(record.method)) else ""
+
+
 def check_method(record: Record) -> None:
-    """Raise :class:`BenchError` if the record's method is unknown or of another version."""
+    """Raise :class:`BenchError` if the record's method is unknown, of another version, or a plug-in's other source."""
     if record.method not in METHODS:  # not get(): a name that ends in .py would be executed
         raise UnknownNameError("method", record.method, METHODS.names())
-    here = METHODS.get(record.method).version
-    if here != record.method_version:
+    if why := other_program(record.cell, METHODS.get(record.method)):
         commit = record.provenance.git_commit
-        raise BenchError(
-            f"version {record.method_version} of {record.method} made it, here is version {here}: only the program of "
-            f"{'commit ' + commit[:12] if commit else 'then'} makes it again."
-        )
+        then = f"commit {commit[:12]}" if commit and record.cell.plugin is None else "then"
+        raise BenchError(f"{why}: only the program of {then} makes it again.")
 
 
 def planned_again(record: Record, calibrations: Calibrations | None = None) -> Reproduction:

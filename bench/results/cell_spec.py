@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset
-from bench.core.rows import Row
+from bench.core.rows import Plugin, Row
 from bench.core.types import Basis
 
 
@@ -15,6 +15,7 @@ class CellSpec(Row):
     method: str
     method_version: int
     method_file: str = ""  # file name of a user's own method
+    plugin: Plugin | None = None  # None for a method of this project
     dataset: str
     dataset_revision: str
     image_shape: str = ""  # channels x height x width, if given with an image folder
@@ -32,6 +33,13 @@ class CellSpec(Row):
     def own_folder(self) -> bool:
         """Whether the data is a user's image folder."""
         return self.dataset.startswith("folder:")
+
+    @property
+    def plugin_words(self) -> str:
+        """Distribution and version of the method's plug-in, or its file's name; empty for a method of this project."""
+        if self.plugin is None:
+            return ""
+        return f"{self.plugin.distribution} {self.plugin.version}".strip() or self.method_file
 
     def grid(self) -> Grid:
         """Return the grid of this cell alone; raise :class:`bench.core.errors.BenchError` on an invalid value."""

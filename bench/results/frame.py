@@ -43,6 +43,7 @@ def _values(record: Record) -> Mapping[str, Any]:
         "row": row_key(record),
         "dataset": record.dataset,
         "method": record.method,
+        "plugin": record.cell.plugin_words,
         "target": record.epsilon,
         "basis": record.basis.value,
         "delta": record.delta,
@@ -75,5 +76,6 @@ def row_key(record: Record) -> str:
         [
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
             record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
+            *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
         ]
     )  # fmt: skip
