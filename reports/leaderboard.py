@@ -174,6 +174,8 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
 
 
 def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["plugin"]:
+        yield f"plug-in {row['plugin']}"
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from pathlib import Path
 
 from bench.core.config import field_table
@@ -12,7 +13,7 @@ from bench.core.types import Facts
 from bench.interface.attack import Attack, MembershipAttack
 from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS
-from bench.publishing.reproduce import command_of
+from bench.publishing.reproduce import command_of, missing_plugin
 from bench.results.audited import with_audits
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -60,7 +61,9 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
     if path.is_dir():
         read = RunDir(path).read_records(set_aside=False)
         rows = [_record_row(record) for record in read.found]
-        return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, read.damaged
+        missing = Counter(filter(None, map(missing_plugin, read.found)))
+        notes = [*read.damaged, *(f"{count} records: {why}" for why, count in sorted(missing.items()))]
+        return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, notes
     raise UnknownNameError("listing", what, ["methods", "datasets", "attacks", "models"], "Or give a run directory.")
 
 
@@ -115,6 +118,7 @@ def find_record(path: Path, key: str) -> Record:
 def record_page(record: Record) -> list[Table]:
     """Return the tables of a record and its command."""
     command, reason = command_of(record)
-    again = [("reproduce with", command or "no command"), *([("note", reason)] if reason else [])]
+    notes = filter(None, (reason, missing_plugin(record)))
+    again = [("reproduce with", command or "no command"), *(("note", note) for note in notes)]
     found = [table for tables in record_tables(record).values() for table in tables]
     return [*found, Table(record.key, ("what", "value"), tuple(again))]

@@ -19,7 +19,7 @@ from bench.core.errors import BenchError, UnknownNameError, nearest_names
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.registry import ATTACKS, METHODS
 from bench.publishing import recompute as reaccount
-from bench.publishing.reproduce import Reproduction, check_method, dataset_of, planned_again
+from bench.publishing.reproduce import Reproduction, check_method, dataset_of, missing_plugin, planned_again
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.results.cell_spec import CellSpec
@@ -47,12 +47,19 @@ class Vetted:
 
 
 def vet_record(
-    record: Record, calibrations: Calibrations | None = None, *, replan: bool = True, account: bool = True
-) -> Vetted:
-    """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each)."""
+    record: Record, calibrations: Calibrations | None = None, *, replan: bool = True, account: bool = True,
+    published: bool = False,
+) -> Vetted:  # fmt: skip
+    """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each).
+
+    For a `published` record, a plug-in that is not installed here is no problem: checks that need it are `unchecked`.
+    """
     found = Vetted()
     found.problems += _look(record)
     found.problems += _figures(record)
+    if published and (why := missing_plugin(record)):
+        found.unchecked.append(f"key, settings and epsilons: {why}")
+        return found
     known = _known(record)
     found.problems += known
     if record.privacy is not None and not known and account:
@@ -282,6 +289,9 @@ def _planned(record: Record, reproduced: Reproduction) -> list[str]:
         return [f"its key is not what planning gives: {reproduced.reason.rstrip('.')}. Run its cell again."]
     problems = []
     method = METHODS.get(record.method)
+    made, here = record.cell.plugin, cell.spec.plugin
+    if (made and made.distribution) != (here and here.distribution):
+        problems.append("its plug-in is not from the distribution that it names. Run its cell again.")
     if list(cell.reduced) != record.reduced:
         problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
     stated = (record.public_data, record.public_kinds, record.citation)

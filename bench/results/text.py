@@ -99,6 +99,8 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
     if record.utility is not None:
         yield "accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records:,} test records"
     yield "method", f"{record.method} (version {record.method_version}) {record.citation}"
+    if record.cell.plugin is not None:
+        yield "plug-in", f"{record.cell.plugin_words}, source SHA-256 {record.cell.plugin.source_sha256}"
     yield "data", f"{record.dataset} ({record.dataset_revision})"
     yield "records", f"{record.private_records:,} private, {record.public_records:,} public"
     yield "public data", record.public_data

@@ -35,7 +35,7 @@ def test_words_of_older_records_have_kinds() -> None:
 
 
 def test_words_of_the_committed_records_say_what_their_methods_declare() -> None:
-    found = committed()
+    found = [one for one in committed() if one.cell.plugin is None]  # a plug-in may not be installed here
     assert len(found) > 400
     for one in found:
         facts = Facts(one.dataset, one.private_records, one.public_records, 1_000, 10, (1, 28, 28))
