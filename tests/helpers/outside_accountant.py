@@ -1,0 +1,128 @@
+"""The proven epsilon of a record from its JSON alone, by dp-accounting and closed forms.
+
+It imports nothing of this project, so a mistake in its events, accountants or conversions is not repeated here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import privacy_loss_distribution as distribution
+from scipy import optimize, special
+
+Event = dict[str, Any]
+OUTSIDE = ("bypass", "top-k-randomized-response-as-printed")  # private data that no mechanism hides
+RESPONSES = ("randomized-response", "top-k-randomized-response")
+GRID = 400_000  # points of a privacy loss distribution, about
+
+
+def proven(record: dict[str, Any]) -> float:
+    """Return the least epsilon of a record's ledger at its delta."""
+    return _cached(json.dumps(record["privacy"]["events"]), record["cell"]["delta"])
+
+
+def proven_for_record(record: dict[str, Any]) -> float:
+    """Return the same for one training record, which can change all labels that a teacher answers."""
+    events = [{**e, "count": e["count"] * e["answers"]} if e["kind"] in RESPONSES else e for e in events_of(record)]
+    return _cached(json.dumps(events), record["cell"]["delta"])
+
+
+def events_of(record: dict[str, Any]) -> list[Event]:
+    """Return the ledger's events."""
+    found: list[Event] = record["privacy"]["events"]
+    return found
+
+
+@cache
+def _cached(events: str, delta: float) -> float:
+    return epsilon(json.loads(events), delta)
+
+
+def epsilon(events: list[Event], delta: float) -> float:
+    """Return the epsilon of composed `events` at `delta`; ValueError for kinds that it cannot compose."""
+    if any(event["kind"] in OUTSIDE for event in events):
+        return math.inf
+    for event in events:
+        if event.get("exact") or event.get("secure_granularity") or event.get("grid_steps"):
+            raise ValueError(f"no discrete noise here: {event}")
+    squares = [_mu_squared(event) for event in events]
+    if None not in squares:
+        return gaussian(math.sqrt(sum(filter(None, squares))), delta)
+    if len(events) > 1:
+        raise ValueError(f"no composition of {sorted({event['kind'] for event in events})} here")
+    (event,) = events
+    if event["kind"] == "dp-sgd":
+        return sampled_gaussian(event["sampling_rate"], event["noise_multiplier"], event["steps"], delta)
+    if event["kind"] == "lnmax":  # a moved vote changes two counts by 1 each, both with Laplace noise
+        return laplace(event["gamma"], 2 * event["queries"], delta)
+    if event["kind"] == "laplace":
+        return laplace(1 / event["noise_multiplier"], event["count"], delta)
+    if event["kind"] in RESPONSES:
+        return responses(event["epsilon"], event.get("k", event["classes"]), event["count"], delta)
+    raise ValueError(f"an event of unknown kind: {event}")
+
+
+def _mu_squared(event: Event) -> float | None:
+    """Return the squared ratio of sensitivity to deviation of all releases of a Gaussian event; None for others."""
+    match event["kind"]:
+        case "gaussian":
+            return float(event["count"] / event["noise_multiplier"] ** 2)
+        case "gnmax":  # a moved vote changes two counts by 1 each: L2 sensitivity sqrt 2
+            return float(2 * event["queries"] / event["sigma"] ** 2)
+        case "confident-gnmax":  # and the largest count, which every query is selected by, by 1
+            return float(event["queries"] / event["sigma1"] ** 2 + 2 * event["max_answers"] / event["sigma2"] ** 2)
+    return None
+
+
+def gaussian(mu: float, delta: float) -> float:
+    """Return the exact epsilon of a Gaussian release (Balle and Wang 2018, theorem 8)."""
+
+    def excess(e: float) -> float:
+        kept = special.log_ndtr(mu / 2 - e / mu)
+        return float(np.exp(kept) - np.exp(e + special.log_ndtr(-mu / 2 - e / mu)))
+
+    return _root(excess, delta, mu**2 / 2 + 10 * mu)
+
+
+def laplace(step: float, count: int, delta: float) -> float:
+    """Return the epsilon of `count` Laplace releases of pure epsilon `step`, rounded up on a fine grid."""
+    width = min(2 * step * count, count * step**2 + 20 * step * math.sqrt(count))
+    one = distribution.from_laplace_mechanism(1 / step, value_discretization_interval=min(step / 10, width / GRID))
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
+def sampled_gaussian(rate: float, noise: float, steps: int, delta: float) -> float:
+    """Return the epsilon of DP-SGD for a record added or removed, by dp-accounting's own accountant."""
+    accountant = PLDAccountant(value_discretization_interval=3e-4)  # rounds up by some 1e-4
+    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps))
+    return float(accountant.get_epsilon(delta))
+
+
+def responses(step: float, outcomes: int, count: int, delta: float) -> float:
+    """Return the exact epsilon of `count` randomised responses: the losses sum to a multiple of `step`."""
+    total = math.exp(step) + outcomes - 1
+    masses = np.zeros(2 * count + 1)  # of the sum of losses, from -count to count, in turns
+    masses[[0, 1, -1]] = (outcomes - 2) / total, math.exp(step) / total, 1 / total
+    composed = np.fft.fftshift(np.fft.ifft(np.fft.fft(masses) ** count).real.clip(0))
+    losses = step * np.arange(-count, count + 1)
+
+    def excess(e: float) -> float:
+        above = losses > e
+        return float((composed[above] * -np.expm1(e - losses[above])).sum())
+
+    return _root(excess, delta, step * count)
+
+
+def _root(excess: Callable[[float], float], delta: float, largest: float) -> float:
+    """Return the least epsilon of at most `largest` at which the falling curve `excess` is at most `delta`."""
+    if excess(0.0) <= delta:
+        return 0.0
+    found: float = optimize.brentq(lambda e: excess(e) - delta, 0.0, largest, xtol=1e-9)
+    return found
