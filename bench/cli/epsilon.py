@@ -325,7 +325,7 @@ def impossible(
     from json import dumps
 
     from bench.core.types import Budget
-    from bench.privacy.utility_bound import probability_bound, remark, rounded_up
+    from bench.privacy.utility_bound import honest_tries, odds, probability_bound, remark
 
     Budget(eps, delta)
     if not 1 < accuracy <= 100:
@@ -333,12 +333,14 @@ def impossible(
     bound = probability_bound(eps, delta, accuracy / 100, [1 / max(classes, 1)] * classes)
     verdict = remark([bound.probability]) or "not ruled out"
     if json:
-        typer.echo(dumps({"epsilon": eps, "delta": delta, "accuracy": accuracy, "verdict": verdict, **asdict(bound)}))
+        tries = honest_tries([bound.probability])
+        found = {"verdict": verdict, "honest_tries": tries if math.isfinite(tries) else "inf", **asdict(bound)}
+        typer.echo(dumps({"epsilon": eps, "delta": delta, "accuracy": accuracy, **found}))
         return
     typer.echo(f"accuracy {accuracy:g}% with {classes} classes at epsilon {eps:g}, delta {delta:g}: {verdict}")
     if bound.probability < 1:
         typer.echo(
-            f"If the claim held between any two teachers, an accuracy above {100 * bound.threshold:.2f}% would have "
-            f"probability at most {rounded_up(bound.probability)}: {bound.permutations:.10g} permutations of the "
-            f"classes ({bound.code}), any two of which differ on {bound.distance} classes or more."
+            f"If the claim held between any two teachers: {odds([bound.probability])}. The bound is that of any "
+            f"accuracy above {100 * bound.threshold:.2f}%, by {bound.permutations:.10g} permutations of the classes "
+            f"({bound.code}), any two of which differ on {bound.distance} classes or more."
         )

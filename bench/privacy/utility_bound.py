@@ -22,8 +22,13 @@ fixed permutation keeps its distances. Renaming the classes turns, in distributi
 accuracy into agreement with pi: all terms of the mean equal the probability of an accuracy above a. QED.
 
 The second bound requires that only the teacher gives the names of the classes: no labelled public data, no start from a
-classifier of the same classes. Initialisation and noise drawn alike for all classes are fine. Sharded teachers (PATE)
-and sampled records (DP-SGD) are exempt: their proofs concern data sets that differ in a record.
+classifier of the same classes, no class names that a text or image model knows. Initialisation and noise drawn alike
+for all classes are fine. Sharded teachers (PATE) and sampled records (DP-SGD) are exempt: their proofs concern data
+sets that differ in a record.
+
+**What is marked.** The bound is about one run, and whoever runs often enough sees a lucky one. A row of k seeds is
+called impossible only if the best k of :data:`TRIES` honest runs would do as well with a probability below
+:data:`IMPLAUSIBLE`; how many runs would reach that probability is printed beside the bound.
 
 **Codes.** The c cyclic shifts (d = c); for a prime power c, the c (c - 1) maps x -> ux + v of the field of c elements
 (two agree on at most one point, d = c - 1); for a prime power q = c - 1, the q^3 - q fractional linear maps of the
@@ -35,6 +40,7 @@ permutations are within r of a given one and D_i is the number of permutations o
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +49,12 @@ from decimal import ROUND_UP, Decimal
 from bench.core.errors import BenchError
 
 IMPLAUSIBLE = 0.05
-"""Below this probability a row is called impossible as claimed."""
+"""The probability below which chance is no explanation."""
+
+TRIES = 100
+"""A row is called impossible only if the best of so many honest runs stay below :data:`IMPLAUSIBLE`."""
+
+_MOST_TRIES = 10**9
 
 _ENOUGH = 10**300
 """A cap on a code's size that fits into a float; a part of a code is a code."""
@@ -139,18 +150,41 @@ def probability_bound(epsilon: float, delta: float, accuracy: float, class_share
     return min(reached, key=lambda bound: bound.probability, default=nothing)
 
 
-def remark(probabilities: Sequence[float]) -> str:
-    """Return the remark of a row whose seeds have these bounds: empty unless the claim is implausible.
+def honest_tries(probabilities: Sequence[float]) -> float:
+    """Return how many runs make a row whose seeds have these bounds likely: its best seeds reach 5%.
 
-    Seeds are independent: all of them do as well as the worst with at most its probability to the power of their
-    number. (The product of their own bounds is no p-value: many halves make a small one.)
+    That is the least n for which, of n independent runs, at least as many as the row has seeds do as well as its worst
+    with a probability of :data:`IMPLAUSIBLE`; infinite above 10^9. (The product of the seeds' own bounds is no p-value:
+    many halves make a small one.)
     """
-    if not probabilities:
+    seeds, worst = len(probabilities), max(probabilities, default=1.0)
+    if worst**seeds >= IMPLAUSIBLE:
+        return seeds
+
+    def chance(runs: int) -> float:
+        fewer = (math.comb(runs, i) * worst**i * math.exp((runs - i) * math.log1p(-worst)) for i in range(seeds))
+        return 1 - math.fsum(fewer)
+
+    high = seeds
+    while chance(high) < IMPLAUSIBLE:
+        high *= 2
+        if high > _MOST_TRIES:
+            return math.inf
+    return bisect.bisect_left(range(high), IMPLAUSIBLE, lo=high // 2, key=chance)
+
+
+def odds(probabilities: Sequence[float]) -> str:
+    """Return in words how probable a row with these bounds is, and how many honest tries would make it likely."""
+    together, tries = max(probabilities) ** len(probabilities), honest_tries(probabilities)
+    count = "more than a billion" if math.isinf(tries) else f"{tries:,.0f}"
+    return f"such an accuracy has probability at most {rounded_up(together)}; {count} honest tries would reach 5%"
+
+
+def remark(probabilities: Sequence[float]) -> str:
+    """Return the remark of a row whose seeds have these bounds: empty unless it survives :data:`TRIES` tries."""
+    if honest_tries(probabilities) <= TRIES:
         return ""
-    together = max(probabilities) ** len(probabilities)
-    if together >= IMPLAUSIBLE:
-        return ""
-    return f"impossible as claimed (such an accuracy has probability at most {rounded_up(together)})"
+    return f"impossible as claimed ({odds(probabilities)})"
 
 
 def rounded_up(probability: float) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from bench.privacy.utility_bound import remark, rounded_up
+from bench.privacy.utility_bound import odds, remark
 from bench.results.record import Plausibility, Privacy, Provenance, Record
 
 
@@ -128,11 +128,8 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
 def _plausibility(found: Plausibility) -> str:
     if found.probability >= 1:
         return "nothing is known against such an accuracy"
-    text = (
-        f"an accuracy above {100 * found.threshold:.2f}% has probability at most {rounded_up(found.probability)} "
-        f"(a code of {found.permutations:.10g} permutations)"
-    )
-    return f"{text}: impossible as claimed" if remark([found.probability]) else text
+    code = f"a code of {found.permutations:.10g} permutations, above {100 * found.threshold:.2f}%"
+    return f"{remark([found.probability]) or odds([found.probability])} ({code})"
 
 
 def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:

@@ -9,12 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from typer.testing import CliRunner
 
 from bench.cli.epsilon import app
 from bench.cli.listing import record_page
 from bench.core.errors import BenchError
-from bench.privacy.utility_bound import bounds, codes, probability_bound, remark, rounded_up
+from bench.privacy.utility_bound import (
+    IMPLAUSIBLE,
+    TRIES,
+    bounds,
+    codes,
+    honest_tries,
+    odds,
+    probability_bound,
+    remark,
+    rounded_up,
+)
 from bench.results.record import Plausibility, Record, parse_record
 from helpers.one_teacher import OneTeacher, run
 from helpers.records import record
@@ -216,8 +227,29 @@ def test_probabilities_are_rounded_up(probability: float, text: str) -> None:
 
 def test_seeds_are_independent() -> None:
     assert remark([]) == remark([0.05]) == remark([0.3, 0.2]) == ""
-    assert "at most 0.025" in remark([0.05, 0.05 * 3.1])
-    assert "at most 0.027" in remark([0.3, 0.2, 0.1])
+    assert "at most 0.025" in odds([0.05, 0.05 * 3.1])
+    assert "at most 0.027" in odds([0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(("bound", "tries"), [(0.0061, 9), (0.0122, 5), (0.05, 1), (1.0, 1), (1.1e-5, 4664)])
+def test_honest_tries_of_one_run(bound: float, tries: int) -> None:
+    assert honest_tries([bound]) == tries
+    assert 1 - (1 - bound) ** tries >= IMPLAUSIBLE
+    assert tries == 1 or 1 - (1 - bound) ** (tries - 1) < IMPLAUSIBLE
+
+
+@pytest.mark.parametrize("bounds_of_seeds", [[0.0061] * 3, [0.02, 0.001], [0.2, 0.1, 0.3, 0.05]])
+def test_honest_tries_count_the_choice_of_the_best_seeds(bounds_of_seeds: list[float]) -> None:
+    tries, seeds = honest_tries(bounds_of_seeds), len(bounds_of_seeds)
+    assert binom.sf(seeds - 1, tries, max(bounds_of_seeds)) >= IMPLAUSIBLE
+    assert binom.sf(seeds - 1, tries - 1, max(bounds_of_seeds)) < IMPLAUSIBLE
+
+
+def test_only_what_survives_a_hundred_tries_is_marked() -> None:
+    assert remark([0.0006]) == ""
+    assert honest_tries([0.0006]) < TRIES < honest_tries([0.0005])
+    assert "103 honest tries would reach 5%" in remark([0.0005])
+    assert "more than a billion honest tries" in remark([0.0])
 
 
 def plausible(probability: float | None, seed: int = 0) -> Record:
@@ -232,9 +264,13 @@ def test_board_says_what_is_impossible() -> None:
         (row,) = build_board(records).rows
         return row.remarks
 
-    assert remarks(plausible(None)) == remarks(plausible(0.06)) == ()
-    assert remarks(plausible(0.0061)) == ("impossible as claimed (such an accuracy has probability at most 0.0061)",)
-    assert "0.04" in remarks(plausible(0.2, 0), plausible(0.1, 1))[0]
+    assert remarks(plausible(None)) == remarks(plausible(0.06)) == remarks(plausible(0.0061)) == ()
+    assert remarks(plausible(0.00023)) == (
+        "impossible as claimed (such an accuracy has probability at most 0.00023; 223 honest tries would reach 5%)",
+    )
+    # The best two of 58 runs do as well by chance, the best three only of 135.
+    assert remarks(plausible(0.0061, 0), plausible(0.001, 1)) == ()
+    assert "135 honest tries" in remarks(plausible(0.0061, 0), plausible(0.001, 1), plausible(0.001, 2))[0]
     assert to_csv(build_board([plausible(None)])) == to_csv(build_board([record()])), "and nothing else changes"
 
 
@@ -282,7 +318,8 @@ def test_published_figures_from_the_shell() -> None:
     assert "not ruled out" in asked("--eps", 10, "--accuracy", 70)
     content = json.loads(asked("--eps", 10, "--accuracy", 97.85, "--json"))
     assert content["probability"] == pytest.approx(0.00608, abs=1e-5)
-    assert content["verdict"].startswith("impossible as claimed")
+    assert (content["verdict"], content["honest_tries"]) == ("not ruled out", 9)
+    assert "9 honest tries would reach 5%" in asked("--eps", 10, "--accuracy", 97.85)
     assert json.loads(asked("--eps", 1, "--accuracy", 55, "--classes", 5, "--json"))["permutations"] == 5
 
 
