@@ -7,12 +7,15 @@ Threat model: the attacker holds student and generator and may know the records 
 adds the noise is trusted. Private: each client's records, and their distribution over clients. Public: the numbers of
 records and of clients. Released: the student, the generator and some of its images. Unit client, adjacency replace.
 
-The federation is simulated: a Dirichlet distribution deals each class's records to the clients. Noise of standard
-deviation sigma * beta is added to the sum of the teachers' normalised gradients, which is then divided by the number of
-clients. A client changes its own gradients, each by 2 beta: DPSD's cost for a signal larger by up to that number.
+The federation is simulated: each class has its Dirichlet distribution over the clients, from which each of its records
+draws its client, so that other records never decide where one goes. Noise of standard deviation sigma * beta is added
+to the sum of the teachers' normalised gradients, which is then divided by the number of clients. A client changes its
+own gradients: DPSD's cost for a signal larger by up to that number.
 
 Claimed: Theorem 1, as the paper prints no other for Algorithm 2. Proven: the Gaussian mechanism, for a client and so
-for each of its records. Gradients keep their k largest entries (Eq. 3), which Algorithm 2 leaves out.
+for each of its records, which in a federation stays where it is. In the simulation a record with another label may lie
+with another client: that costs as much as a group of two clients. Gradients keep their k largest entries (Eq. 3), which
+Algorithm 2 leaves out.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class FedDPSD(DPSD):
     """Algorithm 2: several teachers, one noisy sum."""
 
     Config = FedDPSDConfig
+    version = 2
     unit = PrivacyUnit.CLIENT
     single_teacher = False
 
@@ -71,7 +75,10 @@ class FedDPSD(DPSD):
         """Return one teacher for each client. Private."""
         if config.clients > len(private):
             raise BenchError(f"{config.clients} clients need as many private records; there are {len(private)}.")
-        parts = deal(private.labels.numpy(), config.clients, config.concentration, context.streams.numpy("clients"))
+        shares = context.streams.numpy("clients").dirichlet(
+            np.full(config.clients, config.concentration), private.facts.classes
+        )
+        parts = deal(private.labels.numpy(), shares, context.streams.numpy("clients/records"))
         return [
             train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
             for i, part in enumerate(parts)
@@ -79,17 +86,15 @@ class FedDPSD(DPSD):
 
 
 def deal(
-    labels: NDArray[np.int64], clients: int, concentration: float, generator: np.random.Generator
+    labels: NDArray[np.int64], shares: NDArray[np.float64], generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Return each client's positions, none empty, classes dealt by a Dirichlet; only the simulation uses the labels."""
-    hands: list[list[int]] = [[] for _ in range(clients)]
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        shares = generator.dirichlet(np.full(clients, concentration))
-        cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
-        for hand, rest in zip(hands, np.split(rows, cuts), strict=True):
-            hand.extend(rest.tolist())
-    for hand in hands:
-        if not hand:
-            hand.append(max(hands, key=len).pop())
-    return [np.sort(np.asarray(hand, dtype=np.int64)) for hand in hands]
+    """Return each client's positions; `shares` (classes, clients) are the probabilities of a class's clients.
+
+    A record's client depends on its position and its own label alone. One position per client, drawn without the
+    labels, is dealt first, so that no client is empty. Only the simulation uses the labels.
+    """
+    clients = shares.shape[1]
+    first, draws = generator.permutation(len(labels))[:clients], generator.random(len(labels))
+    client = np.minimum((draws[:, None] >= shares.cumsum(axis=1)[labels]).sum(axis=1), clients - 1)
+    client[first] = np.arange(clients)
+    return [np.flatnonzero(client == number) for number in range(clients)]
