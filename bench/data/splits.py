@@ -155,7 +155,10 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 
 
 def materialise(loaded: Loaded, split: Split) -> Materialised:
-    """Return a split as tensors; raise BenchError for a class without private records or images beyond the memory."""
+    """Return a split as tensors; raise BenchError for images beyond the memory.
+
+    A class without private records is no error: whether there is one is private, and no ledger is there yet.
+    """
     import torch
 
     from bench.core.types import LabelledSource, PrivateData, PublicData
@@ -164,7 +167,6 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     _check_memory(spec, split)
     known = facts(loaded, split)
     labels = np.concatenate([loaded.train.labels, loaded.test.labels])
-    _check_classes(spec, labels[split.private])
 
     def images(which: Indices) -> torch.Tensor:
         return torch.from_numpy(pooled_images(loaded, which))
@@ -196,16 +198,6 @@ def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:
     out[from_train] = loaded.train.images(which[from_train])
     out[~from_train] = loaded.test.images(which[~from_train] - border)
     return out
-
-
-def _check_classes(spec: DatasetSpec, labels: Indices) -> None:
-    missing = np.flatnonzero(np.bincount(labels, minlength=spec.classes)[: spec.classes] == 0)
-    if len(missing):
-        names = ", ".join(repr(spec.class_names[i]) for i in missing[:8]) + (", ..." if len(missing) > 8 else "")
-        raise BenchError(
-            f"the private set of {spec.name!r} has no record of class {names}: no student can learn it. "
-            "Use more private records, add images of it, or leave the class out of the data set."
-        )
 
 
 def _check_memory(spec: DatasetSpec, split: Split) -> None:
