@@ -1,8 +1,8 @@
 """Algorithm 1 of DPSD as a loop: generate, annotate, update the student, update generator and latent inputs.
 
 Private data enter only through the annotating function passed in. (DPSD-T declares its teacher as the discriminator.) A
-resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise
-continues in its stream, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
+resumed run reuses the answers in its weights and charges them to the new ledger without querying again. Seeded noise is
+drawn again and discarded, so queries after the last checkpoint get the same answers; secure noise is drawn afresh.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from methods._random_images import random_images
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
-    from bench.interface import Context, Facts, Ledger
+    from bench.interface import Context, Facts
     from bench.models.generators import DataFreeGenerator
     from bench.training.checkpoint import Part
 
@@ -36,22 +36,10 @@ def soft_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a run needs to resume: its checkpoint, the function that charges for a number of batches, and the ledger."""
+    """What a run needs to resume: its checkpoint, and the function that charges for a number of batches."""
 
     checkpoint: Checkpoint
     charge: Callable[[int], None]
-    ledger: Ledger
-
-
-class _Position:
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"position": torch.tensor(list(self._ledger.noise_position), dtype=torch.uint8)}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._ledger.noise_position = bytes(state["position"].tolist())
 
 
 class _Answered:
@@ -133,10 +121,7 @@ class Alternating:
         }  # fmt: skip
         if resumption is None:
             return Loop(None, held), 0
-        noise = _Position(resumption.ledger)
-        held["noise"] = noise
-        # Noise at another position of the stream belongs to another run.
-        loop = Loop(resumption.checkpoint, held, noise.state_dict().values(), self.context.device)
+        loop = Loop(resumption.checkpoint, held, device=self.context.device)
         first = loop.start(stage)
         resumption.charge(min(first, self.config.asked))
         answered.batches = [

@@ -89,7 +89,7 @@ class Alternation(Method):
                 annotate,
                 private.facts,
                 context,
-                Resumption(checkpoint, charge, ledger),
+                Resumption(checkpoint, charge),
             )
             images = run.alternate()
         return Released(

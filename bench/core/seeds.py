@@ -1,12 +1,14 @@
 """Named random streams, each seeded by the SHA-256 of the run's seed and its name: a new stream changes no other.
 
-The name of the mechanism noise stream includes the cell's key: two releases with common noise could be subtracted.
+The mechanisms' noise has a stream of its own, seeded by a random salt too, which no method is given. It depends on the
+cell's key: two releases with common noise could be subtracted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +54,16 @@ class Streams:
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # NumPy takes 32 bits
         random.seed(seed)
+
+
+def new_salt() -> str:
+    """Return 32 bytes from the system's generator, in hexadecimal."""
+    return os.urandom(32).hex()
+
+
+def salted_digest(salt: str | None, purpose: str, seed: int, key: str) -> bytes:
+    """Return a SHA-256 that reveals neither `salt` nor the digests of other purposes; None hashes no salt."""
+    return hashlib.sha256(f"{purpose}|{salt or ''}|{seed}|{key}".encode()).digest()
 
 
 @contextlib.contextmanager

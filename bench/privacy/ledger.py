@@ -31,7 +31,7 @@ from bench.privacy.events import (
     TopKRandomizedResponse,
 )
 from bench.privacy.label_events import LabelResponse
-from bench.privacy.noise import GRANULARITY, Noise, SeededNoise, ZeroNoise
+from bench.privacy.noise import GRANULARITY, DiscardedNoise, Noise, SeededNoise
 from bench.privacy.pate import check_votes
 
 if TYPE_CHECKING:
@@ -53,17 +53,44 @@ class VoteRelease:
 
 
 class Ledger:
-    """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency."""
+    """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency.
+
+    Its public attributes are read-only: a method can neither move the noise nor take back an event.
+    """
 
     def __init__(
         self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, data_independent: bool = False
     ) -> None:
-        self.unit, self.adjacency, self.data_independent = unit, adjacency, data_independent
+        self._unit, self._adjacency, self._data_independent = unit, adjacency, data_independent
         self._noise = noise
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
-        self.asked = self.answered = 0
-        """Teacher queries so far, and how many got an answer."""
+        self._again = False
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The privacy unit."""
+        return self._unit
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency."""
+        return self._adjacency
+
+    @property
+    def data_independent(self) -> bool:
+        """Whether all answers come from public randomness alone."""
+        return self._data_independent
+
+    @property
+    def asked(self) -> int:
+        """Teacher queries so far."""
+        return sum(len(release.answered) for release in self._votes)
+
+    @property
+    def answered(self) -> int:
+        """Teacher queries that got an answer."""
+        return sum(int(release.answered.sum()) for release in self._votes)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -97,7 +124,7 @@ class Ledger:
 
         Raises :class:`BenchError` on votes that are negative, not finite, or do not sum to `teachers` in each row.
         """
-        counts = check_votes(votes, teachers)
+        counts = self._counts(votes, teachers)
         granularity = GRANULARITY if self._noise.exact else None
         event = LNMax(gamma, len(counts), secure_granularity=granularity)
         self._charge(event)
@@ -106,7 +133,7 @@ class Ledger:
 
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
-        counts = check_votes(votes, teachers)
+        counts = self._counts(votes, teachers)
         event = GNMax(sigma, len(counts), exact=self._noise.exact)
         self._charge(event)
         answers = self._public_labels(counts) if self.data_independent else mechanisms.gnmax(counts, sigma, self._noise)
@@ -119,7 +146,7 @@ class Ledger:
 
         Charges the threshold on every query and `max_answers` answers: the number given depends on private data.
         """
-        counts = check_votes(votes, teachers)
+        counts = self._counts(votes, teachers)
         cap = min(max_answers, len(counts))
         event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._noise.exact)
         self._charge(event)
@@ -158,7 +185,7 @@ class Ledger:
 
     def randomized_response(self, labels: NDArray[Any], *, epsilon: float, classes: int) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.randomized_response` of `labels` (n,), each label once."""
-        given = np.asarray(labels, dtype=np.int64)
+        given = self._labels(labels)
         self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
         if self.data_independent:
             return self._noise.uniform(given.shape, classes)
@@ -174,7 +201,7 @@ class Ledger:
         outside: Literal["set", "printed"] = "set",
     ) -> NDArray[np.int64]:
         """Release RRTop-k of `labels` (n,), each once; ``outside="printed"`` is DPSD's form, of infinite epsilon."""
-        given, sets = np.asarray(labels, dtype=np.int64), np.asarray(candidates, dtype=np.int64)
+        given, sets = self._labels(labels), np.asarray(candidates, dtype=np.int64)
         k = int(sets.shape[1])
         if outside == "printed":
             from bench.privacy.claims import DPSD_LABEL_GAP
@@ -217,6 +244,7 @@ class Ledger:
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
                 "seed secret where a guarantee is needed."
             )
+        self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
         from bench.privacy.dp_sgd import train
@@ -235,27 +263,24 @@ class Ledger:
         if counted != planned:
             raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
 
-    @property
-    def noise_position(self) -> bytes:
-        """The position in the noise stream, empty where it cannot be repeated; for private checkpoints only."""
-        return self._noise.position()
-
-    @noise_position.setter
-    def noise_position(self, position: bytes) -> None:
-        self._noise.move_to(position)
-
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:
-        """Charge again for answers that the caller has from a stopped run: calls record their event and draw nothing.
+        """Charge again for answers that the caller has from a stopped run, and draw their noise without using it.
 
-        Each returns a data-independent value. Not for votes, which the data-dependent accountants need.
+        Each call records its event, moves the noise to where the stopped run had it, and returns a value that depends
+        on public arguments alone. Not for votes, which the data-dependent accountants need, nor for DP-SGD:
+        :class:`BenchError`.
         """
-        noise, data_independent = self._noise, self.data_independent
-        self._noise, self.data_independent = ZeroNoise(noise.exact), True
+        before = self._noise, self._again
+        self._noise, self._again = DiscardedNoise(self._noise), True
         try:
             yield
         finally:
-            self._noise, self.data_independent = noise, data_independent
+            self._noise, self._again = before
+
+    def _refuse_again(self) -> None:
+        if self._again:
+            raise BenchError("votes and DP-SGD cannot be charged again: run them again. Use charging_again for others.")
 
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record: all labels compose; None unless the unit is a query's label."""
@@ -320,20 +345,27 @@ class Ledger:
             return []
         return release_rows([(release.event, release.votes, release.answered) for release in self._votes], delta)
 
+    def _counts(self, votes: NDArray[Any], teachers: int) -> NDArray[np.float64]:
+        self._refuse_again()
+        return check_votes(votes, teachers)
+
     def _release_votes(
         self, event: LNMax | GNMax | ConfidentGNMax, counts: NDArray[np.float64], answers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        answered = answers != mechanisms.UNANSWERED
-        self._votes.append(VoteRelease(event, counts, answered))
-        self.asked += len(answers)
-        self.answered += int(answered.sum())
+        release = VoteRelease(event, counts.copy(), answers != mechanisms.UNANSWERED)
+        release.votes.flags.writeable = release.answered.flags.writeable = False  # the caller holds its own arrays
+        self._votes.append(release)
         return answers
 
     def _public_labels(self, counts: NDArray[np.float64]) -> NDArray[np.int64]:
         return self._noise.uniform((counts.shape[0],), counts.shape[1])
 
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.zeros_like(values) if self.data_independent else values
+        return np.zeros_like(values) if self.data_independent or self._again else values
+
+    def _labels(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        given = np.asarray(labels, dtype=np.int64)
+        return np.zeros_like(given) if self._again else given
 
     def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:
         if not self._noise.exact:

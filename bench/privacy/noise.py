@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-import json
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.seeds import Streams, salted_digest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,15 +39,6 @@ class Noise(abc.ABC):
     @abc.abstractmethod
     def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
         """Return independent uniform draws from 0..count-1."""
-
-    def position(self) -> bytes:
-        """Return the position of a reproducible source in its stream, empty for another source. Secret."""
-        return b""
-
-    def move_to(self, position: bytes) -> None:
-        """Move to what :meth:`position` returned; an empty position changes nothing."""
-        if position:
-            raise ValueError("this source of noise cannot be moved.")
 
 
 class ZeroNoise(Noise):
@@ -100,14 +91,41 @@ class SeededNoise(Noise):
         """See :meth:`Noise.uniform`."""
         return self._generator.integers(0, count, shape)
 
-    def position(self) -> bytes:
-        """See :meth:`Noise.position`."""
-        return json.dumps(self._generator.bit_generator.state).encode()
 
-    def move_to(self, position: bytes) -> None:
-        """See :meth:`Noise.move_to`."""
-        if position:
-            self._generator.bit_generator.state = json.loads(position)
+def salted_noise(salt: str | None, seed: int, key: str) -> SeededNoise:
+    """Return the noise of the cell `key`; without a salt, anyone who knows seed and key can draw it again."""
+    if salt is None:
+        return SeededNoise(Streams(seed).numpy(f"noise/{key}"))
+    entropy = int.from_bytes(salted_digest(salt, "noise", seed, key), "big")
+    return SeededNoise(np.random.Generator(np.random.PCG64(entropy)))
+
+
+class DiscardedNoise(ZeroNoise):
+    """No noise, but every draw moves `source` on; an exact source, which cannot be repeated, stays where it is."""
+
+    def __init__(self, source: Noise) -> None:
+        super().__init__(source.exact)
+        self._source = ZeroNoise(exact=True) if source.exact else source
+
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        """Return zeros."""
+        self._source.laplace(shape, scale)
+        return super().laplace(shape, scale)
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        """Return zeros."""
+        self._source.gaussian(shape, std)
+        return super().gaussian(shape, std)
+
+    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
+        """Return a copy of the positions."""
+        self._source.keep_or_other(positions, count, keep)
+        return super().keep_or_other(positions, count, keep)
+
+    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        """Return zeros."""
+        self._source.uniform(shape, count)
+        return super().uniform(shape, count)
 
 
 class SecureNoise(Noise):

@@ -23,15 +23,16 @@ from torch import Tensor, nn
 
 from attacks._conditional_gan import ProjectionDiscriminator, train_conditional_gan
 from attacks._decoder import Decoder, train_decoder
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
-from bench.core.types import Budget
+from bench.core.types import Adjacency, Budget, PrivacyUnit
 from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.models.autoencoders import VAE
 from bench.models.build import build
 from bench.models.generators import DataFreeGenerator, DenseGenerator
-from bench.privacy.ledger import Ledger
+from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training.checkpoint import Checkpoint
@@ -219,6 +220,8 @@ class Watched(Progress):
 class Unrepeatable(SeededNoise):
     """Noise that cannot be drawn again; it counts how often it is asked."""
 
+    exact = True
+
     def __init__(self) -> None:
         super().__init__(np.random.default_rng())
         self.draws = 0
@@ -226,9 +229,6 @@ class Unrepeatable(SeededNoise):
     def gaussian(self, shape: tuple[int, ...], std: float) -> Any:
         self.draws += 1
         return super().gaussian(shape, std)
-
-    def position(self) -> bytes:
-        return b""
 
 
 def run_method(
@@ -239,7 +239,7 @@ def run_method(
     config = method.Config(**{**method.presets(CHECK_FACTS)["tiny"], **changes})
     config = method.calibrate(config, Budget(10.0, 1e-5), CHECK_FACTS)
     streams = Streams(0)
-    context = Context(torch.device("cpu"), streams, Cache(root, {}), progress)
+    context = Context(torch.device("cpu"), streams, Cache(root, {}), progress, cell="of this test")
     ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(streams.numpy("noise")))
     torch.manual_seed(streams.integer("global"))
     released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
@@ -287,22 +287,55 @@ def test_answers_that_cannot_be_drawn_again_are_kept(tmp_path: Path) -> None:
     noise = Unrepeatable()
     _, ledger = run_method("dpsd", changes, tmp_path, Watched(), noise)
     assert noise.draws == 6 - 4
-    _, paid = run_method("dpsd", changes, tmp_path, Watched())
+    _, paid = run_method("dpsd", changes, tmp_path, Watched(), Unrepeatable())
     assert ledger.events == paid.events
     assert len(ledger.events) == 6
 
 
-def test_charging_again_draws_nothing_and_tells_nothing() -> None:
-    method = METHODS.get("dpsd")
-    ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(0)))
-    before = ledger.noise_position
-    with ledger.charging_again():
-        answers = [ledger.gaussian(np.full(4, value), sensitivity=1.0, noise_multiplier=2.0) for value in (0.0, 9.0)]
-    np.testing.assert_array_equal(*answers)
-    assert ledger.noise_position == before
-    assert len(ledger.events) == 2
-    assert not ledger.data_independent
-    assert ledger.gaussian(np.full(4, 100.0), sensitivity=1.0, noise_multiplier=1.0).min() > 50
+def ask_everything(ledger: Ledger, labels: Any, value: float, outside: Any) -> list[Any]:
+    sets = np.array([[1, 3, 5], [0, 2, 4], [6, 7, 8]])
+    given = np.full((3, 7), value)
+    return [
+        ledger.gaussian(given, sensitivity=1.0, noise_multiplier=2.0),
+        ledger.laplace(given[0], sensitivity=1.0, noise_multiplier=2.0),
+        ledger.top_k_randomized_response(labels, sets, epsilon=1.0, classes=10, outside=outside),
+        ledger.randomized_response(labels, epsilon=1.0, classes=10),
+        ledger.gaussian(given, sensitivity=1.0, noise_multiplier=2.0),
+    ]
+
+
+@pytest.mark.parametrize("outside", ["set", "printed"])
+@pytest.mark.parametrize("data_independent", [False, True])
+def test_charging_again_moves_the_noise_on_and_tells_nothing(outside: str, data_independent: bool) -> None:
+    def book() -> Ledger:
+        return seeded_ledger(
+            PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(0), data_independent=data_independent
+        )
+
+    ledger, resumed, other = book(), book(), book()
+    answers = ask_everything(ledger, np.array([3, 9, 6]), 9.0, outside)
+    with resumed.charging_again():
+        told = ask_everything(resumed, np.array([3, 9, 6]), 9.0, outside)
+    with other.charging_again():
+        again = ask_everything(other, np.array([1, 1, 1]), 0.0, outside)
+    for one, two in zip(told, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert resumed.events == ledger.events
+    assert resumed.data_independent is data_independent
+    # As if all had been asked: the next answers have the same noise.
+    for one, two in zip(
+        *(ask_everything(b, np.array([5, 5, 5]), 100.0, outside) for b in (ledger, resumed)), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
+    assert data_independent or (answers[0] != told[0]).all()
+
+
+def test_votes_cannot_be_charged_again() -> None:
+    ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
+    with ledger.charging_again(), pytest.raises(BenchError, match="votes"):
+        ledger.noisy_max(np.array([[3, 0]]), teachers=3, gamma=0.1)
+    assert ledger.events == ()
+    assert ledger.asked == 0
 
 
 @pytest.mark.slow
