@@ -55,7 +55,7 @@ class HeadSettings:
 
 
 def student_depends(config: Any, context: Context) -> dict[str, Any]:
-    """Return what the checkpoint of a stage depends on: no other cell may resume with its noise."""
+    """Return what the checkpoint of a stage depends on: no other run may resume with its noise."""
     return {"cell": context.cell, "kind": type(config).__name__, "config": as_dict(config)}
 
 

@@ -121,6 +121,7 @@ def _each_student(
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
+    from bench.experiments.noise_salt import sweep_salts
     from bench.results.run_dir import RunDir
     from bench.storage.interrupts import Stopped, stopping_signals
     from bench.training.processes import available_cores
@@ -131,6 +132,7 @@ def _each_student(
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
         stack.enter_context(run_dir.locked())
+        sweep_salts(run_dir)
         source = DataSource(progress)
         where = prepare_device(device, threads)
         try:

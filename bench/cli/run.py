@@ -41,6 +41,10 @@ PresetOption = Annotated[Preset, typer.Option("--preset", "-p", help="paper, qui
 BasisOption = Annotated[Basis, typer.Option("--basis", help="Which epsilon the target bounds.")]
 Delta = Annotated[float | None, typer.Option("--delta", help="Default: 1e-5, or less where records are many.")]
 NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact samplers, not reproducible.")]
+NoiseSalt = Annotated[
+    str,
+    typer.Option("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none."),
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
 Teacher = Annotated[str | None, typer.Option("--teacher", help="Any timm model, for methods with teachers.")]
 StudentOption = Annotated[str | None, typer.Option("--student", help="Any timm model.")]
@@ -91,6 +95,7 @@ def run(
     basis: BasisOption = Basis.CLAIMED,
     delta: Delta = None,
     noise: NoiseOption = NoiseKind.SEEDED,
+    noise_salt: NoiseSalt = "random",
     set_: Sets = None,
     teacher: Teacher = None,
     student: StudentOption = None,
@@ -128,6 +133,7 @@ def run(
     from bench.core.progress import open_progress
     from bench.experiments.calibration_cache import Calibrations
     from bench.experiments.data_source import DataSource
+    from bench.experiments.noise_salt import check_salt, sweep_salts
     from bench.experiments.plan import expand, to_run
     from bench.launchers.schedule import units_of
     from bench.launchers.settings import directives, read_cluster
@@ -155,10 +161,13 @@ def run(
             run_dir.check_writable()
         calibrations = Calibrations(run_dir.cache_path)
         cells = expand(grid, source.describe, calibrations)
+        for cell in cells:
+            check_salt(noise_salt, cell)
         if not dry_run:
             run_dir.create()
             calibrations.keep()
             stack.enter_context(run_dir.joined())
+            sweep_salts(run_dir)
         # Read before the states, so that cells finished by another run from now on count as done.
         before = {cell.key: run_dir.signature(cell.key) for cell in cells}
         earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
@@ -188,7 +197,7 @@ def run(
             outcome = execute(
                 units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
                 plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=functools.partial(_print_record, progress),
+                done=functools.partial(_print_record, progress), noise_salt=noise_salt,
             )  # fmt: skip
         known = {record.key: record for record in earlier if record.key not in keys}
         late = [cell.key for cell in cells if cell.key not in known]

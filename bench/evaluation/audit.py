@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from bench.evaluation.canary_runs import ShadowRun, coin_scores, image_scores, t
 from bench.evaluation.workplace import attempted
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
-from bench.experiments.run import cache_base, noise_of
+from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
 from bench.privacy.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
@@ -120,7 +119,7 @@ def audit_student(
         fitted = options.fitted(cell.facts.private_records)
         caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
         context = Context(torch.device(device), Streams(cell.seed), caches[0], progress, workers, notes.append)
-        return _audit(record, cell, fitted, run_dir, source, context)
+        return _audit(record, cell, fitted, source, context)
 
     key = _key(record, options)
     parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
@@ -155,16 +154,14 @@ def _key(record: Record, options: AuditOptions) -> str:
     return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(options)])[:12]}"
 
 
-def _audit(
-    record: Record, cell: Cell, options: AuditOptions, run_dir: RunDir, source: DataSource, context: Context
-) -> dict[str, Any]:
+def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
     from attacks.audit import check_power
 
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
     canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
     if options.kind is AuditKind.MANY_RUN:
-        return _many_runs(record, cell, canaries, options, run_dir, material, context)
+        return _many_runs(record, cell, canaries, options, material, context)
     if options.refute is not None:
         total, strict = options.runs * options.guesses, corrected(options.confidence, CHANNELS)
         group = canaries.group(options.family)
@@ -177,8 +174,7 @@ def _audit(
             for noiseless in passes:
                 name = f"shadow run {index}" + (", without noise" if noiseless else "")
                 with context.progress.stage(name, 1):
-                    noise = functools.partial(noise_of, cell, run_dir)
-                    shadow_run = train_shadow_run(cell, canaries, index, material, context, noise, noiseless=noiseless)
+                    shadow_run = train_shadow_run(cell, canaries, index, material, context, noiseless=noiseless)
                 shadow_runs[noiseless].append(shadow_run)
                 stage.advance()
     channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context)
@@ -204,7 +200,6 @@ def _many_runs(
     cell: Cell,
     canaries: Canaries,
     options: AuditOptions,
-    run_dir: RunDir,
     material: Materialised,
     context: Context,
 ) -> dict[str, Any]:
@@ -221,7 +216,7 @@ def _many_runs(
         raise BenchError(
             f"{options.runs} runs certify an epsilon of {cap:.2f} at most, not {options.refute:g}. More --runs."
         )
-    shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context, run_dir)
+    shadow_runs = train_shadow_runs(cell, canaries, options.runs, material, context)
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)

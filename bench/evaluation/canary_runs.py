@@ -2,7 +2,8 @@
 
 The released student has no canaries, which would lower its accuracy. A shadow run differs from it in the canaries and
 in every random draw. It is a private artefact: attacks and audits of a cell share it; other epsilons share its
-ensembles. A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
+ensembles. The salt of its noise stays in memory: a shadow run that is killed starts again, and none is repeated to the
+byte. A *noiseless* shadow run measures power: an audit that finds nothing there is inconclusive.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ import numpy as np
 
 from bench.core.config import NoiseKind, PrecisionKind, as_dict
 from bench.core.progress import Progress
-from bench.core.seeds import Streams
+from bench.core.seeds import Streams, new_salt
 from bench.core.types import Adjacency, Family, PrivacyUnit, Released
 from bench.evaluation.canaries import Canaries, place
-from bench.experiments.run import noise_of
+from bench.experiments.noise_salt import cell_token, noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise, ZeroNoise
-from bench.results.run_dir import RunDir
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
 
@@ -115,22 +115,24 @@ def train_shadow_run(
     index: int,
     material: Materialised,
     context: Context,
-    noise: Callable[[Streams], Noise],
     *,
+    noise: Callable[[Cell, str], Noise] = noise_of,
     noiseless: bool = False,
 ) -> ShadowRun:
-    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present."""
+    """Return shadow run `index` of `cell`, from the cache (with the cell's base) if present; `noise` takes a salt."""
     coins = canaries.coins(cell.seed, index)
     which, depends = _depends(cell, canaries, index, context, noiseless=noiseless)
 
     def make() -> Arrays:
         # Its ensembles do not depend on the cell.
         cache = context.cache.child(sibling=which)  # the artefact name in older run directories
+        salt = new_salt()
         inner = dataclasses.replace(
             context, streams=Streams(cell.seed, f"sibling-{canaries.plan.seed}-{index}/"), cache=cache,
-            cell=f"{cell.key}, {'noiseless' if noiseless else 'sibling'}", precision=cell.precision.value,
+            cell=cell_token(cell, salt), precision=cell.precision.value,
         )  # fmt: skip
-        return _pack(*_train(cell, canaries, coins, material, inner, noise, noiseless))
+        source = Silence(np.random.default_rng()) if noiseless else noise(cell, salt)
+        return _pack(*_train(cell, canaries, coins, material, inner, source, noiseless))
 
     arrays = context.cache.get("sibling", depends, make)
     return _unpack(index, coins, arrays)
@@ -142,17 +144,14 @@ def _train(
     coins: NDArray[np.bool_],
     material: Materialised,
     context: Context,
-    noise: Callable[[Streams], Noise],
+    noise: Noise,
     noiseless: bool,
 ) -> tuple[Released, float, float]:
     from bench.training.features import student_logits
 
     method = METHODS.get(cell.method)
     private = place(material.private, canaries, coins)
-    if noiseless:
-        ledger: Ledger = NoiselessLedger(method.unit, method.adjacency, Silence(context.streams.numpy("noiseless")))
-    else:
-        ledger = Ledger(method.unit, method.adjacency, noise(context.streams))
+    ledger = (NoiselessLedger if noiseless else Ledger)(method.unit, method.adjacency, noise)
     context.streams.seed_globals()
     released = method().train_student(cell.config, private, material.public, ledger, context)
     released.student.eval()
@@ -255,14 +254,14 @@ def image_scores(shadow_run: ShadowRun, canaries: Canaries, family: Family) -> N
 
 
 def train_shadow_runs(
-    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context, run_dir: RunDir
+    cell: Cell, canaries: Canaries, count: int, material: Materialised, context: Context
 ) -> list[ShadowRun]:
     """Return `count` shadow runs of `cell`, in parallel with workers; an interrupted call resumes from the cache."""
     from bench.training.processes import worker_pool
 
     found = {index: find_shadow_run(cell, canaries, index, context) for index in range(count)}
     missing = [index for index, shadow_run in found.items() if shadow_run is None]
-    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, run_dir, material)
+    job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)
     importable = not plugin_file(METHODS.get(cell.method))
     workers = min(context.workers, len(missing)) if importable else 1
     if missing:
@@ -287,7 +286,6 @@ def _train_one(
     canaries: Canaries,
     root: Any,
     base: dict[str, Any],
-    run_dir: RunDir,
     material: Materialised,
     device: torch.device,
     progress: Progress,
@@ -295,4 +293,4 @@ def _train_one(
     index: int,
 ) -> ShadowRun:
     context = Context(device, Streams(cell.seed), Cache(root, base, progress.say), progress, workers)
-    return train_shadow_run(cell, canaries, index, material, context, functools.partial(noise_of, cell, run_dir))
+    return train_shadow_run(cell, canaries, index, material, context)

@@ -62,7 +62,7 @@ def membership(
         if which is not cell:
             cache = Cache(context.cache.root, cache_base(which), context.progress.say)
             inner = dataclasses.replace(context, cache=cache)
-        shadow_runs = train_shadow_runs(which, canaries, count, material, inner, place.run_dir)
+        shadow_runs = train_shadow_runs(which, canaries, count, material, inner)
         with context.progress.stage(f"{attack.name} on {role}", len(shadow_runs)) as stage:
             signals = signals_of(shadow_runs, candidates, material, shift, context.device)
             scored[role] = _score(attack, config, signals, shadow_runs, candidates, stage.advance)

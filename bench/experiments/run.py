@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import os
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from bench.core.config import NoiseKind, as_dict
@@ -19,13 +16,13 @@ from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.data.splits import Materialised
 from bench.experiments.data_source import DataSource
+from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
 from bench.experiments.plan import Cell
 from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import Noise, SecureNoise, SeededNoise
 from bench.privacy.utility_bound import probability_bound
 from bench.results.provenance import Clock
 from bench.results.record import (
@@ -44,30 +41,31 @@ from bench.results.record import (
 from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
-from bench.storage.locks import holding
 from bench.training.context import Context
 
 
 def run_cell(
     cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
-    devices: tuple[str, ...] = (),
+    devices: tuple[str, ...] = (), noise_salt: str = RANDOM,
 ) -> Record:  # fmt: skip
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
 
-    For `workers` and `devices` see :class:`bench.training.context.Context`. Raises :class:`BenchError` only if the
-    record cannot be written.
+    For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`, for `workers` and `devices`
+    :class:`bench.training.context.Context`. Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 
     clock = Clock(device=device, threads=torch.get_num_threads())
     cache = Cache(run_dir.cache_path, cache_base(cell), progress.say)
     ledger: Ledger | None = None
+    salt = None
     try:
         if cell.refused:
             raise BenchError(cell.refused)
         method = METHODS.get(cell.method)
-        context = _context(cell, cache, progress, device, workers, devices)
-        ledger = Ledger(method.unit, method.adjacency, noise_of(cell, run_dir, context.streams))
+        salt = salt_of(cell, run_dir, noise_salt)
+        context = _context(cell, cache, progress, device, workers, devices, salt)
+        ledger = Ledger(method.unit, method.adjacency, noise_of(cell, salt))
         record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
@@ -76,10 +74,11 @@ def run_cell(
         spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
         record = _record(cell, clock, cache, status=Status.FAILED, failure=failure)
+    if cell.facts.public_benchmark and cell.noise is NoiseKind.SEEDED:
+        record = record.model_copy(update={"noise_salt": salt})
     run_dir.write_record(record)
-    if record.status is Status.DONE:
-        with writing(_secret_path(run_dir, cell.key)):
-            _secret_path(run_dir, cell.key).unlink(missing_ok=True)
+    # Of a failed cell too: run again with other code, common noise would reveal the difference.
+    forget_salt(run_dir, cell.key)
     return record
 
 
@@ -97,12 +96,13 @@ def cache_base(cell: Cell) -> dict[str, object]:
 
 
 def _context(
-    cell: Cell, cache: Cache, progress: Progress, device: str, workers: int, devices: tuple[str, ...]
-) -> Context:
+    cell: Cell, cache: Cache, progress: Progress, device: str, workers: int, devices: tuple[str, ...],
+    salt: str | None = None,
+) -> Context:  # fmt: skip
     import torch
 
     return Context(
-        torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell.key,
+        torch.device(device), Streams(cell.seed), cache, progress, workers, cell=cell_token(cell, salt),
         precision=cell.precision.value, devices=devices,
     )  # fmt: skip
 
@@ -151,33 +151,6 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         image_grid=None if seen is None else ImageGrid(file=picture, sha256=seen),
         notes=notes,
     )
-
-
-def noise_of(cell: Cell, run_dir: RunDir, streams: Streams) -> Noise:
-    """Return the cell's noise source; for non-public data a secret of this run keys it too.
-
-    The record publishes the seed, so the seed alone must not determine the noise. The secret exists until the record is
-    written, so a killed run resumes with its noise. A repeated run gets new noise: two releases with the same noise
-    would reveal their difference.
-    """
-    if cell.noise is NoiseKind.SECURE:
-        return SecureNoise()
-    name = f"noise/{cell.key}"
-    if not cell.facts.public_benchmark:
-        name += f"/{_secret(run_dir, cell.key)}"
-    return SeededNoise(streams.numpy(name))
-
-
-def _secret_path(run_dir: RunDir, key: str) -> Path:
-    return run_dir.cache_path / f"{key}.noise"
-
-
-def _secret(run_dir: RunDir, key: str) -> str:
-    path = _secret_path(run_dir, key)
-    with holding(run_dir.cache_path / "locks" / key):  # all processes must use the same secret
-        if not path.exists():
-            write_atomic(path, os.urandom(32).hex().encode(), mode=0o600)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised) -> Privacy:

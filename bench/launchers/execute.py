@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
+from bench.experiments.noise_salt import RANDOM
 from bench.launchers import slurm
 from bench.launchers.dry_run import jobs_of
 from bench.launchers.local import Done, run_inline, run_local, visible_devices
@@ -22,6 +23,7 @@ from bench.training.processes import available_cores
 def execute(
     units: Sequence[Unit], run_dir: RunDir, source: DataSource, progress: Progress, settings: Cluster, *,
     device: str, workers: int, threads: int, plugins: Sequence[str], detach: bool, done: Done,
+    noise_salt: str = RANDOM,
 ) -> Outcome:  # fmt: skip
     """Run `units` with the launcher of `settings`, call `done` with each record, and return the outcome.
 
@@ -33,8 +35,9 @@ def execute(
 
     def launched(cores: int) -> Launch:
         options = Options(
-            device=device, workers=workers or cores, threads=threads, retries=retries, gpus=max(1, settings.gpus)
-        )
+            device=device, workers=workers or cores, threads=threads, retries=retries, gpus=max(1, settings.gpus),
+            noise_salt=noise_salt,
+        )  # fmt: skip
         return begin(run_dir, settings.launcher, units, options, plugins)
 
     if on_slurm:

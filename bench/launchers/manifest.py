@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
 from bench.core.rows import Change, Row
+from bench.experiments.noise_salt import RANDOM
 from bench.experiments.plan import Dataset, Refusal, rebuild
 from bench.interface.registry import METHODS
 from bench.launchers.schedule import Signature, Unit
@@ -44,6 +45,7 @@ class Options(Row):
     threads: int = 1
     retries: int = 3  # Restarts of a cell whose process died (killed, out of memory) before it counts as failed.
     gpus: int = 1  # per cell; a large teacher trains on all of them
+    noise_salt: str = RANDOM
 
 
 class PlannedCell(Row):

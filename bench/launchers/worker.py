@@ -198,7 +198,10 @@ def _run(
         workers = launch.options.workers or int(os.environ.get("SLURM_CPUS_PER_TASK", available_cores()))
         with inner.stage(unit.title, 1):
             if unit.shard is None:
-                return run_cell(unit.cell, run_dir, source, inner, device=device, workers=workers, devices=devices)
+                return run_cell(
+                    unit.cell, run_dir, source, inner, device=device, workers=workers, devices=devices,
+                    noise_salt=launch.options.noise_salt,
+                )  # fmt: skip
             make_shard(unit.cell, unit.shard, run_dir, source, inner, device=device, workers=workers, devices=devices)
     write_atomic(_mark(launch, unit), b"")
     return None

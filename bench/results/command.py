@@ -37,8 +37,11 @@ def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str
     return shown
 
 
-def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
-    """Return the shortest command for the cell (no default ``--delta``), and a note on its placeholders, if any."""
+def command_for(spec: CellSpec, private_records: int, noise_salt: str = "") -> tuple[str, str]:
+    """Return the shortest command for the cell (no default ``--delta``), and a note on its placeholders, if any.
+
+    `noise_salt` is that of :attr:`bench.results.record.Record.noise_salt_option`.
+    """
     missing: list[str] = []
     method, dataset = spec.method, spec.dataset
     if spec.method_file:
@@ -59,6 +62,8 @@ def command_for(spec: CellSpec, private_records: int) -> tuple[str, str]:
         words += ["--delta", number_word(spec.delta)]
     if spec.noise is not NoiseKind.SEEDED:
         words += ["--noise", spec.noise.value]
+    if noise_salt:
+        words += ["--noise-salt", noise_salt]
     if spec.precision is not PrecisionKind.FLOAT32:
         words += ["--precision", spec.precision.value]
     for name, value in (spec.overrides or {}).items():

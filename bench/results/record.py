@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from bench.core.config import NoiseKind
 from bench.core.rows import Change, Row, SchemaError, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
@@ -22,6 +23,7 @@ SCHEMA_VERSION = 2  # incremented when a field changes its meaning or is removed
 
 
 SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # keys name files
+SALT = "[0-9a-f]{64}"
 
 
 class Status(StrEnum):
@@ -172,6 +174,8 @@ class Record(Row, Specified):
     image_grid: ImageGrid | None = None  # None without released images of a displayable shape
     notes: list[str] = []
     failure: Failure | None = None
+    noise_salt: str | None = Field(default=None, pattern=f"^{SALT}$")
+    """What seeds the noise besides seed and key. None where these do so alone, and where the noise stays secret."""
     provenance: Provenance
 
     @property
@@ -193,6 +197,12 @@ class Record(Row, Specified):
     def dataset_revision(self) -> str:
         """The revision of the data set."""
         return self.cell.dataset_revision
+
+    @property
+    def noise_salt_option(self) -> str:
+        """The ``--noise-salt`` that draws the same noise again; empty where there is none or it is secret."""
+        known = self.public_benchmark and self.noise is NoiseKind.SEEDED and self.epsilon is not None
+        return (self.noise_salt or "none") if known else ""
 
 
 _CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')

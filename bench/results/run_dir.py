@@ -9,6 +9,7 @@
     RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.storage.locks
     RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
+    RUN_DIR/noise/KEY                salt of an unfinished cell's noise (mode 0700); see bench.experiments.noise_salt
 
 All writes are atomic: aside, sync, rename.
 """
@@ -72,6 +73,7 @@ class RunDir:
         self.claims_path = path / "claims"
         self.launches_path = path / "launches"
         self.cache_path = path / "cache"
+        self.noise_path = path / "noise"
 
     def check_writable(self) -> None:
         """Raise :class:`BenchError` if the directory cannot be created; leaves no trace."""
@@ -185,7 +187,8 @@ class RunDir:
 
     def _clean(self) -> None:
         """Remove partial writes of killed processes and artefact locks; requires the exclusive lock."""
-        places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "launches/*")
+        places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "noise",
+                  "launches/*")  # fmt: skip
         for pattern in (*(f"{place}/.*.tmp" for place in places), "cache/locks/*"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from bench.core.seeds import new_salt
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +29,8 @@ class Context:
     workers: int = 1  # Number of processes that may train teachers in parallel on a CPU; results do not depend on it.
     note: Callable[[str], None] = lambda text: None
     """Report a public fact about this run; it is kept in the record and printed."""
-    cell: str = ""  # Key of the running cell; checkpoints that no other cell may resume depend on it.
+    cell: str = field(default_factory=new_salt)
+    """An opaque token of this run; checkpoints that no other run may resume depend on it."""
     precision: Precision = "float32"  # Precision of teacher training and prediction; part of the artefacts' names.
     devices: tuple[str, ...] = ()
     """With more than one, large teachers train on all, a share of every batch on each; empty: on `device`."""

@@ -17,7 +17,7 @@ from helpers.commands import bench
 
 GRID = [
     "--methods", "pate,pate-confident,dp-sgd,nonprivate", "--datasets", "digits", "--eps", "8,10", "--preset", "tiny",
-    "--workers", "1", "--set", "teachers=25",
+    "--workers", "1", "--set", "teachers=25", "--noise-salt", "5" * 64,
 ]  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from bench.evaluation.canary_runs import train_shadow_run
 from bench.evaluation.noninterference import check_method
 from bench.experiments.run import make_shard, run_cell
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import Noise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.student import make_student
@@ -70,9 +69,6 @@ def test_what_a_method_draws_from_global_generators_is_repeated(tmp_path: Path) 
 
 
 def test_what_a_shadow_run_draws_from_global_generators_is_repeated(tmp_path: Path) -> None:
-    def noise(streams: Streams) -> Noise:
-        return SeededNoise(streams.numpy("noise"))
-
     released = []
     with one_cell(tmp_path, method=FromGlobals) as (cell, _, source):
         material = source.material(cell.dataset)
@@ -80,7 +76,7 @@ def test_what_a_shadow_run_draws_from_global_generators_is_repeated(tmp_path: Pa
         for number in range(2):
             context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
             disturb(number)
-            released.append(train_shadow_run(cell, canaries, 0, material, context, noise).released.student.state_dict())
+            released.append(train_shadow_run(cell, canaries, 0, material, context).released.student.state_dict())
     assert all(torch.equal(tensor, released[1][name]) for name, tensor in released[0].items())
 
 

@@ -28,7 +28,7 @@ def start(out: Path, *options: str, environment: dict[str, str] | None = None, *
     out.parent.mkdir(exist_ok=True)
     command = [
         sys.executable, "-m", "bench", "run", "--methods", METHOD, "--datasets", "digits", "--preset", "tiny",
-        "--device", "cpu", "--out", str(out), *options,
+        "--device", "cpu", "--noise-salt", "none", "--out", str(out), *options,
     ]  # fmt: skip
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

@@ -26,7 +26,7 @@ SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]
 def start(out: Path, *options: str, methods: str = METHOD) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-m", "bench", "run", "--methods", methods, "--datasets", "digits", "--preset", "tiny",
-        "--device", "cpu", "--out", str(out), *options,
+        "--device", "cpu", "--noise-salt", "none", "--out", str(out), *options,
     ]  # fmt: skip
     environment = {**os.environ, "GRID_LOG": str(out.parent / "log"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

@@ -18,7 +18,7 @@ import bench.publishing.publish
 import bench.results.record
 from bench.core.errors import BenchError
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
-from bench.results.command import command_for
+from bench.publishing.reproduce import command_of
 from bench.results.record import parse_record
 from helpers.paths import BOARD, FIXTURES
 from helpers.publishing import (
@@ -43,8 +43,8 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
     assert done.exit_code == 0, done.output
     assert "added" in done.output
     record = parse_record((into / "records" / f"{PATE}.json").read_text())
-    command, _ = command_for(record.cell, record.private_records)
-    assert command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0"
+    command, _ = command_of(record)
+    assert command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0 --noise-salt none"
     assert "| pate | 10 (claimed)" in (into / "leaderboard.md").read_text()
     before = all_of(into)
     rebuild(into)

@@ -163,7 +163,10 @@ def test_a_record_that_nothing_makes_again_says_why(changes: dict[str, Any], say
 
 def test_a_record_that_does_not_tell_its_settings_is_planned_without_any() -> None:
     text, missing = command_of(committed(PATE, overrides=None))
-    assert (text, missing) == ("python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0", "")
+    plain = "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0"
+    assert (text, missing) == (f"{plain} --noise-salt none", "")
+    assert command_of(committed(PATE, noise_salt="5" * 64)) == (f"{plain} --noise-salt {'5' * 64}", "")
+    assert command_of(committed(PATE, noise=NoiseKind.SECURE)) == (f"{plain} --noise secure", "")
     text, why = command_of(committed("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47", overrides=None))
     assert text is None
     assert "does not tell what --set gave" in why

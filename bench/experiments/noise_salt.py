@@ -1,0 +1,110 @@
+"""The secret salt of a cell's noise: drawn for each run, stored in no key, out of reach of what a method is given.
+
+RUN_DIR/noise/KEY (mode 0600, in a folder of mode 0700) holds it until the cell's record is written, so that a killed
+run resumes with its noise. It is not below the cache, whose path methods know; the same user's processes can read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from bench.core.config import NoiseKind
+from bench.core.errors import BenchError
+from bench.core.seeds import new_salt, salted_digest
+from bench.interface.registry import METHODS
+from bench.privacy.noise import Noise, SecureNoise, salted_noise
+from bench.results.record import SALT
+from bench.storage.files import write_atomic, writing
+from bench.storage.locks import holding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.experiments.plan import Cell
+    from bench.results.run_dir import RunDir
+
+RANDOM, NONE = "random", "none"
+
+
+def check_salt(given: str, cell: Cell) -> None:
+    """Raise :class:`BenchError` unless `cell` may run with the ``--noise-salt`` `given`."""
+    if given not in (RANDOM, NONE) and not re.fullmatch(SALT, given):
+        raise BenchError(f"--noise-salt takes {RANDOM}, {NONE} or the 64 hex digits of a record, not {given!r}.")
+    if given != RANDOM and not cell.facts.public_benchmark:
+        raise BenchError(
+            f"--noise-salt {given} would make the noise on {cell.facts.dataset}, which is no public benchmark, known. "
+            "Leave the option out: each run draws its own."
+        )
+    if given != RANDOM and cell.noise is NoiseKind.SECURE:
+        raise BenchError("--noise secure has no salt: its noise cannot be drawn again. Leave --noise-salt out.")
+
+
+def salt_of(cell: Cell, run_dir: RunDir, given: str = RANDOM) -> str | None:
+    """Return the salt of `cell`: that of an unfinished run, a new one, or the one `given`; None without any.
+
+    A method without privacy has none. Raises :class:`BenchError` as :func:`check_salt` does.
+    """
+    check_salt(given, cell)
+    if given == NONE or not METHODS.get(cell.method).private:
+        return None
+    if given != RANDOM:
+        return given
+    path = run_dir.noise_path / cell.key
+    with holding(run_dir.cache_path / "locks" / cell.key):  # all processes must use the same salt
+        found = _stored(path)
+        if found is None:
+            found = new_salt(), run_dir.signature(cell.key)
+            with writing(path):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(path, json.dumps(found).encode(), mode=0o600)
+    return found[0]
+
+
+def noise_of(cell: Cell, salt: str | None) -> Noise:
+    """Return the noise source of `cell`."""
+    return SecureNoise() if cell.noise is NoiseKind.SECURE else salted_noise(salt, cell.seed, cell.key)
+
+
+def cell_token(cell: Cell, salt: str | None) -> str:
+    """Return :attr:`bench.training.context.Context.cell`: it names checkpoints and tells nothing."""
+    return salted_digest(salt, "cell", cell.seed, cell.key).hex()
+
+
+def forget_salt(run_dir: RunDir, key: str) -> None:
+    """Delete the salt of the cell `key`, whose record is written."""
+    path = run_dir.noise_path / key
+    with writing(path):
+        path.unlink(missing_ok=True)
+
+
+def sweep_salts(run_dir: RunDir) -> None:
+    """Delete the salts that killed processes left behind: those of cells whose record has been written since.
+
+    A cell without such a record resumes with its salt, and so does one that is recorded as lost because its processes
+    died: its answers are in its checkpoints.
+    """
+    with writing(run_dir.path):
+        for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
+            old.unlink(missing_ok=True)
+        for path in run_dir.noise_path.glob("[!.]*"):
+            if _finished(run_dir, path):
+                path.unlink(missing_ok=True)
+
+
+def _finished(run_dir: RunDir, path: Path) -> bool:
+    found, now = _stored(path), run_dir.signature(path.name)
+    if found is None or now is None or now == found[1]:
+        return found is None
+    record = run_dir.read_record(path.name)
+    return record is not None and (record.failure is None or record.failure.kind != "lost")
+
+
+def _stored(path: Path) -> tuple[str, tuple[int, int] | None] | None:
+    """Return the salt in `path` and the signature of the record that was there before it; None without a valid one."""
+    try:
+        salt, before = json.loads(path.read_text())
+        return str(salt), None if before is None else (int(before[0]), int(before[1]))
+    except (FileNotFoundError, ValueError, TypeError, IndexError):
+        return None
