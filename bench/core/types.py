@@ -28,8 +28,10 @@ class PrivacyUnit(StrEnum):
 class Adjacency(StrEnum):
     """The neighbouring relation between data sets."""
 
-    ADD_REMOVE = "add-remove"  # one data set has one unit more
-    REPLACE = "replace"  # one unit has another value; the number of units is public
+    ADD_REMOVE = "add-remove"
+    """One data set has one unit more; where the number of units is public (*zero-out*), one unit's part is absent."""
+    REPLACE = "replace"
+    """One unit has another value; the number of units is public. Costs up to twice the mean shift of add-remove."""
 
 
 class Basis(StrEnum):
@@ -37,6 +39,13 @@ class Basis(StrEnum):
 
     CLAIMED = "claimed"  # the cost by the method's paper
     PROVEN = "proven"  # the data-independent cost of the mechanisms by a sound accountant
+
+
+class TargetAdjacency(StrEnum):
+    """The neighbours for which a target on the basis proven bounds epsilon."""
+
+    REPLACE_ONE = "replace-one"  # for every method, so that its rows mean the same
+    OWN = "own"  # those of the method's own analysis
 
 
 class PublicKind(StrEnum):
@@ -84,6 +93,7 @@ class Budget:
     epsilon: float
     delta: float
     basis: Basis = Basis.CLAIMED
+    adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
 
     def __post_init__(self) -> None:
         if math.isnan(self.epsilon) or math.isinf(self.epsilon) or self.epsilon <= 0:

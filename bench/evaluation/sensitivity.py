@@ -22,7 +22,7 @@ from bench.privacy.ledger import Ledger
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Norm = Literal["votes", "l1", "l2", "labels"]
+Norm = Literal["votes", "l1", "l2", "labels", "records"]
 TOLERANCE = 1.0001  # Factor for rounding in float32 nets.
 
 
@@ -36,12 +36,14 @@ class Given:
     bound: float
 
     def moved(self, other: Given) -> float:
-        """Return the distance to `other` in the norm: per-query maximum for votes, a count for labels."""
+        """Return the distance to `other` in the norm: per-query maximum for votes, a count for labels and records."""
         difference = np.abs(np.asarray(self.values, dtype=np.float64) - np.asarray(other.values, dtype=np.float64))
         if self.norm == "votes":
             return float(difference.sum(axis=1).max(initial=0.0) / 2)
         if self.norm == "labels":
             return float((difference > 0).sum())
+        if self.norm == "records":
+            return float((difference > 0).any(axis=(0, *range(2, difference.ndim))).sum())
         return float(difference.sum()) if self.norm == "l1" else float(np.sqrt((difference**2).sum()))
 
 
@@ -61,7 +63,8 @@ def _keeping(name: str, norm: Norm) -> Callable[..., Any]:
     def method(ledger: ProbeLedger, values: NDArray[Any], *args: Any, **options: Any) -> Any:
         # Under the unit query label one record may change the label of every query.
         if norm != "labels" or ledger.unit is not PrivacyUnit.QUERY_LABEL:
-            ledger.given.append(Given(name, np.array(values), norm, options.get("sensitivity", 1.0)))
+            kept = np.vstack([values, args[0]]) if name == "sampled_noisy_max" else np.array(values)
+            ledger.given.append(Given(name, kept, norm, options.get("sensitivity", 1.0)))
         return mechanism(ledger, values, *args, **options)
 
     return method
@@ -70,6 +73,7 @@ def _keeping(name: str, norm: Norm) -> Callable[..., Any]:
 _NORMS: dict[str, Norm] = {
     "noisy_max": "votes", "noisy_max_gaussian": "votes", "confident_noisy_max": "votes", "gaussian": "l2",
     "laplace": "l1", "randomized_response": "labels", "top_k_randomized_response": "labels",
+    "sampled_noisy_max": "records", "sampled_gaussian": "records",
 }  # fmt: skip
 for _name, _norm in _NORMS.items():
     setattr(ProbeLedger, _name, _keeping(_name, _norm))
@@ -111,6 +115,7 @@ def violation(base: list[Given], other: list[Given], adjacency: Adjacency) -> st
             what = {
                 "votes": f"{moved:.0f} votes of one query",
                 "labels": f"{moved:.0f} labels",
+                "records": f"what the mechanism takes of {moved:.0f} records",
                 "l1": f"the values by {moved:.3g} (L1)",
                 "l2": f"the values by {moved:.3g} (L2)",
             }[first.norm]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.core.types import Adjacency
 from bench.privacy import mechanisms
 from bench.privacy.base_event import Event
 from bench.privacy.conversions import exact_gaussian_epsilon, gaussian_delta
@@ -23,6 +24,8 @@ from bench.privacy.events import (
     Laplace,
     LNMax,
     RandomizedResponse,
+    SampledGaussian,
+    SampledGNMax,
     TopKRandomizedResponse,
 )
 
@@ -143,6 +146,46 @@ def _laplace(event: Laplace) -> tuple[Part, ...]:
     return (Part("vector", event, pairs, 0.0),)
 
 
+def _sampled_votes(event: SampledGNMax) -> tuple[Part, ...]:
+    # At rate 1 the gap that tells most about a sampled vote; fewer samples hold the vote, so larger gaps tell more.
+    mu = math.sqrt(2) / event.sigma
+    gaps = sorted({max(1, round(cut * math.sqrt(2) * event.sigma)) for cut in (*_cuts(mu), 1.5 * mu, 2 * mu)})
+
+    def draw(gap: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        # Enough near records of class 0 for a sample to hold `gap` of them; nearer still, on one side, one of class 1.
+        crowd = math.ceil((gap + 4 * math.sqrt(gap) + 6) / event.sampling_rate) if event.sampling_rate < 1 else gap
+        labels = np.append(np.zeros(crowd, dtype=np.int64), 1)
+        distances = np.append(np.ones(crowd), 0.0)
+        shown = crowd + 1 if second else crowd
+        one = np.broadcast_to(distances[:shown], (draws, shown))
+        rate, sigma = event.sampling_rate, event.sigma
+        return mechanisms.sampled_gnmax(one, labels[:shown], 2, gap, rate, sigma, noise)
+
+    pairs = tuple(
+        Pair(f"{gap} neighbours of one class, one displaced by another class", partial(draw, gap)) for gap in gaps
+    )
+    return (Part("votes", event, pairs, sampled_audit_delta(event)),)
+
+
+def _sampled_sum(event: SampledGaussian) -> tuple[Part, ...]:
+    # Four entries of 1/2 have L2 norm 1.
+    other = -0.5 if event.adjacency is Adjacency.REPLACE else 0.0
+
+    def draw(draws: int, second: bool, noise: Noise) -> NDArray[np.float64]:
+        values = np.full((draws, 1, 4), 0.5 if second else other)
+        rate, multiplier = event.sampling_rate, event.noise_multiplier
+        return np.asarray(mechanisms.sampled_gaussian(values, 1.0, rate, multiplier, noise).sum(axis=1) / 2)
+
+    return (
+        Part(
+            "sum",
+            event,
+            (Pair("no record or the opposite one, and one of the largest norm", draw),),
+            sampled_audit_delta(event),
+        ),
+    )
+
+
 def _response(event: RandomizedResponse) -> tuple[Part, ...]:
     def answer(draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
         labels = np.full(draws, event.classes - 1 if second else 0, dtype=np.int64)
@@ -169,6 +212,8 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
     ConfidentGNMax: _confident,
     Gaussian: _vector,
     Laplace: _laplace,
+    SampledGNMax: _sampled_votes,
+    SampledGaussian: _sampled_sum,
     RandomizedResponse: _response,
     TopKRandomizedResponse: _top_k,
 }
@@ -177,6 +222,11 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
 def gaussian_audit_delta(mu: float) -> float:
     """Return the audit's delta for noise that amounts to `mu`: small, with epsilon above 0."""
     return min(GAUSSIAN_DELTA, gaussian_delta(mu, 0.0) / 2)
+
+
+def sampled_audit_delta(event: SampledGNMax | SampledGaussian) -> float:
+    """Return :func:`gaussian_audit_delta` of the noise on a sampled record, in the proportion of the samples."""
+    return event.sampling_rate * gaussian_audit_delta(1 / event.relative_noise)
 
 
 def _cuts(mu: float) -> tuple[float, ...]:

@@ -25,6 +25,7 @@ from bench.core.types import (
     Reconstructions,
     Released,
     Signals,
+    TargetAdjacency,
 )
 from bench.interface.attack import Attack, InversionAttack, MembershipAttack
 from bench.interface.method import Method
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from bench.data.splits import partition
     from bench.interface.target_model import Target
     from bench.models.build import features_and_logits
-    from bench.privacy.accountants import accountant, proven
+    from bench.privacy.accountants import accountant, claim_by, proven
     from bench.privacy.base_event import Event
     from bench.privacy.calibrate import largest_count, smallest_noise
-    from bench.privacy.claims import advanced_largest_count, pate_closed_form
-    from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax
+    from bench.privacy.claims import pate_closed_form
+    from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax, SampledGaussian, SampledGNMax
     from bench.privacy.ledger import Ledger
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
@@ -52,16 +53,18 @@ _LAZY = {
     "Target": "bench.interface.target_model",
     "features_and_logits": "bench.models.build",
     "accountant": "bench.privacy.accountants",
+    "claim_by": "bench.privacy.accountants",
     "proven": "bench.privacy.accountants",
     "Event": "bench.privacy.base_event",
     "largest_count": "bench.privacy.calibrate",
     "smallest_noise": "bench.privacy.calibrate",
-    "advanced_largest_count": "bench.privacy.claims",
     "pate_closed_form": "bench.privacy.claims",
     "ConfidentGNMax": "bench.privacy.events",
     "Gaussian": "bench.privacy.events",
     "GNMax": "bench.privacy.events",
     "LNMax": "bench.privacy.events",
+    "SampledGNMax": "bench.privacy.events",
+    "SampledGaussian": "bench.privacy.events",
     "Ledger": "bench.privacy.ledger",
     "Context": "bench.training.context",
     "FitSettings": "bench.training.loop",
@@ -105,12 +108,15 @@ __all__ = [
     "PublicKind",
     "Reconstructions",
     "Released",
+    "SampledGNMax",
+    "SampledGaussian",
     "Signals",
     "Target",
+    "TargetAdjacency",
     "UnknownNameError",
     "accountant",
-    "advanced_largest_count",
     "as_float",
+    "claim_by",
     "features_and_logits",
     "fit",
     "largest_count",

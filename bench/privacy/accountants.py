@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.types import Adjacency, PrivacyUnit
+from bench.core.types import Adjacency, Claim, PrivacyUnit
 from bench.privacy import losses, pate
 from bench.privacy.conversions import (
     check_delta,
@@ -28,10 +28,12 @@ __all__ = [
     "AccountantFunction",
     "Accounted",
     "account",
+    "claim_by",
     "common_unit",
     "exact_gaussian_epsilon",
     "optimal_composition",
     "proven",
+    "replace_one",
 ]
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
@@ -228,7 +230,7 @@ def pate_closed_form(events: Sequence[Event], delta: float) -> Accounted | None:
     if found is None:
         return None
     gamma, queries = found
-    epsilon = 4 * queries * gamma**2 + 2 * gamma * math.sqrt(-2 * queries * math.log(delta))
+    epsilon = queries * (2 * gamma) ** 2 + 2 * gamma * math.sqrt(-2 * queries * math.log(delta))
     return _independent("pate-2017-closed-form", epsilon, note="TrPATE's Theorem 1; sound but loose")
 
 
@@ -271,6 +273,17 @@ def accountant(name: str) -> AccountantFunction:
     return ACCOUNTANTS[name]
 
 
+def claim_by(name: str, events: Sequence[Event], delta: float, source: str, note: str = "") -> Claim:
+    """Return the figure of the accountant `name` for `events` as a claim of `source`.
+
+    Raises :class:`BenchError` on another name, and where the accountant does not apply.
+    """
+    figure = accountant(name)(events, delta)
+    if figure is None:
+        raise BenchError(f"the accountant {name!r} does not apply to {_listed(events, 'unit')}.")
+    return Claim(figure.epsilon, delta, source, note)
+
+
 def account(events: Sequence[Event], delta: float) -> list[Accounted]:
     """Return the figure of every accountant that applies to a whole ledger, in a fixed order.
 
@@ -303,3 +316,8 @@ def proven(events: Sequence[Event], delta: float) -> Accounted:
     """Return the least sound, publishable epsilon, infinite with a bypass, 0 for no events; see :func:`account`."""
     usable = [row for row in account(events, delta) if row.sound and row.releasable]
     return min(usable, key=lambda row: row.epsilon)
+
+
+def replace_one(events: Sequence[Event], delta: float) -> Accounted:
+    """Return :func:`proven` for replace neighbours, whatever the adjacency of `events`."""
+    return proven([event.replaced() for event in events], delta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -53,6 +53,19 @@ class Event(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> str:
         """Return one line for people."""
+
+    def replaced(self) -> Event:
+        """Return the event's cost for replace neighbours, itself where it has them: see :meth:`twice`."""
+        if self.adjacency is Adjacency.REPLACE:
+            return self
+        return replace(self, adjacency=Adjacency.REPLACE, **self.twice())  # type: ignore[type-var]
+
+    def twice(self) -> dict[str, Any]:
+        """Return the fields that state twice the sensitivity: replacing is removing one unit and adding another.
+
+        Empty for events that account for replace neighbours themselves, and for answers that may change at will.
+        """
+        return {}
 
     def pure_step(self) -> tuple[float, int] | None:
         """Return the pure epsilon of one run and the number of runs, or None where no run has one."""

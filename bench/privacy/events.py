@@ -7,7 +7,6 @@ privacy loss distribution (PLD) and, for Gaussian noise, zCDP. :mod:`bench.priva
 from __future__ import annotations
 
 import abc
-import logging
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
 from bench.privacy.base_event import EVENTS, Event, positive, whole
 from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
+from bench.privacy.sampled_events import DPSGD, SampledGaussian, SampledGNMax
 
 __all__ = [
     "DPSGD",
@@ -33,6 +33,8 @@ __all__ = [
     "Laplace",
     "PrintedTopK",
     "RandomizedResponse",
+    "SampledGNMax",
+    "SampledGaussian",
     "TopKRandomizedResponse",
 ]
 
@@ -71,6 +73,11 @@ class LNMax(Event):
     def pure_step(self) -> tuple[float, int]:
         """Return the pure epsilon ``2 gamma`` of one query, and the number of queries."""
         return 2 * self.gamma, self.queries
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.base_event.Event.twice`: two teachers may each move a vote."""
+        steps = None if self.secure_granularity is None else 2 * self.secure_granularity
+        return {"gamma": 2 * self.gamma, "secure_granularity": steps}
 
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return the Renyi divergence of two noisy counts per query, each changed by one vote."""
@@ -132,6 +139,10 @@ class GNMax(GaussianEvent):
         """Return one line for people."""
         return f"GNMax, sigma {self.sigma:g}, {self.queries} queries{_discrete(self.exact)}"
 
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.base_event.Event.twice`: two teachers may each move a vote."""
+        return {"sigma": self.sigma / 2}
+
     def zcdp(self) -> float:
         """Return ``queries / sigma**2``."""
         return self.queries / self.sigma**2
@@ -173,6 +184,10 @@ class ConfidentGNMax(GaussianEvent):
             f"sigma {self.sigma2:g} on at most {self.max_answers} answers{_discrete(self.exact)}"
         )
 
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.base_event.Event.twice`: two teachers may each move a vote."""
+        return {"sigma1": self.sigma1 / 2, "sigma2": self.sigma2 / 2}
+
     def zcdp(self) -> float:
         """Return ``queries / (2 sigma1**2) + max_answers / sigma2**2``."""
         return self.queries / (2 * self.sigma1**2) + self.max_answers / self.sigma2**2
@@ -197,6 +212,10 @@ class Gaussian(GaussianEvent):
     def describe(self) -> str:
         """Return one line for people."""
         return f"Gaussian, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{_discrete(self.exact)}"
+
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.base_event.Event.twice`."""
+        return {"noise_multiplier": self.noise_multiplier / 2}
 
     def zcdp(self) -> float:
         """Return ``count / (2 noise_multiplier**2)``."""
@@ -233,6 +252,11 @@ class Laplace(Event):
         exact = _discrete(self.grid_steps is not None)
         return f"Laplace, noise {self.noise_multiplier:g} x sensitivity, {self.count} releases{exact}"
 
+    def twice(self) -> dict[str, Any]:
+        """See :meth:`bench.privacy.base_event.Event.twice`."""
+        steps = None if self.grid_steps is None else 2 * self.grid_steps
+        return {"noise_multiplier": self.noise_multiplier / 2, "grid_steps": steps}
+
     def pure_step(self) -> tuple[float, int]:
         """Return ``1 / noise_multiplier`` and the number of releases."""
         return 1 / self.noise_multiplier, self.count
@@ -246,76 +270,6 @@ class Laplace(Event):
     def pld(self, interval: float = losses.INTERVAL) -> Any:
         """Return the PLD of a one-dimensional release, the worst case for this L1 sensitivity."""
         return losses.laplace_pld(1 / self.noise_multiplier, self.count, interval, self.grid_steps)
-
-
-@dataclass(frozen=True, slots=True)
-class DPSGD(Event):
-    """`steps` steps of DP-SGD on Poisson batches at `sampling_rate`; unit record, adjacency add-remove only.
-
-    Sensitivity: a record adds a clipped gradient to a batch's sum; `noise_multiplier` is deviation over the clip norm.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    steps: int
-    unit: PrivacyUnit = field(default=PrivacyUnit.RECORD, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.ADD_REMOVE, kw_only=True)
-    kind: ClassVar[str] = "dp-sgd"
-    counted: ClassVar[str] = "steps"
-
-    def __post_init__(self) -> None:
-        positive("the sampling rate of DP-SGD", self.sampling_rate)
-        if self.sampling_rate > 1:
-            raise BenchError(f"the sampling rate of DP-SGD is at most 1, not {self.sampling_rate}.")
-        positive("the noise multiplier of DP-SGD", self.noise_multiplier)
-        whole("the number of DP-SGD steps", self.steps)
-        if self.adjacency is not Adjacency.ADD_REMOVE:
-            raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove neighbours only.")
-
-    def describe(self) -> str:
-        """Return one line for people."""
-        return f"DP-SGD, sampling rate {self.sampling_rate:g}, noise {self.noise_multiplier:g}, {self.steps} steps"
-
-    def zcdp(self) -> float | None:
-        """Return ``steps / (2 noise_multiplier**2)`` where every batch holds every record."""
-        return self.steps / (2 * self.noise_multiplier**2) if self.sampling_rate == 1 else None
-
-    def gaussian_mu(self) -> float | None:
-        """Return ``sqrt(steps) / noise_multiplier`` where every batch holds every record."""
-        rho = self.zcdp()
-        return None if rho is None else math.sqrt(2 * rho)
-
-    def rdp(self, orders: ArrayLike) -> Floats:
-        """Return the Renyi divergence of the Poisson-sampled Gaussian, by dp-accounting."""
-        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-        from dp_accounting.rdp import RdpAccountant
-
-        accountant = RdpAccountant(np.atleast_1d(np.asarray(orders, dtype=np.float64)).tolist())
-        step = PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self.noise_multiplier))
-        # Orders near 1 may not converge: they give infinity, which is sound, and need no warning.
-        logger = logging.getLogger("absl")
-        before = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            accountant.compose(SelfComposedDpEvent(step, self.steps))
-        finally:
-            logger.setLevel(before)
-        divergence: Floats = np.asarray(accountant.rdp, dtype=np.float64)
-        return divergence
-
-    def pld(self, interval: float = losses.INTERVAL) -> Any:
-        """Return the PLD of all steps, for adding and for removing a record."""
-        mu = self.gaussian_mu()
-        if mu is not None:
-            return losses.gaussian_pld(mu, interval)
-        return losses.sampled_gaussian_pld(self.noise_multiplier, self.sampling_rate, self.steps, interval)
-
-    @property
-    def loss_spread(self) -> float:
-        """The approximate width of the loss of one step or of all steps, the wider of the two."""
-        one = losses.gaussian_spread(1 / self.noise_multiplier)
-        growth = math.sqrt(self.steps * math.expm1(min(1 / self.noise_multiplier**2, 50.0)))
-        return max(one, min(self.steps * one, losses.gaussian_spread(self.sampling_rate * growth)))
 
 
 @dataclass(frozen=True, slots=True)

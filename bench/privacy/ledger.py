@@ -33,6 +33,7 @@ from bench.privacy.events import (
 from bench.privacy.label_events import LabelResponse
 from bench.privacy.noise import GRANULARITY, DiscardedNoise, Noise, SeededNoise
 from bench.privacy.pate import check_votes
+from bench.privacy.sampled_ledger import SampledMechanisms, finite
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,7 @@ class VoteRelease:
     answered: NDArray[np.bool_]
 
 
-class Ledger:
+class Ledger(SampledMechanisms):
     """Applies mechanisms with the given noise and records them, for one privacy unit and adjacency.
 
     Its public attributes are read-only: a method can neither move the noise nor take back an event.
@@ -65,6 +66,7 @@ class Ledger:
         self._noise = noise
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
+        self._sampled_answers = 0
         self._again = False
 
     @property
@@ -85,12 +87,12 @@ class Ledger:
     @property
     def asked(self) -> int:
         """Teacher queries so far."""
-        return sum(len(release.answered) for release in self._votes)
+        return self._sampled_answers + sum(len(release.answered) for release in self._votes)
 
     @property
     def answered(self) -> int:
         """Teacher queries that got an answer."""
-        return sum(int(release.answered.sum()) for release in self._votes)
+        return self._sampled_answers + sum(int(release.answered.sum()) for release in self._votes)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -159,7 +161,7 @@ class Ledger:
 
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
-        given = _finite(values)
+        given = finite(values)
         positive("sensitivity", sensitivity)
         event = Gaussian(
             self._multiplier(noise_multiplier, sensitivity, given.size, 2),
@@ -172,7 +174,7 @@ class Ledger:
 
     def laplace(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.laplace` of `values`, whose L1 sensitivity the caller states."""
-        given = _finite(values)
+        given = finite(values)
         positive("sensitivity", sensitivity)
         multiplier = self._multiplier(noise_multiplier, sensitivity, given.size, 1)
         steps = None
@@ -371,13 +373,6 @@ class Ledger:
         if not self._noise.exact:
             return noise_multiplier
         return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
-
-
-def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    given = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(given).all():
-        raise BenchError("values given to a mechanism must be finite.")
-    return given
 
 
 def seeded_ledger(

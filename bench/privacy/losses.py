@@ -122,14 +122,57 @@ def gaussian_pld(mu: float | None, interval: float) -> Any | None:
     return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
 
 
-def sampled_gaussian_pld(noise_multiplier: float, sampling_rate: float, steps: int, interval: float) -> Any:
-    """Return the PLD of `steps` Gaussian releases, each on a Poisson sample, for add-remove neighbours."""
+def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced: bool = False) -> Any:
+    """Return the PLD of a Gaussian release on a Poisson sample, for add-remove or replace neighbours.
+
+    A sampled record moves the answer by 1. The pairs are those of :mod:`bench.privacy.sampled_events`.
+    """
+    from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as distribution
 
-    one = distribution.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=interval
+    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    return distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=interval, neighboring_relation=relation
     )
-    return one.self_compose(steps)
+
+
+def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
+    """Return the PLD whose curve of delta is that of removing a record at epsilon >= 0, and symmetric.
+
+    Symmetric is the curve of a pair that dominates in both orders: ``delta(-e) = 1 - exp(-e) + exp(-e) delta(e)``.
+    """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+    removed = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=AdjacencyType.REMOVE)
+    top = math.ceil(removed.connect_dots_bounds().epsilon_upper / interval)
+    epsilons = interval * np.arange(top + 1)
+    up = np.asarray(removed.get_delta_for_epsilon(epsilons))
+    down = -np.expm1(-epsilons) + np.exp(-epsilons) * up
+    deltas = np.concatenate([down[:0:-1], up]).clip(0, 1)
+    return distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
+    )
+
+
+def replaced_gaussian_rdp(noise: float, rate: float, orders: ArrayLike) -> Floats:
+    """Return the Renyi divergence of a Gaussian release on a Poisson sample, for replace neighbours.
+
+    A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against ``N(-1)`` likewise. The
+    trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi noise``
+    of the branch points from the real line.
+    """
+    mu = 1 / noise
+    step = min(0.25, 0.25 / mu)
+    found = []
+    for order in _order(orders):
+        x = np.arange(-12.0 - mu, order * mu + 12.0, step)
+        centre = math.log1p(-rate) - x**2 / 2
+        first, other = (np.logaddexp(centre, math.log(rate) - (x - shift) ** 2 / 2) for shift in (mu, -mu))
+        log_integral = special.logsumexp(order * first - (order - 1) * other) + math.log(step / math.sqrt(2 * math.pi))
+        found.append(max(log_integral / (order - 1), 0.0))
+    return np.asarray(found)
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any:

@@ -87,12 +87,68 @@ def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
     return sensitivity + (entries if order == 1 else math.sqrt(entries)) / GRANULARITY
 
 
+def sampled_gnmax(
+    distances: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    classes: int,
+    neighbours: int,
+    sampling_rate: float,
+    sigma: float,
+    noise: Noise,
+) -> NDArray[np.int64]:
+    """Return GNMax of the labels of each query's nearest records in a Poisson sample (Zhu et al. 2020, Private-kNN).
+
+    `distances` is (queries, records), `labels` (records,) in 0..classes-1, the result int64 (queries,). Each query
+    draws a sample of its own, whose `neighbours` nearest records vote; of equal distances the first is nearer.
+
+    Unit record, either adjacency. A sampled record adds its vote and displaces at most one other, the farthest
+    neighbour's: two counts move by 1, sqrt(2) in L2 (1 where there were fewer neighbours). Two records in its place
+    displace the same vote, so they are no farther apart.
+    """
+    queries, records = distances.shape
+    counts = np.zeros((queries, classes))
+    rows = max(1, 2**22 // max(records, 1))
+    for start in range(0, queries, rows):
+        part = distances[start : start + rows]
+        sampled = poisson_sample(part.shape, sampling_rate, noise)
+        # A stable order: one more record changes the place of no other two.
+        nearest = np.argsort(np.where(sampled, part, np.inf), axis=1, kind="stable")[:, :neighbours]
+        voting = np.take_along_axis(sampled, nearest, axis=1)
+        cells = np.arange(len(part))[:, None] * classes + labels[nearest]
+        votes = np.bincount(cells[voting], minlength=len(part) * classes)
+        counts[start : start + rows] = votes.reshape(len(part), classes)
+    return gnmax(counts, sigma, noise)
+
+
+def sampled_gaussian(
+    values: NDArray[np.float64], max_norm: float, sampling_rate: float, noise_multiplier: float, noise: Noise
+) -> NDArray[np.float64]:
+    """Return sums over Poisson samples of the records plus N(0, (noise_multiplier * max_norm)^2) noise on every entry.
+
+    `values` is (sums, records, entries), the result (sums, entries). Unit record, either adjacency: each record's
+    entries are clipped to `max_norm` in L2, the most that one more sampled record adds; a replaced one moves the sum
+    by up to twice that.
+    """
+    norms = np.linalg.norm(values, axis=2, keepdims=True)
+    clipped = values * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+    sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
+    total: NDArray[np.float64] = np.einsum("sr,sre->se", sampled.astype(np.float64), clipped)
+    return gaussian(total, max_norm, noise_multiplier, noise)
+
+
+def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
+    """Return independent draws that are true with probability `sampling_rate`."""
+    # Below 2^53 whole numbers are exact as floats.
+    drawn: NDArray[np.bool_] = noise.uniform(shape, 2**53) < sampling_rate * 2**53
+    return drawn
+
+
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
     """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
 
     `labels` is (n,), in 0..classes-1. Unit label, adjacency replace: epsilon-DP for each label.
     """
-    _check_labels(labels, classes)
+    check_labels(labels, classes)
     return noise.keep_or_other(labels, classes, keep_probability(epsilon, classes))
 
 
@@ -105,8 +161,8 @@ def top_k_randomized_response(
     replace: a label inside is kept with probability e^eps / (e^eps + k - 1), and every answer has probability at least
     1 / (e^eps + k - 1): epsilon-DP.
     """
-    _check_labels(labels, classes)
-    _check_labels(candidates, classes)
+    check_labels(labels, classes)
+    check_labels(candidates, classes)
     if candidates.ndim != 2 or len(candidates) != len(labels):
         raise BenchError(f"candidates must be (labels, k), not {candidates.shape} for {len(labels)} labels.")
     k = candidates.shape[1]
@@ -128,7 +184,7 @@ def printed_top_k(
 
     Shapes as in :func:`top_k_randomized_response`. Not private: only a label in the set gives an answer outside it.
     """
-    _check_labels(candidates, classes)
+    check_labels(candidates, classes)
     inside = (candidates == labels[:, None]).any(axis=1)
     kept = randomized_response(labels, epsilon, classes, noise)
     position = noise.uniform(labels.shape, candidates.shape[1])
@@ -142,6 +198,7 @@ def keep_probability(epsilon: float, classes: int) -> float:
     return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
 
 
-def _check_labels(labels: NDArray[np.int64], classes: int) -> None:
+def check_labels(labels: NDArray[np.int64], classes: int) -> None:
+    """Raise :class:`BenchError` unless all `labels` lie in 0..classes-1."""
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
         raise BenchError(f"labels must lie in 0..{classes - 1}.")

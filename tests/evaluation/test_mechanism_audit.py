@@ -22,6 +22,8 @@ from bench.privacy.events import (
     Laplace,
     LNMax,
     RandomizedResponse,
+    SampledGaussian,
+    SampledGNMax,
     TopKRandomizedResponse,
 )
 from bench.privacy.ledger import seeded_ledger
@@ -41,6 +43,9 @@ EVENTS = [
     Gaussian(8.0),
     Laplace(1.25, 3),
     Laplace(8.0),
+    SampledGNMax(0.5, 1.0, 10),
+    SampledGaussian(0.2, 1.0, 5),
+    SampledGaussian(0.5, 1.0, adjacency=Adjacency.REPLACE),
     RandomizedResponse(1.0, 10, answers=500),
     RandomizedResponse(6.0, 2),
     TopKRandomizedResponse(1.0, 3, 10),
@@ -64,7 +69,7 @@ def test_the_honest_mechanism_holds_and_half_the_noise_is_caught(event: Event) -
     assert [part.exact for part in caught] == [part.exact for part in found]
 
 
-@pytest.mark.parametrize("event", [EVENTS[0], EVENTS[8], EVENTS[10], EVENTS[12]], ids=Event.describe)
+@pytest.mark.parametrize("event", [EVENTS[0], EVENTS[8], EVENTS[13], EVENTS[15]], ids=Event.describe)
 def test_a_pure_mechanism_may_be_audited_at_a_delta(event: Event) -> None:
     found = audit_mechanism(event, seeded(), DRAWS, delta=0.01)
     assert found.verdict is MechanismVerdict.HOLDS

@@ -1,0 +1,100 @@
+"""The ledger's mechanisms on Poisson samples of the records; the samples are as secret as the noise."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency
+from bench.privacy import mechanisms
+from bench.privacy.base_event import Event, positive, whole
+from bench.privacy.events import SampledGaussian, SampledGNMax
+from bench.privacy.noise import Noise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class SampledMechanisms(abc.ABC):
+    """Part of :class:`bench.privacy.ledger.Ledger`: it samples, so that no method sees who is in a sample."""
+
+    _noise: Noise
+    _sampled_answers: int
+
+    @property
+    @abc.abstractmethod
+    def adjacency(self) -> Adjacency:
+        """The adjacency."""
+
+    @property
+    @abc.abstractmethod
+    def data_independent(self) -> bool:
+        """Whether all answers come from public randomness alone."""
+
+    @abc.abstractmethod
+    def _charge(self, event: Event) -> None: ...
+
+    def sampled_noisy_max(
+        self,
+        distances: NDArray[Any],
+        labels: NDArray[Any],
+        *,
+        classes: int,
+        neighbours: int,
+        sampling_rate: float,
+        sigma: float,
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.sampled_gnmax`: int64 (queries,).
+
+        `distances` is (queries, records) and `labels` (records,): a record may determine its own column and its own
+        label, nothing else. Give many queries in several calls. Raises :class:`BenchError` on values that are not
+        finite, on labels outside 0..classes-1, and on an exact noise source.
+        """
+        self._refuse_exact()
+        given, votes = finite(distances), np.asarray(labels, dtype=np.int64)
+        if given.ndim != 2 or votes.shape != given.shape[1:]:
+            raise BenchError(
+                f"distances must be (queries, records) and labels (records,), not {given.shape} and {votes.shape}."
+            )
+        mechanisms.check_labels(votes, classes)
+        whole("the number of neighbours", neighbours)
+        self._charge(SampledGNMax(sampling_rate, sigma, len(given), adjacency=self.adjacency))
+        self._sampled_answers += len(given)
+        if self.data_independent:
+            return self._noise.uniform((len(given),), classes)
+        return mechanisms.sampled_gnmax(given, votes, classes, neighbours, sampling_rate, sigma, self._noise)
+
+    def sampled_gaussian(
+        self, values: NDArray[Any], *, max_norm: float, sampling_rate: float, noise_multiplier: float
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.sampled_gaussian` of `values` (sums, records, entries).
+
+        A record may determine its own ``values[:, i]``, nothing else. Returns float64 (sums, entries). Raises
+        :class:`BenchError` on values that are not finite or of another shape, and on an exact noise source.
+        """
+        self._refuse_exact()
+        given = finite(values)
+        if given.ndim != 3:
+            raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")
+        positive("max_norm", max_norm)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
+        shown = np.zeros_like(given) if self.data_independent else given
+        return mechanisms.sampled_gaussian(shown, max_norm, sampling_rate, noise_multiplier, self._noise)
+
+    def _refuse_exact(self) -> None:
+        if self._noise.exact:
+            raise BenchError(
+                "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and keep the "
+                "seed secret where a guarantee is needed."
+            )
+
+
+def finite(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return `values` as float64; raise :class:`BenchError` if one is not finite."""
+    given = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(given).all():
+        raise BenchError("values given to a mechanism must be finite.")
+    return given

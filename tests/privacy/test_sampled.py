@@ -1,0 +1,337 @@
+"""Mechanisms on Poisson samples: their events against dp-accounting, the dominating pairs, and the ledger's checks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.privacy import losses, mechanisms
+from bench.privacy.accountants import account, proven, replace_one
+from bench.privacy.events import (
+    DPSGD,
+    Bypass,
+    ConfidentGNMax,
+    Event,
+    Gaussian,
+    GNMax,
+    Laplace,
+    LNMax,
+    SampledGaussian,
+    SampledGNMax,
+)
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.noise import SeededNoise, ZeroNoise
+from helpers.paths import ROOT
+
+FEW = settings(max_examples=10, deadline=None)
+ADD_REMOVE, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE
+rates = st.floats(0.01, 1.0)
+noises = st.floats(0.7, 20.0)
+
+
+def ledger(adjacency: Adjacency = ADD_REMOVE, *, data_independent: bool = False) -> Ledger:
+    return seeded_ledger(PrivacyUnit.RECORD, adjacency, np.random.default_rng(3), data_independent=data_independent)
+
+
+def by_dp_accounting(rate: float, noise: float, runs: int, relation: NeighboringRelation, delta: float) -> float:
+    accountant = PLDAccountant(relation)
+    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), runs))
+    return float(accountant.get_epsilon(delta))
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize(("rate", "sigma", "queries"), [(0.05, 4.0, 200), (0.3, 10.0, 50), (0.01, 2.0, 500)])
+def test_sampled_votes_cost_what_dp_accounting_says(rate: float, sigma: float, queries: int) -> None:
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    wanted = by_dp_accounting(rate, sigma / math.sqrt(2), queries, relation, 1e-5)
+    assert proven([SampledGNMax(rate, sigma, queries)], 1e-5).epsilon == pytest.approx(wanted, abs=1e-3)
+    same = SampledGaussian(rate, sigma / math.sqrt(2), queries), DPSGD(rate, sigma / math.sqrt(2), queries)
+    for event in same:
+        assert proven([event], 1e-5).epsilon == pytest.approx(wanted, abs=1e-3)
+        assert replace_one([event], 1e-5) == replace_one([same[0]], 1e-5)
+
+
+@FEW
+@given(sigma=noises, queries=st.integers(1, 50))
+def test_without_sampling_the_votes_are_those_of_gnmax(sigma: float, queries: int) -> None:
+    whole = proven([GNMax(sigma, queries)], 1e-5).epsilon
+    assert proven([SampledGNMax(1.0, sigma, queries)], 1e-5).epsilon == pytest.approx(whole, rel=1e-9)
+    assert replace_one([SampledGNMax(1.0, sigma, queries)], 1e-5).epsilon == pytest.approx(whole, rel=1e-9)
+
+
+@FEW
+@given(rate=rates, more=st.floats(1.0, 1.5), sigma=noises, queries=st.integers(1, 50), replaced=st.booleans())
+def test_more_sampling_costs_more_and_more_noise_less(
+    rate: float, more: float, sigma: float, queries: int, replaced: bool
+) -> None:
+    def cost(rate: float, sigma: float) -> float:
+        event: Event = SampledGNMax(min(rate, 1.0), sigma, queries)
+        return losses.epsilon_of((event.replaced() if replaced else event).pld(1e-3), 1e-5)
+
+    here = cost(rate, sigma) * (1 - 1e-3) - 1e-3
+    assert here <= cost(rate * more, sigma)
+    assert cost(rate, sigma * more) * (1 - 1e-3) - 1e-3 <= cost(rate, sigma)
+    assert here <= proven([GNMax(sigma, queries)], 1e-5).epsilon
+
+
+@pytest.mark.parametrize("event", [SampledGNMax(0.1, 2.0, 40), SampledGaussian(0.1, 1.0, 40), DPSGD(0.1, 1.0, 40)])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_accountants_of_a_sampled_mechanism_agree_in_order(event: Event, replaced: bool) -> None:
+    found = {row.name: row.epsilon for row in account([event.replaced() if replaced else event], 1e-5)}
+    assert 0 < found["pld"] < found["rdp"] < 2 * found["pld"] + 1
+
+
+# ------------------------------------------------------------------------------------------------- replacing one record
+
+
+@pytest.mark.parametrize(
+    ("key", "own", "replaced"),
+    [
+        ("mnist-dp-sgd-eps1-quick-s0", 0.905, 1.64),
+        ("mnist-dp-sgd-eps3-quick-s0", 2.53, 3.52),
+        ("mnist-dp-sgd-eps10-quick-s0", 8.56, 9.91),
+        ("mnist-dp-linear-gd-eps10-quick-s0", 9.32, 22.6),
+        ("cifar10-dp-linear-eps11.35-paper-s0", 11.35, 21.2),
+    ],
+)
+def test_add_remove_rows_of_the_board_for_replace_neighbours(key: str, own: float, replaced: float) -> None:
+    (path,) = (ROOT / "leaderboards" / "records").glob(f"{key}-*.json")
+    privacy = json.loads(path.read_text())["privacy"]
+    events = [Event.from_dict(values) for values in privacy["events"]]
+    assert privacy["proven"]["epsilon"] == pytest.approx(own, rel=5e-3)
+    assert replace_one(events, privacy["delta"]).epsilon == pytest.approx(replaced, rel=5e-3)
+    assert f"{replace_one(events, privacy['delta']).epsilon:.3g}" == f"{replaced:.3g}"
+
+
+@pytest.mark.parametrize(("rate", "noise", "runs"), [(0.05, 1.0, 200), (0.5, 4.0, 20)])
+def test_replaced_dp_sgd_is_dp_accountings(rate: float, noise: float, runs: int) -> None:
+    wanted = by_dp_accounting(rate, noise, runs, NeighboringRelation.REPLACE_ONE, 1e-5)
+    assert replace_one([DPSGD(rate, noise, runs)], 1e-5).epsilon == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", [1.1, 2.0, 7.5, 32.0])
+@pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.5, 0.5), (0.01, 4.0)])
+def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise: float) -> None:
+    def log_density(x: float, shift: float) -> float:
+        centre, moved = math.log(1 - rate) - x**2 / 2, math.log(rate) - (x - shift) ** 2 / 2
+        return float(np.logaddexp(centre, moved)) - math.log(2 * math.pi) / 2
+
+    mu = 1 / noise
+
+    def exponent(x: float) -> float:
+        return order * log_density(x, mu) - (order - 1) * log_density(x, -mu)
+
+    cuts = np.linspace(-12 - mu, 12 + order * mu, 41)
+    top = max(map(exponent, cuts))  # The integral itself may overflow.
+    parts = (
+        integrate.quad(lambda x: math.exp(exponent(x) - top), a, b, epsabs=1e-12)[0]
+        for a, b in itertools.pairwise(cuts)
+    )
+    moment = math.fsum(parts)
+    wanted = (math.log(moment) + top) / (order - 1)
+    assert losses.replaced_gaussian_rdp(noise, rate, [order])[0] == pytest.approx(wanted, rel=1e-8, abs=1e-12)
+
+
+GRID = np.linspace(-9, 9, 361)
+X, Y = np.meshgrid(GRID, GRID)
+CELL = (GRID[1] - GRID[0]) ** 2
+
+
+def hockey_stick(rate: float, first: np.ndarray, other: np.ndarray, alpha: float) -> float:
+    """Integrate ``(P - alpha Q)+`` over the plane, P and Q mixtures of N_0 and a shifted normal."""
+
+    def mixture(shift: np.ndarray) -> np.ndarray:
+        centre, moved = (np.exp(-((X - a) ** 2 + (Y - b) ** 2) / 2) for a, b in ((0.0, 0.0), shift))
+        return np.asarray(((1 - rate) * centre + rate * moved) / (2 * math.pi))
+
+    return float(np.maximum(mixture(first) - alpha * mixture(other), 0).sum() * CELL)
+
+
+shifts = st.tuples(st.floats(0, 1), st.floats(0, 2 * math.pi)).map(
+    lambda polar: 1.5 * polar[0] * np.array([math.cos(polar[1]), math.sin(polar[1])])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rate=st.floats(0.05, 1.0), first=shifts, other=shifts, alpha=st.floats(0.1, 10.0))
+def test_opposite_shifts_dominate_all_others(rate: float, first: np.ndarray, other: np.ndarray, alpha: float) -> None:
+    most = np.array([1.5, 0.0])
+    assert hockey_stick(rate, first, other, alpha) <= hockey_stick(rate, most, -most, alpha) + 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(rate=st.floats(0.05, 0.99), log_alpha=st.floats(-2.5, 2.5), scale=st.floats(0.2, 1.6), taken=st.integers(0, 3))
+def test_replaced_votes_stay_below_the_symmetric_curve(rate: float, log_alpha: float, scale: float, taken: int) -> None:
+    """Classes are the corners of an equilateral triangle: the plane of counts that sum to k, in units of sqrt(2)."""
+    corners = scale * np.array([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]])
+    # The displaced neighbour's class is 0; the records' classes are two of the three.
+    first, other = corners[[(1, 2), (1, 0), (0, 1), (2, 1)][taken],]
+    curve = losses.symmetric_gaussian_pld(1 / scale, rate, 1e-3)
+    bound = curve.get_delta_for_epsilon(log_alpha)
+    assert hockey_stick(rate, first, other, math.exp(log_alpha)) <= bound + 1e-4
+    removed = hockey_stick(rate, corners[1], corners[0], math.exp(abs(log_alpha)))
+    if log_alpha > 0:
+        assert bound == pytest.approx(removed, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("event", "twice"),
+    [
+        (LNMax(0.1, 5, adjacency=ADD_REMOVE), LNMax(0.2, 5)),
+        (LNMax(0.1, 5, 16, adjacency=ADD_REMOVE), LNMax(0.2, 5, 32)),
+        (GNMax(4.0, 5, adjacency=ADD_REMOVE), GNMax(2.0, 5)),
+        (ConfidentGNMax(9.0, 4.0, 3.0, 5, 2, adjacency=ADD_REMOVE), ConfidentGNMax(9.0, 2.0, 1.5, 5, 2)),
+        (Gaussian(3.0, 5, adjacency=ADD_REMOVE), Gaussian(1.5, 5)),
+        (Laplace(3.0, 5, adjacency=ADD_REMOVE), Laplace(1.5, 5)),
+        (Laplace(3.0, 5, grid_steps=7, adjacency=ADD_REMOVE), Laplace(1.5, 5, grid_steps=14)),
+        (GNMax(4.0, 5), GNMax(4.0, 5)),
+        (DPSGD(0.1, 1.0, 5), DPSGD(0.1, 1.0, 5, adjacency=REPLACE)),
+    ],
+    ids=str,
+)
+def test_replacing_is_removing_and_adding(event: Event, twice: Event) -> None:
+    assert event.replaced() == twice
+    assert proven([twice], 1e-5).epsilon >= proven([event], 1e-5).epsilon
+    assert Event.from_dict(event.replaced().as_dict()) == twice
+
+
+def test_a_bypass_stays_infinite() -> None:
+    assert replace_one([DPSGD(0.1, 1.0, 5), Bypass("it reads the labels")], 1e-5).epsilon == math.inf
+
+
+# -------------------------------------------------------------------------------------------------------------- ledger
+
+
+def test_the_nearest_sampled_records_vote() -> None:
+    distances = np.array([[3.0, 1.0, 2.0, 1.0], [0.0, 9.0, 9.0, 9.0]])
+    labels = np.array([0, 1, 1, 2])
+    silent = ZeroNoise(exact=False)  # its uniform draws are 0: every record is sampled
+    assert mechanisms.sampled_gnmax(distances, labels, 3, 3, 0.5, 1.0, silent).tolist() == [1, 1]
+    assert mechanisms.sampled_gnmax(distances, labels, 3, 1, 0.5, 1.0, silent).tolist() == [1, 0]
+    book = ledger()
+    assert (
+        book.sampled_noisy_max(
+            np.zeros((400, 50)), np.full(50, 2), classes=3, neighbours=50, sampling_rate=0.5, sigma=0.1
+        ).tolist()
+        == [2] * 400
+    )
+    assert book.events == (SampledGNMax(0.5, 0.1, 400),)
+    assert (book.asked, book.answered) == (400, 400)
+
+
+def test_each_query_has_a_sample_of_its_own() -> None:
+    shown = mechanisms.poisson_sample((2000, 50), 0.2, SeededNoise(np.random.default_rng(0)))
+    assert shown.mean() == pytest.approx(0.2, abs=5 * math.sqrt(0.16 / shown.size))
+    assert len(np.unique(shown, axis=0)) > 1900
+    assert mechanisms.poisson_sample((100,), 1.0, SeededNoise(np.random.default_rng(0))).all()
+
+
+@FEW
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_one_record_moves_two_counts_by_one(seed: int, neighbours: int) -> None:
+    """Equal distances included: without a fixed order among them one record could move several votes."""
+    generator = np.random.default_rng(seed)
+    distances, labels = generator.integers(0, 3, (20, 12)).astype(float), generator.integers(0, 4, 12)
+
+    class Counts(ZeroNoise):
+        seen: np.ndarray
+
+        def gaussian(self, shape: tuple[int, ...], std: float) -> np.ndarray:
+            return np.zeros(shape)
+
+    def counts(present: slice) -> np.ndarray:
+        found = []
+        for label in range(4):  # The votes of one class at a time, out of the real mechanism.
+            ones = (labels[present] == label).astype(np.int64)
+            votes = [
+                mechanisms.sampled_gnmax(distances[:, present], ones, 2, neighbours, 1.0, 1.0, Threshold(cut - 0.5))
+                for cut in range(1, neighbours + 1)
+            ]
+            found.append(np.sum(votes, axis=0))
+        return np.stack(found, axis=1)
+
+    class Threshold(ZeroNoise):
+        """Class 1 wins where its count less class 0's exceeds what is asked for."""
+
+        def __init__(self, cut: float) -> None:
+            super().__init__(exact=False)
+            self.cut = cut
+
+        def gaussian(self, shape: tuple[int, ...], std: float) -> np.ndarray:
+            total = min(neighbours, size)
+            return np.tile([2 * self.cut - total, 0.0], (shape[0], 1))
+
+    size = 12
+    with_it = counts(slice(0, 12))
+    size = 11
+    without = counts(slice(1, 12))
+    moved = np.abs(with_it - without)
+    assert moved.max() <= 1
+    assert (moved.sum(axis=1) <= 2).all()
+
+
+def test_sampled_sums_are_clipped_and_unbiased() -> None:
+    values = np.zeros((2000, 3, 2))
+    values[:, 0, 0], values[:, 1] = 100.0, (0.3, 0.4)
+    book = ledger()
+    sums = book.sampled_gaussian(values, max_norm=2.0, sampling_rate=0.25, noise_multiplier=0.01)
+    assert sums.shape == (2000, 2)
+    assert sums.mean(axis=0) == pytest.approx([0.25 * 2.3, 0.25 * 0.4], abs=0.1)
+    assert sums.max() < 2.3 + 0.1
+    assert book.events == (SampledGaussian(0.25, 0.01, 2000),)
+
+
+def test_a_severed_ledger_ignores_what_is_sampled() -> None:
+    answers = []
+    for value in (0.0, 7.0):
+        book = ledger(data_independent=True)
+        labels = book.sampled_noisy_max(
+            np.full((30, 4), value), np.full(4, int(value)), classes=8, neighbours=2, sampling_rate=0.5, sigma=0.1
+        )
+        sums = book.sampled_gaussian(np.full((5, 4, 2), value), max_norm=1.0, sampling_rate=0.5, noise_multiplier=0.1)
+        answers.append((labels.tolist(), sums.tolist()))
+    assert answers[0] == answers[1]
+    assert len(set(answers[0][0])) > 1
+
+
+def test_what_is_given_is_checked() -> None:
+    good = {"classes": 3, "neighbours": 2, "sampling_rate": 0.5, "sigma": 1.0}
+    distances, labels = np.zeros((2, 4)), np.zeros(4, dtype=int)
+    for changed, message in (
+        ({"sampling_rate": 1.5}, "at most 1"),
+        ({"neighbours": 0}, "number of neighbours"),
+        ({"sigma": 0.0}, "noise of sampled GNMax"),
+        ({"labels": labels + 3}, "0..2"),
+        ({"labels": labels[:3]}, r"labels \(records,\)"),
+        ({"distances": distances * math.nan}, "finite"),
+    ):
+        book = ledger()
+        given = {"distances": distances, "labels": labels, **good, **changed}
+        with pytest.raises(BenchError, match=message):
+            book.sampled_noisy_max(given.pop("distances"), given.pop("labels"), **given)
+        assert book.events == ()
+    with pytest.raises(BenchError, match="sums, records, entries"):
+        ledger().sampled_gaussian(np.zeros((2, 3)), max_norm=1.0, sampling_rate=0.5, noise_multiplier=1.0)
+    exact = Ledger(PrivacyUnit.RECORD, ADD_REMOVE, ZeroNoise(exact=True))
+    with pytest.raises(BenchError, match="no accountant"):
+        exact.sampled_noisy_max(distances, labels, **good)
+
+
+def test_a_method_may_state_replace_neighbours() -> None:
+    book = ledger(REPLACE)
+    book.sampled_gaussian(np.zeros((2, 3, 1)), max_norm=1.0, sampling_rate=0.5, noise_multiplier=1.0)
+    assert book.events == (SampledGaussian(0.5, 1.0, 2, adjacency=REPLACE),)
+    assert proven(book.events, 1e-5) == replace_one([SampledGaussian(0.5, 1.0, 2)], 1e-5)
