@@ -48,30 +48,23 @@ class DGDPlus(DGD):
     @classmethod
     def calibrate(cls, config: DGDPrintedConfig, budget: Budget, facts: Facts) -> DGDPrintedConfig:
         """Return `config` with the most queries that `budget` pays for by Renyi accounting without votes."""
-        from bench.interface import GNMax, accountant, largest_count
+        from bench.interface import GNMax, largest_count
 
         cls.check_facts(config, facts)
         queries = config.queries
         if config.count == "formula":
-            queries = largest_count(
-                lambda queries: [GNMax(config.noise_scale, queries)],
-                budget.epsilon,
-                budget.delta,
-                accountant("rdp-classic"),
-            )
+            queries = largest_count(lambda n: [GNMax(config.noise_scale, n)], budget, claimed="rdp-classic")
         return dataclasses.replace(config, queries=cls.payable(config, queries))
 
     @classmethod
     def claimed(cls, config: DGDPrintedConfig, facts: Facts, delta: float) -> Claim:
         """Return PATE 2018's Renyi figure without votes."""
-        from bench.interface import GNMax
-        from bench.privacy.accountants import rdp_classic
+        from bench.interface import GNMax, claim_by
         from bench.privacy.claims import DGD_BYPASS
 
-        figure = rdp_classic([GNMax(config.noise_scale, config.queries)], delta)
-        assert figure is not None  # it applies to every Gaussian event
         where = "DGD, Fig. 7, by Papernot et al., ICLR 2018 (arXiv:1802.08908), sections 3.2 and 4.1"
-        return Claim(figure.epsilon, delta, where, f"data-independent; of the label queries alone: {DGD_BYPASS}")
+        note = f"data-independent; of the label queries alone: {DGD_BYPASS}"
+        return claim_by("rdp-classic", [GNMax(config.noise_scale, config.queries)], delta, where, note)
 
     def answer(self, config: DGDPrintedConfig, votes: NDArray[np.int64], ledger: Ledger) -> NDArray[np.generic]:
         """See :meth:`methods._dgd.DGDFamily.answer`."""

@@ -64,18 +64,16 @@ class DGDSound(DGDFamily):
 
         cls.check_facts(config, facts)
         queries = cls.payable(config, config.queries)
-        multiplier = smallest_noise(
-            lambda multiplier: [Gaussian(multiplier)], budget.epsilon, budget.delta, tolerance=1e-6
-        )
+        multiplier = smallest_noise(lambda multiplier: [Gaussian(multiplier)], budget, tolerance=1e-6)
         return dataclasses.replace(config, queries=queries, sigma=multiplier * math.sqrt(2 * queries))
 
     @classmethod
     def claimed(cls, config: DGDSoundConfig, facts: Facts, delta: float) -> Claim:
         """Return the proven figure: one Gaussian release of all histograms."""
-        from bench.interface import proven
+        from bench.interface import claim_by
 
-        figure = proven(cls.charges(config, facts), delta)
-        return Claim(figure.epsilon, delta, "the proven figure: no paper claims anything for this variant")
+        source = "the proven figure: no paper claims anything for this variant"
+        return claim_by("proven", cls.charges(config, facts), delta, source)
 
     @classmethod
     def charges(cls, config: DGDSoundConfig, facts: Facts) -> Sequence[Event]:

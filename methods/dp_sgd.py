@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import (
     Adjacency,
-    Basis,
     BenchError,
     Budget,
     Claim,
@@ -71,10 +70,9 @@ class DPSGDConfig(PoissonBatches):
 
 def least_noise(events: Callable[[float], Sequence[Event]], budget: Budget, sound: str, *, tolerance: float) -> float:
     """Return the least noise for which RDP (claimed) or the accountant `sound` (proven) is in `budget`, rounded up."""
-    from bench.interface import accountant, smallest_noise
+    from bench.interface import smallest_noise
 
-    judge = accountant("rdp" if budget.basis is Basis.CLAIMED else sound)
-    noise = smallest_noise(events, budget.epsilon, budget.delta, judge, tolerance=tolerance)
+    noise = smallest_noise(events, budget, claimed="rdp", sound=sound, tolerance=tolerance)
     # More noise stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4
 

@@ -110,9 +110,7 @@ class DPSD(Alternation):
         if claimed:
             sigma = dpsd_smallest_sigma(beta, facts.classes, config.batch, config.asked, budget.epsilon, budget.delta)
         else:
-            sigma = smallest_noise(
-                lambda noise: dpsd_events(config.batch, config.asked, noise), budget.epsilon, budget.delta
-            )
+            sigma = smallest_noise(lambda noise: dpsd_events(config.batch, config.asked, noise), budget)
         return dataclasses.replace(config, sigma=sigma)
 
     @classmethod

@@ -135,23 +135,21 @@ class DPSDSound(EnsembleMethod):
     @classmethod
     def calibrate(cls, config: DPSDSoundConfig, budget: Budget, facts: Facts) -> DPSDSoundConfig:
         """Return `config` with the least noise that keeps the exact figure of all its queries within `budget`."""
-        from bench.interface import accountant, smallest_noise
+        from bench.interface import smallest_noise
 
         config.top_k(facts)
         cls.check_facts(config, facts)
-        sigma = smallest_noise(
-            lambda noise: events(config, noise), budget.epsilon, budget.delta, accountant("exact-gaussian")
-        )
+        exact = "exact-gaussian"
+        sigma = smallest_noise(lambda noise: events(config, noise), budget, claimed=exact, sound=exact)
         return dataclasses.replace(config, sigma=sigma)
 
     @classmethod
     def claimed(cls, config: DPSDSoundConfig, facts: Facts, delta: float) -> Claim:
         """Return the exact figure of Gaussian noise."""
-        from bench.privacy.accountants import exact_gaussian
+        from bench.interface import claim_by
 
-        figure = exact_gaussian(events(config, config.sigma), delta)
-        assert figure is not None  # all its noise is Gaussian
-        return Claim(figure.epsilon, delta, "ours: exact figure of Gaussian noise", "as proven")
+        source = "ours: exact figure of Gaussian noise"
+        return claim_by("exact-gaussian", events(config, config.sigma), delta, source, "as proven")
 
     @classmethod
     def charges(cls, config: DPSDSoundConfig, facts: Facts) -> Sequence[Event]:

@@ -65,6 +65,8 @@ class PATE(PATEFamily):
 
         On the claimed basis with the data-dependent claim, the printed settings come first, then the closed form.
         """
+        from bench.interface import LNMax, largest_count
+
         cls.check_facts(config, facts)
         paper = cls.Config()
         as_printed = config.gamma == paper.gamma and config.teachers == paper.teachers
@@ -75,7 +77,9 @@ class PATE(PATEFamily):
             return dataclasses.replace(config, queries=min(max(printed), facts.public_records))
         wanted = min(config.least_queries, facts.public_records)
         try:
-            queries = _most_queries(config.gamma, budget)
+            queries = largest_count(
+                lambda queries: [LNMax(config.gamma, queries)], budget, claimed="pate-2017-closed-form"
+            )
         except BenchError:
             if wanted == 1:
                 raise
@@ -114,16 +118,6 @@ class PATE(PATEFamily):
         return ledger.noisy_max(votes, teachers=config.teachers, gamma=config.gamma)
 
 
-def _most_queries(gamma: float, budget: Budget) -> int:
-    if budget.basis is Basis.CLAIMED:
-        from bench.interface import advanced_largest_count
-
-        return advanced_largest_count(2 * gamma, budget.epsilon, budget.delta)
-    from bench.interface import LNMax, largest_count
-
-    return largest_count(lambda queries: [LNMax(gamma, queries)], budget.epsilon, budget.delta)
-
-
 def _largest_gamma(queries: int, budget: Budget) -> float:
     if budget.basis is Basis.CLAIMED:
         # The positive root of 4 T g^2 + 2 g sqrt(2 T L) = eps, in its numerically stable form.
@@ -131,7 +125,4 @@ def _largest_gamma(queries: int, budget: Budget) -> float:
         return budget.epsilon / (spread + math.sqrt(spread**2 + 4 * queries * budget.epsilon))
     from bench.interface import LNMax, smallest_noise
 
-    scale = smallest_noise(
-        lambda scale: [LNMax(1 / scale, queries)], budget.epsilon, budget.delta, start=100.0, tolerance=1e-4
-    )
-    return 1 / scale
+    return 1 / smallest_noise(lambda scale: [LNMax(1 / scale, queries)], budget, start=100.0, tolerance=1e-4)

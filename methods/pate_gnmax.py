@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from bench.interface import Basis, BenchError, Budget, Claim, Facts, register_method, setting
+from bench.interface import BenchError, Budget, Claim, Facts, register_method, setting
 from methods._pate import PATEFamily, PATEFamilyConfig
 
 if TYPE_CHECKING:
@@ -77,15 +77,10 @@ class PATEGNMax(PATEFamily):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the most queries that `budget` pays for without votes."""
-        from bench.interface import accountant, largest_count
+        from bench.interface import largest_count
 
         cls.check_facts(config, facts)
-        queries = largest_count(
-            lambda queries: [config.at(queries).event()],
-            budget.epsilon,
-            budget.delta,
-            accountant("rdp-classic" if budget.basis is Basis.CLAIMED else "proven"),
-        )
+        queries = largest_count(lambda queries: [config.at(queries).event()], budget, claimed="rdp-classic")
         found = config.at(min(queries, facts.public_records))
         if config.claim == "sanitised":
             from bench.privacy.smooth_sensitivity import check_release
@@ -101,11 +96,9 @@ class PATEGNMax(PATEFamily):
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
         """Return the paper's Renyi figure without votes, for all answers that a cap allows."""
-        from bench.privacy.accountants import rdp_classic
+        from bench.interface import claim_by
 
-        figure = rdp_classic([config.event()], delta)
-        assert figure is not None  # it applies to every Gaussian event
-        return Claim(figure.epsilon, delta, cls.source, "data-independent")
+        return claim_by("rdp-classic", [config.event()], delta, cls.source, "data-independent")
 
     @classmethod
     def claimed_after(cls, config: Any, facts: Facts, delta: float, ledger: Ledger) -> Claim:

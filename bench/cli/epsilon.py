@@ -13,6 +13,7 @@ import typer
 from bench.cli import epsilon_output as shared
 from bench.cli import epsilon_papers
 from bench.core.errors import BenchError
+from bench.core.types import TargetAdjacency
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,9 +80,10 @@ def _on_queries(
     if counts is not None:
         return make(len(counts)), counts
     if target is not None:
+        from bench.core.types import Basis, Budget
         from bench.privacy.calibrate import largest_count
 
-        return make(largest_count(lambda number: [make(number)], target, delta)), None
+        return make(largest_count(lambda number: [make(number)], Budget(target, delta, Basis.PROVEN))), None
     assert queries is not None
     return make(queries), None
 
@@ -243,6 +245,36 @@ def gaussian(
     shared.report_events([Gaussian(noise_multiplier, count)], delta, json)
 
 
+@app.command("sampled-gnmax")
+def sampled_gnmax(
+    sigma: Annotated[float, typer.Option(help="Standard deviation of the Gaussian noise on every count.")],
+    sampling_rate: Annotated[float, typer.Option(help="Chance of each record to be in the sample of a query.")],
+    queries: Annotated[int, typer.Option(help="Number of queries.")],
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
+) -> None:
+    """Arg max of the votes of the nearest sampled records, with Gaussian noise (Private-kNN)."""
+    from bench.privacy.events import SampledGNMax
+
+    shared.report_events([SampledGNMax(sampling_rate, sigma, queries)], delta, json)
+
+
+@app.command("sampled-gaussian")
+def sampled_gaussian(
+    noise_multiplier: Annotated[
+        float, typer.Option("--noise-multiplier", "--sigma", help="Standard deviation over a record's largest L2 norm.")
+    ],
+    sampling_rate: Annotated[float, typer.Option(help="Chance of each record to be in the sample of a sum.")],
+    count: Count = 1,
+    delta: shared.Delta = 1e-5,
+    json: shared.Json = False,
+) -> None:
+    """Gaussian noise on sums over Poisson samples."""
+    from bench.privacy.events import SampledGaussian
+
+    shared.report_events([SampledGaussian(sampling_rate, noise_multiplier, count)], delta, json)
+
+
 def _probabilities(name: str, keep: float, epsilon: float) -> Mapping[str, float]:
     return {name: keep, "probability_of_each_other": math.exp(-epsilon) * keep}
 
@@ -287,11 +319,14 @@ def dp_sgd(
     target_epsilon: Annotated[
         float | None, typer.Option(help="Instead of --sigma: the least noise within this target epsilon.")
     ] = None,
+    adjacency: Annotated[
+        TargetAdjacency, typer.Option(help="Neighbours of the target: replace-one, or DP-SGD's own add-remove.")
+    ] = TargetAdjacency.OWN,
     delta: shared.Delta = 1e-5,
     json: shared.Json = False,
 ) -> None:
-    """DP-SGD with Poisson sampling, add-remove neighbours."""
-    from bench.privacy import accountants
+    """DP-SGD with Poisson sampling."""
+    from bench.core.types import Basis, Budget
     from bench.privacy.calibrate import smallest_noise
     from bench.privacy.conversions import check_delta
     from bench.privacy.events import DPSGD
@@ -306,8 +341,9 @@ def dp_sgd(
         def make(noise: float) -> list[DPSGD]:
             return [DPSGD(rate, noise, steps)]
 
-        facts["sigma_by_rdp"] = smallest_noise(make, target_epsilon, delta, accountants.rdp)
-        facts["sigma"] = sigma = smallest_noise(make, target_epsilon, delta)
+        budget = Budget(target_epsilon, delta, Basis.PROVEN, adjacency)
+        facts["sigma_by_rdp"] = smallest_noise(make, budget, sound="rdp")
+        facts["sigma"] = sigma = smallest_noise(make, budget)
     assert sigma is not None
     shared.report_events([DPSGD(rate, sigma, steps)], delta, json, (), facts)
 

@@ -137,8 +137,15 @@ def report_events(
     facts: Mapping[str, float] | None = None,
     paper: str = "",
 ) -> None:
-    """Print `before` and the accountants that apply to `events`, under the first event's description."""
-    from bench.privacy.accountants import account
+    """Print `before` and the accountants that apply to `events`, under the first event's description.
 
+    For add-remove events the facts have the proven epsilon for replace neighbours too.
+    """
+    from bench.core.types import Adjacency
+    from bench.privacy.accountants import account, replace_one
+
+    known = dict(facts or {})
+    if any(event.adjacency is Adjacency.ADD_REMOVE for event in events):
+        known["replace_one"] = replace_one(events, delta).epsilon
     title = f"{paper}: {events[0].describe()}" if paper else events[0].describe()
-    report([*before, *account(events, delta)], delta, as_json, title, facts)
+    report([*before, *account(events, delta)], delta, as_json, title, known)

@@ -14,7 +14,7 @@ import typer
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
-from bench.core.types import Basis
+from bench.core.types import Basis, TargetAdjacency
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress
@@ -39,6 +39,10 @@ Epsilons = Annotated[str, typer.Option("--eps", "-e", help="Target epsilons, wit
 Seeds = Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")]
 PresetOption = Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
 BasisOption = Annotated[Basis, typer.Option("--basis", help="Which epsilon the target bounds.")]
+AdjacencyOption = Annotated[
+    TargetAdjacency,
+    typer.Option("--adjacency", help="Neighbours of a target with --basis proven: replace-one, or the method's own."),
+]
 Delta = Annotated[float | None, typer.Option("--delta", help="Default: 1e-5, or less where records are many.")]
 NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact samplers, not reproducible.")]
 NoiseSalt = Annotated[
@@ -93,6 +97,7 @@ def run(
     seeds: Seeds = "0",
     preset: PresetOption = Preset.QUICK,
     basis: BasisOption = Basis.CLAIMED,
+    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
     delta: Delta = None,
     noise: NoiseOption = NoiseKind.SEEDED,
     noise_salt: NoiseSalt = "random",
@@ -145,6 +150,7 @@ def run(
     grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
         tuple(_whole(text) for text in _names(seeds)), preset, basis, delta, noise, precision, tuple(overrides),
+        adjacency,
     )  # fmt: skip
     flags = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.types import Basis, Facts
+from bench.core.types import Basis, Facts, TargetAdjacency
 
 if TYPE_CHECKING:
     from bench.core.rows import Change
@@ -114,6 +114,8 @@ class Grid:
     precision: PrecisionKind = PrecisionKind.FLOAT32
     overrides: tuple[str, ...] = ()
     """``FIELD=VALUE`` applies to every method with that field, ``METHOD.FIELD=VALUE`` to one method."""
+    adjacency: TargetAdjacency = TargetAdjacency.REPLACE_ONE
+    """Of a target on the basis proven."""
 
     def __post_init__(self) -> None:
         for name, values in (("methods", self.methods), ("datasets", self.datasets), ("epsilons", self.epsilons)):

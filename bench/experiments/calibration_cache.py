@@ -78,7 +78,7 @@ def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> st
         "method": method.name,
         "version": method.version,
         "config": as_dict(config),
-        "budget": [budget.epsilon, budget.delta, budget.basis.value],
+        "budget": [budget.epsilon, budget.delta, budget.basis.value, budget.adjacency.value],
         "facts": asdict(facts),
         "program": _program(inspect.getsourcefile(method) or ""),
     }

@@ -22,7 +22,7 @@ from bench.core.config import (
 )
 from bench.core.errors import BenchError
 from bench.core.rows import Change
-from bench.core.types import Basis, Budget, Facts
+from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.method import Method
 from bench.interface.plugin_source import plugin_of
@@ -136,6 +136,9 @@ def _calibrated(
     basis = grid.basis if method.private else Basis.CLAIMED
     # Precision applies to ensembles only: it must not change the keys of other methods.
     precision = grid.precision if method.shardable else PrecisionKind.FLOAT32
+    # Only there do the two adjacencies differ: keys from before this setting stay valid.
+    own = basis is Basis.CLAIMED or method.adjacency is Adjacency.REPLACE
+    adjacency = TargetAdjacency.OWN if own else grid.adjacency
     refusal, refused = Refusal.NONE, ""
     if basis is Basis.PROVEN and method.bypass:
         variant = f" Its repaired variant is {method.repaired_by}." if method.repaired_by else ""
@@ -143,7 +146,7 @@ def _calibrated(
         refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
     else:
         # A non-private method ignores the budget, but calibration also pins the digest of public weights.
-        budget = Budget(1.0 if epsilon is None else epsilon, delta, basis)
+        budget = Budget(1.0 if epsilon is None else epsilon, delta, basis, adjacency)
         try:
             config = calibrations.calibrate(method, config, budget, dataset.facts)
         except BenchError as error:
@@ -166,6 +169,7 @@ def _calibrated(
         seed=0,
         noise=grid.noise,
         precision=precision,
+        adjacency=adjacency,
     )
     changes = (*reduced, *_rounded(precision))
     return Cell(spec, dataset.name, facts, config, changes, refusal, refused)
@@ -201,6 +205,7 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         **({} if spec.precision is PrecisionKind.FLOAT32 else {"precision": spec.precision.value}),
         # A plug-in's author may forget to raise its version.
         **({} if spec.plugin is None else {"source": spec.plugin.source_sha256}),
+        **({} if spec.adjacency is TargetAdjacency.OWN else {"adjacency": spec.adjacency.value}),
     }
 
 

@@ -9,38 +9,38 @@ from functools import cache
 from scipy import optimize
 
 from bench.core.errors import BenchError
-from bench.privacy.accountants import AccountantFunction, proven, rdp
-from bench.privacy.conversions import check_delta, check_epsilon
+from bench.core.types import Basis, Budget, TargetAdjacency
+from bench.privacy.accountants import accountant
 from bench.privacy.events import Event
 
 _HUGE = 1e6
 """Replaces every larger epsilon, so that infinity can be interpolated."""
 
 
-def _epsilon(events: Sequence[Event], delta: float, accountant: AccountantFunction) -> float:
-    found = accountant(events, delta)
+def _epsilon(events: Sequence[Event], budget: Budget, name: str) -> float:
+    if budget.basis is Basis.PROVEN and budget.adjacency is TargetAdjacency.REPLACE_ONE:
+        events = [event.replaced() for event in events]
+    found = accountant(name)(events, budget.delta)
     if found is None:
         kinds = ", ".join(sorted({event.kind for event in events}))
-        raise BenchError(f"this accountant does not apply to {kinds}. Use the accountant 'proven'.")
+        raise BenchError(f"the accountant {name!r} does not apply to {kinds}. Use 'proven'.")
     return found.epsilon
 
 
 def largest_count(
-    make_events: Callable[[int], Sequence[Event]],
-    epsilon: float,
-    delta: float,
-    accountant: AccountantFunction = proven,
-    most: int = 10_000_000,
+    make_events: Callable[[int], Sequence[Event]], budget: Budget, *, claimed: str = "proven", most: int = 10_000_000
 ) -> int:
-    """Return the largest count, up to `most`, whose events cost at most `epsilon` by `accountant`.
+    """Return the largest count, up to `most`, whose events cost at most the budget.
 
-    The cost must rise with the count. Raises :class:`BenchError`, with one query's cost, where that is over budget.
+    On the basis claimed the cost is that of the paper's accountant, `claimed` (a name in
+    :data:`bench.privacy.accountants.ACCOUNTANTS`); on the basis proven it is the proven one, in the budget's adjacency.
+    It must rise with the count. Raises :class:`BenchError`, with one query's cost, where that is over budget.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    epsilon, delta = budget.epsilon, budget.delta
+    name = claimed if budget.basis is Basis.CLAIMED else "proven"
 
     def cost(count: int) -> float:
-        return _epsilon(make_events(count), delta, accountant)
+        return _epsilon(make_events(count), budget, name)
 
     low, low_cost = 1, cost(1)
     if low_cost > epsilon:
@@ -83,31 +83,39 @@ def largest_count(
 
 def smallest_noise(
     make_events: Callable[[float], Sequence[Event]],
-    epsilon: float,
-    delta: float,
-    accountant: AccountantFunction = proven,
+    budget: Budget,
+    *,
+    claimed: str = "proven",
+    sound: str = "proven",
     start: float = 1.0,
     tolerance: float = 1e-7,
 ) -> float:
-    """Return the least noise (sigma, scale or multiplier) whose events cost at most `epsilon` by `accountant`.
+    """Return the least noise (sigma, scale or multiplier) whose events cost at most the budget.
 
-    The cost of `make_events` must fall with the noise; the search begins at `start`. The result is never too small, and
-    too large by about `tolerance` of itself at most. Raises :class:`BenchError` where 10^9 times `start` is too little.
+    The cost is that of the accountant `claimed` or `sound`, by the budget's basis and adjacency as in
+    :func:`largest_count`, and must fall with the noise; the search begins at `start`. The result is never too small,
+    and too large by about `tolerance` of itself at most. Raises :class:`BenchError` where 10^9 times `start` is too
+    little.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    return _smallest(make_events, budget, claimed if budget.basis is Basis.CLAIMED else sound, start, tolerance)
+
+
+def _smallest(
+    make_events: Callable[[float], Sequence[Event]], budget: Budget, name: str, start: float, tolerance: float
+) -> float:
+    epsilon, delta = budget.epsilon, budget.delta
 
     @cache
     def excess(log_noise: float) -> float:
-        cost = min(_epsilon(make_events(math.exp(log_noise)), delta, accountant), _HUGE)
+        cost = min(_epsilon(make_events(math.exp(log_noise)), budget, name), _HUGE)
         return math.log(max(cost, epsilon * 1e-3) / epsilon)
 
     first = math.log(start)
-    if accountant is not rdp:
+    if name != "rdp":
         # Renyi accounting is fast and close: it gives slower accountants a starting point.
-        first = math.log(smallest_noise(make_events, epsilon, delta, rdp, start, 1e-3))
+        first = math.log(_smallest(make_events, budget, "rdp", start, 1e-3))
     low = high = first
-    step = 1.0 if accountant is rdp else 0.02
+    step = 1.0 if name == "rdp" else 0.02
     if excess(high) > 0:
         while excess(high := high + step) > 0:
             low, step = high, min(2 * step, 1.0)

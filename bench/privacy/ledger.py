@@ -282,7 +282,9 @@ class Ledger(SampledMechanisms):
 
     def _refuse_again(self) -> None:
         if self._again:
-            raise BenchError("votes and DP-SGD cannot be charged again: run them again. Use charging_again for others.")
+            raise BenchError(
+                "votes, DP-SGD and sampled mechanisms cannot be charged again: run them again. Use charging_again for others."
+            )
 
     def record_level(self, delta: float) -> Accounted | None:
         """Return the epsilon for a training record: all labels compose; None unless the unit is a query's label."""

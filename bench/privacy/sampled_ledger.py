@@ -37,6 +37,9 @@ class SampledMechanisms(abc.ABC):
     @abc.abstractmethod
     def _charge(self, event: Event) -> None: ...
 
+    @abc.abstractmethod
+    def _refuse_again(self) -> None: ...
+
     def sampled_noisy_max(
         self,
         distances: NDArray[Any],
@@ -54,6 +57,7 @@ class SampledMechanisms(abc.ABC):
         finite, on labels outside 0..classes-1, and on an exact noise source.
         """
         self._refuse_exact()
+        self._refuse_again()
         given, votes = finite(distances), np.asarray(labels, dtype=np.int64)
         if given.ndim != 2 or votes.shape != given.shape[1:]:
             raise BenchError(
@@ -76,6 +80,7 @@ class SampledMechanisms(abc.ABC):
         :class:`BenchError` on values that are not finite or of another shape, and on an exact noise source.
         """
         self._refuse_exact()
+        self._refuse_again()
         given = finite(values)
         if given.ndim != 3:
             raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")

@@ -139,4 +139,4 @@ def command_of(record: Record) -> tuple[str | None, str]:
         found = planned_again(record)
         if found.cell is None:
             return None, found.reason
-    return command_for(record.cell, record.private_records, record.noise_salt_option)
+    return command_for(record.cell, record.private_records, record.own_adjacency, record.noise_salt_option)

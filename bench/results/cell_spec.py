@@ -6,7 +6,7 @@ from pydantic import Field
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset
 from bench.core.rows import Plugin, Row
-from bench.core.types import Basis
+from bench.core.types import Basis, TargetAdjacency
 
 
 class CellSpec(Row):
@@ -28,6 +28,8 @@ class CellSpec(Row):
     seed: int
     noise: NoiseKind
     precision: PrecisionKind = PrecisionKind.FLOAT32
+    adjacency: TargetAdjacency = TargetAdjacency.OWN
+    """Of the target; OWN also where the method's neighbours are replace, or the basis is claimed."""
 
     @property
     def own_folder(self) -> bool:
@@ -47,6 +49,7 @@ class CellSpec(Row):
             (self.method,), (self.dataset,), (1.0 if self.epsilon is None else self.epsilon,), (self.seed,),
             self.preset, self.basis, self.delta, self.noise, self.precision,
             tuple(f"{field}={value}" for field, value in (self.overrides or {}).items()),
+            self.adjacency,
         )  # fmt: skip
 
 

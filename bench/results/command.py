@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset, default_delta
-from bench.core.types import Basis
+from bench.core.types import Adjacency, Basis, TargetAdjacency
 
 if TYPE_CHECKING:
     from bench.results.cell_spec import CellSpec
@@ -37,10 +37,12 @@ def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str
     return shown
 
 
-def command_for(spec: CellSpec, private_records: int, noise_salt: str = "") -> tuple[str, str]:
+def command_for(
+    spec: CellSpec, private_records: int, own: Adjacency = Adjacency.REPLACE, noise_salt: str = ""
+) -> tuple[str, str]:
     """Return the shortest command for the cell (no default ``--delta``), and a note on its placeholders, if any.
 
-    `noise_salt` is that of :attr:`bench.results.record.Record.noise_salt_option`.
+    `own` is the method's own adjacency, `noise_salt` that of :attr:`bench.results.record.Record.noise_salt_option`.
     """
     missing: list[str] = []
     method, dataset = spec.method, spec.dataset
@@ -56,6 +58,8 @@ def command_for(spec: CellSpec, private_records: int, noise_salt: str = "") -> t
     words += ["--seeds", str(spec.seed)]
     if spec.basis is not Basis.CLAIMED:
         words += ["--basis", spec.basis.value]
+        if own is Adjacency.ADD_REMOVE and spec.adjacency is TargetAdjacency.OWN:
+            words += ["--adjacency", spec.adjacency.value]
     if spec.preset is not Preset.QUICK:
         words += ["--preset", spec.preset.value]
     if spec.delta != default_delta(private_records):

@@ -189,6 +189,11 @@ class Record(Row, Specified):
         return self.cell.method_version
 
     @property
+    def own_adjacency(self) -> Adjacency:
+        """The adjacency of the method's own analysis; replace where a failed cell states none."""
+        return Adjacency.REPLACE if self.privacy is None else self.privacy.adjacency
+
+    @property
     def dataset(self) -> str:
         """The data set's name, without the path of a user's folder."""
         return self.cell.dataset

@@ -98,7 +98,7 @@ def _attack_table(attack: AttackRecord) -> Table:
 
 def command_of(record: Record) -> tuple[str, str]:
     """Return the command that repeats the record's run, and a remark on what it leaves out."""
-    command, missing = command_for(record.cell, record.private_records, record.noise_salt_option)
+    command, missing = command_for(record.cell, record.private_records, record.own_adjacency, record.noise_salt_option)
     if record.cell.overrides is None:
         return command, (
             "The command that was given is not in the record. This one is made from its fields; settings that were "

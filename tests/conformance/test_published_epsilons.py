@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from bench.core.types import Basis, Budget, TargetAdjacency
 from bench.privacy import accountants, claims, conversions
-from bench.privacy.accountants import accountant, proven
+from bench.privacy.accountants import proven
 from bench.privacy.calibrate import largest_count, smallest_noise
 from bench.privacy.events import DPSGD, Bypass, Gaussian, LNMax, RandomizedResponse
 from helpers.epsilons import answer, digits, epsilons
@@ -97,8 +98,9 @@ def test_dpsd_equation_3(sigma: float, mu: float, classic: float, improved: floa
 
 def test_what_dpsd_would_need() -> None:
     for epsilon, sigma, answers in ((1.0, 1688.29, 179), (10.0, 226.22, 10_004)):
-        assert smallest_noise(lambda s: claims.dpsd_events(256, 200, s), epsilon, 1e-5) == digits(sigma, 2)
-        assert largest_count(lambda n: [Gaussian(50.0, n)], epsilon, 1e-5) == answers
+        budget = Budget(epsilon, 1e-5, Basis.PROVEN)
+        assert smallest_noise(lambda s: claims.dpsd_events(256, 200, s), budget) == digits(sigma, 2)
+        assert largest_count(lambda n: [Gaussian(50.0, n)], budget) == answers
 
 
 # --------------------------------------------------------------------------------------- DP-SGD and randomised response
@@ -117,8 +119,9 @@ def test_dp_sgd(steps: int, rdp: float, pld: float) -> None:
 @pytest.mark.parametrize(("epsilon", "rdp", "pld"), [(1.0, 2.178421, 2.025146), (10.0, 0.632985, 0.612975)])
 def test_dp_sgd_calibration(epsilon: float, rdp: float, pld: float) -> None:
     # The figures were found by bisection to 1e-6, so their last digit may be one too large.
+    budget = Budget(epsilon, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)
     for name, sigma in (("rdp", rdp), ("pld", pld)):
-        found = smallest_noise(lambda s: [DPSGD(RATE, s, 14_062)], epsilon, 1e-5, accountant(name), tolerance=1e-6)
+        found = smallest_noise(lambda s: [DPSGD(RATE, s, 14_062)], budget, sound=name, tolerance=1e-6)
         assert found == pytest.approx(sigma, abs=1.5e-6)
 
 

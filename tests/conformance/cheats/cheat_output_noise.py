@@ -46,7 +46,7 @@ class OutputNoise(Method):
 
     @classmethod
     def calibrate(cls, config, budget, facts):
-        noise = smallest_noise(lambda sigma: [Gaussian(sigma)], budget.epsilon, budget.delta)
+        noise = smallest_noise(lambda sigma: [Gaussian(sigma)], budget)
         return replace(config, noise_multiplier=noise, epsilon=budget.epsilon)
 
     @classmethod

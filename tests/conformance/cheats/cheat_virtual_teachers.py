@@ -57,7 +57,7 @@ class VirtualTeachers(Method):
         if facts.public_records == 0:
             raise BenchError(f"{cls.name} labels public images, and {facts.dataset} has none.")
         queries = min(config.queries, facts.public_records)
-        sigma = smallest_noise(lambda s: [GNMax(s, queries)], budget.epsilon, budget.delta, start=100.0)
+        sigma = smallest_noise(lambda s: [GNMax(s, queries)], budget, start=100.0)
         return replace(config, queries=queries, sigma=sigma, epsilon=budget.epsilon)
 
     @classmethod
