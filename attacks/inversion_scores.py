@@ -226,9 +226,9 @@ def summarise(scored: Scored, committee: Committee) -> dict[str, Estimated]:
             over(f"{name} member - non-member", f"{name} gap", (low - high, high - low))
     if len(scored.recovered):
         found["instance recovery"] = clustered(scored.recovered, scored.recovered_labels)
+        found["instance recovery by chance"] = Estimated(value=scored.recovery_chance, n=1)
     found |= _over_answers(scored)
     found["[IS]"] = Estimated(value=scored.inception, n=1)
-    found["instance recovery by chance"] = Estimated(value=scored.recovery_chance, n=1)
     if scored.kid is not None:
         found["kid"] = Estimated(value=scored.kid, n=1)
     return {name: estimate for name, estimate in found.items() if estimate is not None}

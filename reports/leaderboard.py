@@ -151,12 +151,6 @@ def unusable(record: Record) -> str:
     """Return why a record's numbers cannot be shown; empty if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
-    if not 0 <= record.utility.accuracy <= 1:
-        return f"its accuracy is {record.utility.accuracy}, not a share between 0 and 1"
-    figures = {"claimed": record.privacy.claimed.epsilon, "proven": record.privacy.proven.epsilon}
-    for name, epsilon in figures.items():
-        if not epsilon >= 0:
-            return f"its {name} epsilon is {epsilon}"
     return ""
 
 

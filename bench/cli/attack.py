@@ -77,7 +77,7 @@ def audit(
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
         key = audit_key(record, options)  # raises on invalid options, before a record exists
-        found = next((a for a in run_dir.read_audits()[0] if a.key == key), None)
+        found = run_dir.read_audit(key)
         if found is not None and _kept(found.failure is not None, reuse):
             results.append(found)
             return
@@ -281,10 +281,9 @@ def attack(
             if auxiliary is not None:
                 options = dataclasses.replace(options, auxiliary_revision=source.describe(auxiliary).revision)
             places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
-        known = {found.key: found for found in run_dir.read_attacks()[0]}
         with progress.stage("attacks", len(names)) as stage:
             for name in names:
-                found = known.get(planned_key(record, name, places[0]))
+                found = run_dir.read_attack(planned_key(record, name, places[0]))
                 if found is None or not _kept(found.failure is not None, reuse):
                     with progress.stage(name, 1):
                         found = attack_student(record, name, places[0])

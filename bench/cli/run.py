@@ -207,12 +207,15 @@ def run(
             )  # fmt: skip
         known = {record.key: record for record in earlier if record.key not in keys}
         late = [cell.key for cell in cells if cell.key not in known]
-        known |= {record.key: record for record in run_dir.read_records_of(late)[0]}
+        newer, unread = run_dir.read_records_of(late)
+        known |= {record.key: record for record in newer}
         records = [known[cell.key] for cell in cells if cell.key in known]
         audits = run_dir.read_audits()[0]
     print_board(records, audits, json_=json_)
     _leave(outcome, settings, out, detach)
-    if any(record.failure for record in records):
+    for line in unread:
+        print(f"error: {line}", file=sys.stderr)
+    if unread or any(record.failure for record in records):
         raise typer.Exit(1)
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, TypeVar
+import math
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
-Scalar = bool | int | float | str | None
+Unbounded = Annotated[float, Field(allow_inf_nan=True)]
+Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=True)]
+"""Zero or more, infinite where nothing finite is known, never NaN."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Scalar = bool | int | Unbounded | str | None
 
 
 class Row(BaseModel):
-    """Base of all record parts: frozen, rejects unknown fields."""
+    """Base of all record parts: frozen, rejects unknown fields and, unless a field says otherwise, NaN and infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
 
     def to_json(self) -> str:
         """Return the row as JSON text, as stored on disk."""
@@ -65,15 +70,30 @@ def _scalar(value: Any) -> Scalar:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`; raise ValueError (one line) if it is not one."""
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object in `text`, UTF-8 and at most 200 levels deep.
+
+    Raise ValueError (one line) if it is not one, or holds NaN or a number beyond floats; rows write infinity as a text.
+    """
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+        data = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
+    if _overflows(data):
+        raise ValueError("no JSON: a number is too large")
     return data
+
+
+def _overflows(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isinf(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return False
+    return any(map(_overflows, value))
 
 
 def validated(kind: type[RowT], data: dict[str, Any]) -> RowT:

@@ -21,6 +21,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
+from bench.core.rows import json_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -180,7 +182,7 @@ def read_manifest(root: Path, store: str) -> dict[str, Any] | None:
     """Return the manifest of `store`, None where it is not stored; raise DamagedError where it is unreadable."""
     path = root / store / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json_object(read_plain(path))
         if manifest["format"] != FORMAT:
             raise DamagedError(path, f"its format is {manifest['format']}, this version reads {FORMAT}")
         for entry in manifest["arrays"].values():

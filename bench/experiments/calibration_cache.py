@@ -18,6 +18,8 @@ from typing import Any
 
 from bench.core.config import as_dict, config_from
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
+from bench.core.rows import json_object
 from bench.core.types import Budget, Facts
 from bench.interface.method import Method
 from bench.storage.cache import canonical_json
@@ -68,7 +70,7 @@ class Calibrations:
         if self._folder is None:
             return None
         try:
-            return config_from(method, json.loads((self._folder / f"{name}.json").read_text()))
+            return config_from(method, json_object(read_plain(self._folder / f"{name}.json")))
         except (OSError, ValueError, TypeError, BenchError):  # absent or damaged: a cache miss
             return None
 

@@ -44,6 +44,8 @@ class State(StrEnum):
     RUNNING = "running"
     TODO = "to do"
     REFUSED = "refused"
+    UNREADABLE = "unreadable"
+    """The system cannot read its record now, which may be a good one."""
 
 
 class Refusal(StrEnum):
@@ -252,7 +254,7 @@ def cell_of(record: Record, dataset: Dataset) -> Cell:
 
 def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.DONE) -> dict[str, State]:
     """Return each cell's state by key, from the records in `run_dir` (None: no such directory)."""
-    found: dict[str, Status] = {}
+    found: dict[str, Status | None] = {}
     running: set[str] = set()
     if run_dir is not None and run_dir.path.is_dir():
         found = run_dir.statuses([cell.key for cell in cells])
@@ -262,6 +264,8 @@ def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.D
         status = found.get(cell.key)
         if cell.key in running:
             state[cell.key] = State.RUNNING
+        elif reuse is not Reuse.NONE and cell.key in found and status is None:
+            state[cell.key] = State.UNREADABLE
         elif reuse is not Reuse.NONE and status is Status.DONE:
             state[cell.key] = State.DONE
         elif cell.refused:
@@ -274,7 +278,7 @@ def states(cells: Sequence[Cell], run_dir: RunDir | None, reuse: Reuse = Reuse.D
 
 
 def to_run(cells: Sequence[Cell], run_dir: RunDir, reuse: Reuse) -> list[Cell]:
-    """Return the cells to execute: all except those with a record that `reuse` accepts."""
-    kept = {Reuse.DONE: {State.DONE}, Reuse.ALL: {State.DONE, State.FAILED}, Reuse.NONE: set()}[reuse]
+    """Return the cells to execute: all except those with a record that `reuse` accepts or the system cannot read."""
+    kept = {State.DONE, State.UNREADABLE} | ({State.FAILED} if reuse is Reuse.ALL else set())
     state = states(cells, run_dir, reuse)
     return [cell for cell in cells if state[cell.key] not in kept]

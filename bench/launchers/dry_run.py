@@ -96,7 +96,7 @@ def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, sett
         for known in [times[unit.key]]
     ]
     rows += [
-        {**_planned(cell, State.DONE), "after": [], "seconds": None, "basis": "", "job": None}
+        {**_planned(cell, state[cell.key]), "after": [], "seconds": None, "basis": "", "job": None}
         for cell in cells
         if cell.key not in number_of
     ]

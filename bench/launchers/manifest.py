@@ -11,7 +11,6 @@ Only the owner may read the folder: a cell on a user's own data contains the pat
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 import uuid
@@ -23,7 +22,8 @@ from pydantic import Field, ValidationError
 
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
-from bench.core.rows import Change, Row
+from bench.core.plain_files import read_plain
+from bench.core.rows import Change, Row, json_object
 from bench.experiments.noise_salt import RANDOM
 from bench.experiments.plan import Dataset, Refusal, rebuild
 from bench.interface.registry import METHODS
@@ -34,6 +34,7 @@ from bench.storage.files import write_atomic
 from bench.storage.locks import alive, process_start, this_machine
 
 CANCELLED = "cancelled"
+LARGEST = 1 << 28  # bytes of a launch of some 100,000 cells
 AGAIN = "Give the `run` command again."
 
 
@@ -148,12 +149,12 @@ def load(folder: Path) -> Launch:
     """Return the launch in `folder`. Raises :class:`BenchError` if it is damaged or of another version."""
     path = folder / "launch.json"
     try:
-        return Launch.model_validate({**json.loads(path.read_text()), "folder": folder})
+        return Launch.model_validate({**json_object(read_plain(path, LARGEST)), "folder": folder})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BenchError(f"{path} is of another version of this program ({where}: {first['msg']}). {AGAIN}") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise BenchError(f"{path} cannot be read ({error}). {AGAIN}") from error
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
@@ -113,7 +114,7 @@ def earlier_records(records: Path, *, most: int = 400) -> list[Record]:
             continue
         for _, path in heapq.nlargest(most, aged):
             try:
-                found.append(parse_record(Path(path).read_text(encoding="utf-8")))
+                found.append(parse_record(read_plain(Path(path))))
             except (OSError, ValueError):
                 continue
     return found

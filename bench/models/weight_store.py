@@ -18,6 +18,8 @@ from safetensors import torch as tensor_files
 from torch import Tensor
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
+from bench.core.rows import json_object
 from bench.data.array_store import data_root, storage_errors
 from bench.storage.files import write_atomic
 
@@ -106,7 +108,7 @@ def write_manifest(found: PublicWeights) -> None:
 def read_manifest(path: Path) -> PublicWeights | None:
     """Return the weights of a manifest; None where it is missing or unreadable, as after a disk failure."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json_object(read_plain(path))
         if held.pop("format") != FORMAT:
             return None
         file = Path(held.pop("file"))

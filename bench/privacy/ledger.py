@@ -283,7 +283,7 @@ class Ledger(SampledMechanisms):
     def _refuse_again(self) -> None:
         if self._again:
             raise BenchError(
-                "votes, DP-SGD and sampled mechanisms cannot be charged again: run them again. Use charging_again for others."
+                "votes, DP-SGD and samples cannot be charged again: run them again. Use charging_again for others."
             )
 
     def record_level(self, delta: float) -> Accounted | None:

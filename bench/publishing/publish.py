@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
@@ -27,7 +28,6 @@ from bench.storage.files import write_together
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
-_LARGEST = 8 << 20  # bytes of one file of a run directory
 _MACHINE = ("packages", "python", "platform", "device")  # provenance fields that may change the arithmetic
 
 
@@ -134,7 +134,7 @@ class _Work:
         self._audits: dict[str, dict[str, AuditRecord]] = {}
         for path in sorted((into / "records").glob("*.json")):
             with suppress(OSError, ValueError):
-                self._board[path.stem] = parse_record(path.read_text(encoding="utf-8"))
+                self._board[path.stem] = parse_record(read_plain(path))
         for audit in RunDir(into).read_audits()[0]:
             self._audits.setdefault(audit.student, {})[audit.key] = audit
 
@@ -209,8 +209,8 @@ class _Work:
         lacks: list[str] = []
         image_grid, file = there.image_grid, f"released/{there.key}.png"
         if image_grid is not None and image_grid.file == file and not (self._into / file).exists():
-            with suppress(OSError):
-                data = _bytes(run / file)
+            with suppress(OSError, ValueError):
+                data = read_plain(run / file)
                 if hashlib.sha256(data).hexdigest() == image_grid.sha256 and file not in self.found.files:
                     self.found.files[file] = data
                     lacks.append("its image grid")
@@ -229,8 +229,8 @@ class _Work:
         if record.image_grid is None or record.image_grid.file != f"released/{record.key}.png":
             return None
         try:
-            data = _bytes(run / record.image_grid.file)
-        except OSError:
+            data = read_plain(run / record.image_grid.file)
+        except (OSError, ValueError):
             problems.append("its image grid is not there. Run the cell again with --reuse none.")
             return None
         if hashlib.sha256(data).hexdigest() != record.image_grid.sha256 or not data.startswith(_PNG):
@@ -253,7 +253,7 @@ class _Work:
         folder = f"{what}s"
         for path in sorted((run / folder).glob("*.json")):
             name = f"{run.name}/{folder}/{path.name}"
-            row = self._parsed(what, name, path, lambda text: parse_row(text, kind))
+            row = self._parsed(what, name, path, lambda data: parse_row(data, kind))
             if row is None:
                 continue
             target = f"{folder}/{path.name}"
@@ -293,10 +293,13 @@ class _Work:
             if problem:
                 self._say("audit", key, Fate.REFUSED, problem)
 
-    def _parsed(self, kind: str, name: str, path: Path, parse: Callable[[str], Any]) -> Any | None:
+    def _parsed(self, kind: str, name: str, path: Path, parse: Callable[[bytes], Any]) -> Any | None:
         try:
-            return parse(_bytes(path).decode("utf-8"))
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+            return parse(read_plain(path))
+        except OSError as error:
+            self._say(kind, name, Fate.REFUSED, f"it cannot be read ({error.strerror}). Make it readable.")
+            return None
+        except ValueError as error:
             why = str(error).splitlines()[0][:200]
             newer = isinstance(error, SchemaError)
             what = "Update this program." if newer else "Delete it and run its cell again."
@@ -305,15 +308,6 @@ class _Work:
 
     def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
         self.found.items.append(Item(kind, name, fate, why))
-
-
-def _bytes(path: Path) -> bytes:
-    """Read a file of a run directory. Raises OSError for a link, which may lead out of it, a device or a large file."""
-    if path.is_symlink() or not path.is_file():
-        raise OSError("no plain file")
-    if path.stat().st_size > _LARGEST:
-        raise OSError(f"larger than {_LARGEST >> 20} MiB")
-    return path.read_bytes()
 
 
 def _content(record: Record) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from bench.core.rows import Estimated, Row, SchemaError, json_object, validated
+from bench.core.rows import Epsilon, Estimated, Row, SchemaError, json_object, validated
 from bench.core.types import Adjacency, AuditKind, PrivacyUnit
 from bench.results.record import Failure, Provenance, Status
 
@@ -63,8 +63,8 @@ class Channel(Row):
     guesses: int
     correct: int
     group: int = 1
-    epsilon: float
-    cap: float
+    epsilon: Epsilon
+    cap: Epsilon
     errors: tuple[int, int, int, int] | None = None
     """(false positives, runs without the canary, false negatives, runs with it); many-run audits only."""
 
@@ -84,9 +84,9 @@ class MechanismAudited(Row):
     kind: str
     parameters: dict[str, Any]
     draws: int
-    epsilon: float
-    exact: float
-    half_noise: float | None = None  # epsilon observed with half the noise: the power of the audit
+    epsilon: Epsilon
+    exact: Epsilon
+    half_noise: Epsilon | None = None  # epsilon observed with half the noise: the power of the audit
     verdict: MechanismVerdict
     reason: str = ""  # why it was not audited
 
@@ -108,9 +108,9 @@ class AuditRecord(Row):
     plan: dict[str, int]
     runs: int
     channels: list[Channel] = []
-    epsilon: float | None = None  # maximum over the channels
-    claimed: float | None = None  # from the student's record
-    allowed: float | None = None  # proven by the ledger of the audited runs, for the same unit
+    epsilon: Epsilon | None = None  # maximum over the channels
+    claimed: Epsilon | None = None  # from the student's record
+    allowed: Epsilon | None = None  # proven by the ledger of the audited runs, for the same unit
     power: list[Channel] = []  # the same guesses on the pipeline without noise, if it was run
     mechanisms: list[MechanismAudited] = []
     accuracy: float | None = None  # mean test accuracy of the audited students
@@ -158,7 +158,7 @@ class AuditRecord(Row):
 R = TypeVar("R", AttackRecord, AuditRecord)
 
 
-def parse_row(text: str, kind: type[R]) -> R:
+def parse_row(text: str | bytes, kind: type[R]) -> R:
     """Return the record in `text`; raise ValueError (one line), or its subclass SchemaError on another schema."""
     data = json_object(text)
     if data.get("schema_version") != 1:

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bench.core.config import NoiseKind
-from bench.core.rows import Change, Row, SchemaError, json_object, validated
+from bench.core.rows import Change, Epsilon, Row, SchemaError, Share, Unbounded, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
@@ -37,18 +36,18 @@ class Accountant(Row):
     """The cost of the mechanisms by one accountant."""
 
     name: str
-    epsilon: float
+    epsilon: Epsilon
     sound: bool
     data_dependent: bool
     releasable: bool
-    order: float | None = None
+    order: Unbounded | None = None
     note: str = ""
 
 
 class Claimed(Row):
     """The cost by the method's paper."""
 
-    epsilon: float
+    epsilon: Epsilon
     source: str
     note: str = ""
 
@@ -56,7 +55,7 @@ class Claimed(Row):
 class Audited(Row):
     """A lower bound on epsilon from an audit, at `confidence`."""
 
-    epsilon: float
+    epsilon: Epsilon
     confidence: float
     audit: str
 
@@ -96,13 +95,13 @@ class Queries(Row):
 
     asked: int
     answered: int
-    label_accuracy: float | None = None
+    label_accuracy: Share | None = None
 
 
 class Utility(Row):
     """Utility of the released student on the test split."""
 
-    accuracy: float
+    accuracy: Share
     test_records: int
 
 
@@ -210,19 +209,11 @@ class Record(Row, Specified):
         return (self.noise_salt or "none") if known else ""
 
 
-_CURRENT = re.compile(rf'\s*\{{\s*"schema_version"\s*:\s*{SCHEMA_VERSION}\s*,')
-
-
-def parse_record(text: str) -> Record:
+def parse_record(text: str | bytes) -> Record:
     """Return the record in `text`, upgraded from an older schema if needed.
 
     Raise ValueError (one line) on invalid text, :class:`SchemaError` on a newer schema.
     """
-    if _CURRENT.match(text):
-        try:
-            return Record.model_validate_json(text)  # almost twice as fast as via a dict
-        except ValidationError:
-            pass  # the code below raises the same message for every schema
     data = json_object(text)
     version = data.get("schema_version")
     while version in UPGRADES:
@@ -245,12 +236,12 @@ class Glance:
 def glance(data: bytes) -> Glance | None:
     """Return the glance at the record in `data`, None if invalid; skips full validation, as plans read thousands."""
     try:
-        values = json.loads(data)
+        values = json_object(data)
         if values["schema_version"] not in (SCHEMA_VERSION, *UPGRADES):
             return None
         student = values["student"]
         file = None if student is None else student["file"]
         found = Glance(values["key"], Status(values["status"]), file)
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
     return found if isinstance(found.key, str) and isinstance(found.file, str | None) else None

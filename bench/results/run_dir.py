@@ -1,7 +1,7 @@
 """The run directory: layout, lock and records.
 
     RUN_DIR/run.json                 layout version
-    RUN_DIR/records/KEY.json         one record per cell; unreadable ones move to records/damaged/
+    RUN_DIR/records/KEY.json         one record per cell; damaged ones move to records/damaged/
     RUN_DIR/released/KEY.safetensors released student, with KEY.png, an image grid of synthetic images
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
+from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
 from bench.storage.files import explain_os_error, write_atomic, writing
@@ -54,7 +56,7 @@ def _names(folder: Path) -> set[str]:
 
 @dataclass(slots=True)
 class Records:
-    """The readable records of a directory, and a line for each damaged one."""
+    """The valid records of a directory, and a line for each that is damaged or cannot be read."""
 
     found: list[Record] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -113,10 +115,12 @@ class RunDir:
         """Raise :class:`BenchError` on another layout version."""
         marker = self.path / "run.json"
         try:
-            layout = json.loads(marker.read_text()).get("layout")
+            layout = json_object(read_plain(marker)).get("layout")
         except FileNotFoundError:
             return
-        except (ValueError, AttributeError) as error:
+        except OSError as error:
+            raise BenchError(f"{marker} cannot be read ({error.strerror}). Make it readable.") from error
+        except ValueError as error:
             raise BenchError(
                 f"{marker} is damaged. Delete it if the directory is one of this program's; its records stay."
             ) from error
@@ -237,13 +241,13 @@ class RunDir:
         return path
 
     def read_record(self, key: str) -> Record | None:
-        """Return the cell's record, None if it is missing or damaged (then set aside)."""
+        """Return the cell's record, None if it is missing, cannot be read, or is damaged (then set aside)."""
         records = Records()
         self._read_into(records, self.record_path(key))
         return records.found[0] if records.found else None
 
     def read_records_of(self, keys: Iterable[str], *, set_aside: bool = True) -> tuple[list[Record], list[str]]:
-        """Return the existing records of `keys`, in their order, and a line for each damaged one (see read_records)."""
+        """Return the valid records of `keys`, in their order, and a line for each other (see read_records)."""
         records = Records()
         for key in keys:
             self._read_into(records, self.record_path(key), set_aside=set_aside)
@@ -252,7 +256,8 @@ class RunDir:
     def read_records(self, *, set_aside: bool = True) -> Records:
         """Return all records; damaged ones move to records/damaged if `set_aside`, and their cells run again.
 
-        Raise :class:`BenchError` on a missing directory or another layout version.
+        A record that the system cannot read now (permission, disk, network) may be a good one: it stays, and its cell
+        does not run again. Raise :class:`BenchError` on a missing directory or another layout version.
         """
         if not self.path.is_dir():
             raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
@@ -262,24 +267,27 @@ class RunDir:
             self._read_into(records, path, set_aside=set_aside)
         return records
 
-    def statuses(self, keys: Collection[str]) -> dict[str, Status]:
+    def statuses(self, keys: Collection[str]) -> dict[str, Status | None]:
         """Return the status of each cell in `keys` with a valid record and an existing student file.
 
-        Reads only these records and moves none. Raise :class:`BenchError` on another layout version.
+        None is the status where the system cannot read the record. Reads only these records and moves none. Raise
+        :class:`BenchError` on another layout version.
         """
         self.check_layout()
         # One listing saves a system call per missing record.
         there = _names(self.records_path)
         released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
-        found: dict[str, Status] = {}
+        found: dict[str, Status | None] = {}
         for key in keys:
             path = self.record_path(key)
             if path.name not in there:
                 continue
             try:
-                with open(path, "rb") as file:
-                    seen = glance(file.read())
+                seen = glance(read_plain(path))
+            except (FileNotFoundError, ValueError):
+                continue
             except OSError:
+                found[key] = None
                 continue
             if seen is None or seen.key != key:
                 continue
@@ -300,33 +308,51 @@ class RunDir:
         write_atomic(path, record.to_json().encode())
         return path
 
+    def read_attack(self, key: str) -> AttackRecord | None:
+        """Return the attack `key`, None if it is missing or damaged; raise BenchError if the system cannot read it."""
+        return self._read_row(self.attacks_path / f"{key}.json", AttackRecord)
+
+    def read_audit(self, key: str) -> AuditRecord | None:
+        """Return the audit `key`; see :meth:`read_attack`."""
+        return self._read_row(self.audits_path / f"{key}.json", AuditRecord)
+
+    def _read_row(self, path: Path, kind: type[R]) -> R | None:
+        try:
+            return parse_row(read_plain(path), kind)
+        except (FileNotFoundError, ValueError):
+            return None
+        except OSError as error:
+            raise BenchError(
+                f"{path} cannot be read ({error.strerror}). Make it readable, or delete it to have it made again."
+            ) from error
+
     def read_attacks(self) -> tuple[list[AttackRecord], list[str]]:
-        """Return the attack records by key, and a line for each damaged one (left in place)."""
+        """Return the attack records by key, and a line for each other file (left in place)."""
         return self._read_rows(self.attacks_path, AttackRecord)
 
     def read_audits(self) -> tuple[list[AuditRecord], list[str]]:
-        """Return the audit records by key, and a line for each damaged one (left in place)."""
+        """Return the audit records by key, and a line for each other file (left in place)."""
         return self._read_rows(self.audits_path, AuditRecord)
 
     def _read_rows(self, folder: Path, kind: type[R]) -> tuple[list[R], list[str]]:
         found, damaged = [], []
         for path in sorted(folder.glob("*.json")):
             try:
-                found.append(parse_row(path.read_text(encoding="utf-8"), kind))
-            except (OSError, UnicodeDecodeError, ValueError) as error:
+                found.append(parse_row(read_plain(path), kind))
+            except OSError as error:
+                damaged.append(f"{path} cannot be read ({error.strerror})")
+            except ValueError as error:
                 damaged.append(f"{path} is damaged ({str(error).splitlines()[0]}); its attack or audit is to do again")
         return found, damaged
 
     def _read_into(self, records: Records, path: Path, *, set_aside: bool = True) -> None:
         try:
-            text = path.read_text(encoding="utf-8")
+            record = parse_record(read_plain(path))
         except FileNotFoundError:
             return
-        except (OSError, UnicodeDecodeError) as error:
-            self._damaged(records, path, str(error), set_aside)
+        except OSError as error:
+            records.damaged.append(f"{path} cannot be read ({error.strerror}); its cell is not run again")
             return
-        try:
-            record = parse_record(text)
         except ValueError as error:
             self._damaged(records, path, str(error).splitlines()[0], set_aside)
             return

@@ -174,17 +174,14 @@ class Evidence:
     _failed: dict[tuple[str, str], list[Record]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        refused = {record.key: why for record in self.records if (why := _refused(record))}
-        self.warnings += [f"refused: {key}: {why}" for key, why in refused.items()]
-        self.records = good = [record for record in self.records if record.key not in refused]
-        by_key = {record.key: record for record in good}
+        by_key = {record.key: record for record in self.records}
         groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
-        for row in build_board(good, self.audits).rows:
+        for row in build_board(self.records, self.audits).rows:
             members = tuple(by_key[key] for key in row.keys)
             asked = WantedCell(row.method, row.dataset, row.asked, Basis(row.basis))
             groups[row.method, row.dataset].append(Found(asked, members, row))
         failed: dict[tuple[str, str], list[Record]] = defaultdict(list)
-        for record in good:
+        for record in self.records:
             if record.status is Status.FAILED:
                 failed[record.method, record.dataset].append(record)
         self._groups, self._failed = dict(groups), dict(failed)
@@ -280,16 +277,6 @@ def _same(one: object, other: Setting) -> bool:
     if not isinstance(one, int | float):
         return one == other
     return isinstance(other, int | float) and math.isclose(one, other, rel_tol=1e-6)
-
-
-def _refused(record: Record) -> str:
-    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
-        return f"its accuracy is {record.utility.accuracy}, not a share between 0 and 1; run the cell again"
-    if record.privacy is not None and (
-        math.isnan(record.privacy.claimed.epsilon) or math.isnan(record.privacy.proven.epsilon)
-    ):
-        return "an epsilon of it is not a number; run the cell again"
-    return ""
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:

@@ -77,14 +77,14 @@ def test_pipes_links_and_huge_files_are_refused(run: Path, into: Path) -> None:
 
 def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run: Path, into: Path) -> None:
     bad = values_of(PATE.replace("s0-68885667e3d8", "s1-29ab235ae57a"))
-    bad["utility"]["accuracy"] = 2.0
+    bad["queries"]["answered"] = -1
     bad["provenance"]["git_dirty"] = True
     put(run, bad)
     (run / "records" / "torn.json").write_text("{")
     before = all_of(into)
     done = publish(run, "--into", into)
     assert done.exit_code == 1
-    for says in ("lies outside 0 to 1", "changed files", "damaged (no JSON", "nothing was written: 3 problems"):
+    for says in ("fewer than none", "changed files", "damaged (no JSON", "nothing was written: 3 problems"):
         assert says in done.output
     assert all_of(into) == before
 
@@ -214,12 +214,16 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
     assert not (into / "audits" / f"{AUDIT}.json").exists()
 
 
+VIOLATED = {"kind": "lnmax", "parameters": {}, "draws": 9, "epsilon": 2, "exact": 1, "verdict": "violated"}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
         ("delta", 0.1, "it speaks of another"),
         ("claimed", 3.0, "it says 3.0 is claimed"),
-        ("allowed", -1.0, "audited > proven"),
+        ("allowed", -1.0, "it is damaged (field allowed"),
+        ("mechanisms", [VIOLATED], "audited > proven"),
         ("epsilon", 3.0, "not that of its best channel"),
         ("channels.0.epsilon", 3.0, "its counts give"),
         ("provenance.git_dirty", True, "changed files"),
@@ -227,7 +231,7 @@ def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeyp
         ("attack", "label-gab", "unknown attack 'label-gab'. Did you mean 'label-gap'?"),
         ("attack_version", 9, "version 9 of label-gap made it"),
         ("knowledge", "everything", "its knowledge is not what label-gap states"),
-        ("targets.student.accuracy", "NaN", "targets.student.accuracy is no number"),
+        ("targets.student.accuracy", "NaN", "it is damaged (field targets.student.accuracy"),
         ("student", NONPRIVATE, "its student's record is not in the same directory"),
     ],
 )

@@ -262,8 +262,10 @@ def bench(*words: str) -> Done:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = RunDir(tmp_path_factory.mktemp("report") / "runs").create()
     kept: list[Record] = [record(seed=seed, key=f"p{seed}") for seed in range(3)]
-    for one in [*kept, record(key="nan", method="dgd", accuracy=float("nan"))]:
+    for one in kept:
         run_dir.write_record(one)
+    nan = record(key="nan", method="dgd").to_json().replace('"accuracy": 0.95', '"accuracy": "NaN"')
+    (run_dir.records_path / "nan.json").write_text(nan)
     (run_dir.records_path / "torn.json").write_text("{")
     return run_dir.path
 
@@ -274,7 +276,7 @@ def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) 
     for words in ("table 4", "figure 3", "0 of 18", "no cells", "python -m bench run --methods pate"):
         assert words in done.stdout
     assert "torn.json is damaged" in done.stderr
-    assert "refused: nan: its accuracy is nan" in done.stderr
+    assert "nan.json is damaged (field utility.accuracy: Input should be a finite number)" in done.stderr
     index = (tmp_path / "index.md").read_text()
     assert "![Gap between the two largest votes, by the number of teachers](pate/figure-3.png)" in index
     assert "torn.json" in index

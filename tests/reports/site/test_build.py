@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.interface.registry import METHODS
-from bench.results.record import ImageGrid
+from bench.results.record import ImageGrid, Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text, ledger_table
 from helpers.records import record
@@ -207,16 +207,19 @@ def test_attacks_show_the_strongest_with_power_or_say_that_none_has() -> None:
     assert attack_figure("inversion", [pate], broken).powerless
 
 
-def test_a_nan_accuracy_is_refused_by_name_and_the_rest_is_shown(tmp_path: Path) -> None:
-    found = [record(), record(method="worse", accuracy=math.nan), record(method="odd", proven=math.nan)]
+def without(one: Record, part: str) -> Record:
+    return one.model_copy(update={part: None})
+
+
+def test_a_record_without_an_accuracy_is_refused_by_name_and_the_rest_is_shown(tmp_path: Path) -> None:
+    found = [record(), without(record(method="worse"), "utility"), without(record(method="odd"), "privacy")]
     board = build_board(found)
     assert [row.method for row in board.rows] == ["pate"]
     assert [key.split("-")[1] for key, _ in board.refused] == ["odd", "worse"]
     assert "mnist-worse-10.0-s0" in to_markdown(board)
-    assert "nan" not in to_markdown(board).split("## Not shown")[0]
     write_site(tmp_path, Source(found))
     index = Page((tmp_path / "site" / "index.html").read_text())
-    assert "its accuracy is nan" in index.text
+    assert "it is done, and states no accuracy" in index.text
     assert dead_links(tmp_path / "site") == []
 
 
@@ -272,11 +275,11 @@ def leaderboard(*words: str) -> tuple[int, str, str]:
 
 def test_command_writes_the_site_and_warns_of_what_it_does_not_show(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs").create()
-    for one in (record(), record(method="worse", accuracy=math.nan)):
+    for one in (record(), without(record(method="worse"), "utility")):
         (run.records_path / f"{one.key}.json").write_text(one.to_json())
     code, err, _ = leaderboard(str(run.path))
     assert code == 0
-    assert "warning: mnist-worse-10.0-s0 is not shown: its accuracy is nan" in err
+    assert "warning: mnist-worse-10.0-s0 is not shown: it is done, and states no accuracy" in err
     assert dead_links(run.path / "site") == []
     assert "reported in DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
 

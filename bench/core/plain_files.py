@@ -1,0 +1,46 @@
+"""Reads of files that others may have made: plain files only, of a limited size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+LARGEST = 8 << 20
+"""Limit on the bytes of a record or picture."""
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[BufferedReader]:
+    """Open a plain file to read.
+
+    Raise ValueError for a link, which may lead out of a run directory, a folder, device or pipe; OSError as `open`.
+    """
+    try:
+        # Without O_NONBLOCK a pipe would block until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise ValueError("no plain file") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("no plain file")
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+def read_plain(path: Path, largest: int = LARGEST) -> bytes:
+    """Return the bytes of a plain file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, largest) + 1)  # one more than there should be: a file may grow
+    if len(data) > largest:
+        raise ValueError(f"larger than {largest >> 20} MiB")
+    return data

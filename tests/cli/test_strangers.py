@@ -1,0 +1,125 @@
+"""Run directories of strangers: every command names what it cannot read, and neither hangs nor breaks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.results.run_dir import RunDir
+from helpers.commands import bench
+from helpers.paths import BOARD
+from helpers.publishing import ATTACK, AUDIT, PATE
+
+
+def text(words: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(words)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "brackets": text("[" * 100_000),
+    "nested": text('{"schema_version": 2, "config": ' + "[" * 100_000),
+    "pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "sparse": lambda path: (path.touch(), os.truncate(path, 23 << 30)),
+    "folder": Path.mkdir,
+}
+
+
+def edited(old: str, new: str) -> Callable[[Path], object]:
+    """Return what writes the good record with another value in it."""
+    good = (BOARD / "records" / f"{PATE}.json").read_text()
+    assert old in good
+    return text(good.replace(old, new, 1))
+
+
+for _number in ("NaN", '"NaN"', "1e999"):
+    HOSTILE[f"epsilon {_number}"] = edited('"epsilon": 10.0', f'"epsilon": {_number}')
+HOSTILE["accuracy 1e999"] = edited('"accuracy": 0.', '"accuracy": 1e999, "x": 0.')
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A directory with one good record, audit and attack."""
+    run_dir = RunDir(tmp_path / "runs").create()
+    for folder, key in (("records", PATE), ("audits", AUDIT), ("attacks", ATTACK)):
+        shutil.copy(BOARD / folder / f"{key}.json", run_dir.path / folder)
+    return run_dir
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_every_command_passes_over_what_it_cannot_read(kind: str, run: RunDir, tmp_path: Path) -> None:
+    for folder in (run.records_path, run.audits_path, run.attacks_path):
+        HOSTILE[kind](folder / "bad.json")
+    launch = run.launches_path / "20260101-000000-abcdef"
+    launch.mkdir()
+    HOSTILE[kind](launch / "launch.json")
+    board = tmp_path / "board"
+    for folder in ("records", "audits", "attacks"):
+        (board / folder).mkdir(parents=True)
+
+    listed = bench("ls", run.path)
+    assert (listed.returncode, "bad.json is damaged" in listed.stdout) == (0, True), listed
+    assert PATE in listed.stdout
+    shown = bench("show", PATE, "-o", run.path)
+    assert shown.returncode == 0
+    HOSTILE[kind](run.records_path / "bad.json")  # `show` set it aside
+    made = bench("leaderboard", run.path, "-o", tmp_path / "pages")
+    assert (made.returncode, made.stderr.count("bad.json is damaged")) == (0, 3), made
+    published = bench("publish", run.path, "--into", board, "--dry-run")
+    assert (published.returncode, published.stdout.count("bad.json")) == (1, 3), published
+    assert "it is damaged" in " ".join(published.stdout.split())
+    seen = bench("status", run.path)
+    assert (seen.returncode, "bad.json is damaged" in seen.stdout) == (0, True), seen
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_record_that_cannot_be_read_now_stays_and_is_not_run_again(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "runs"
+    again = ["run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", out, "-s", "0,1", "-q"]
+    first = bench(*again)
+    assert first.returncode == 0, first.stderr
+    before = {path: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
+    path = sorted(before)[0]
+    opened = os.open
+
+    def refuse(name: Path, *rest: int) -> int:
+        if Path(name) == path:
+            raise OSError(error, os.strerror(error), str(name))
+        return opened(name, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("bench.core.plain_files.os.open", refuse)
+        second = bench(*again)
+        planned = bench(*again, "--dry-run")
+        failed_audit = bench("audit", path.stem, "-o", out)
+    assert second.returncode == 1
+    assert f"{path} cannot be read ({os.strerror(error)}); its cell is not run again" in second.stderr
+    assert "unreadable" in planned.stdout
+    assert failed_audit.returncode == 2
+    assert {path: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == before
+    assert bench(*again).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == before
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["brackets", "pipe", "endless", "epsilon NaN"])
+def test_a_hostile_record_of_a_cell_is_set_aside_and_the_cell_run(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    again = ["run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", out, "-q"]
+    assert bench(*again).returncode == 0
+    (path,) = (out / "records").glob("*.json")
+    good = path.read_bytes()
+    path.unlink()
+    HOSTILE[kind](path)
+    done = bench(*again)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() != good  # its times
+    assert os.path.lexists(out / "records" / "damaged" / path.name)
