@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import open_plain
+from bench.core.rows import json_object
 from bench.core.types import Facts, Released
 from bench.storage.files import write_atomic
 
@@ -25,9 +27,15 @@ FORMAT = "private-student-bench/1"
 
 
 def save_released(released: Released, path: Path) -> str:
-    """Write `released` to `path` and return the file's SHA-256; equal releases give equal files."""
+    """Write `released` to `path` and return the file's SHA-256; equal releases give equal files.
+
+    Raises :class:`BenchError` if :func:`load_released` would not rebuild the student.
+    """
     from safetensors.torch import save
 
+    from bench.models.rebuild import check_options
+
+    check_options(released.student_name, released.student_options)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in released.student.state_dict().items():
         tensors[f"student/{name}"] = tensor
@@ -62,29 +70,37 @@ def save_image_grid(released: Released, path: Path) -> str | None:
     return hashlib.sha256(data).hexdigest()
 
 
-def load_released(path: Path) -> Released:
-    """Load a release, a generator as tensors in `extras`. Raises :class:`BenchError` for a missing or damaged file."""
-    from safetensors import SafetensorError, safe_open
-    from timm.models import create_model
+def load_released(path: Path, sha256: str = "") -> Released:
+    """Load a release, a generator as tensors in `extras`.
 
-    from bench.models.frozen_backbone import check_known
+    Raises :class:`BenchError` for a missing or damaged file, one with another `sha256` (if given), and one whose net
+    :func:`bench.models.rebuild.rebuild` does not build.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from bench.models.rebuild import rebuild
 
     try:
+        with open_plain(path) as plain:
+            other = sha256 and hashlib.file_digest(plain, "sha256").hexdigest() != sha256
+        if other:
+            raise BenchError(f"{path} is not the file that its record names (SHA-256 differs). Run its cell again.")
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("release", "{}"))
+            about = json_object((file.metadata() or {}).get("release", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except FileNotFoundError as error:
-        raise BenchError(f"no released student at {path}.") from error
+        raise BenchError(f"no released student at {path}. Run its cell again, or name its run directory.") from error
     except (SafetensorError, ValueError, OSError) as error:
         raise BenchError(f"{path} is damaged: {error}. Run its cell again with --reuse none.") from error
     if about.get("format") != FORMAT:
         raise BenchError(f"{path} is no released student of this program (format {about.get('format')!r}).")
-    check_known(about["student"])
-    student = create_model(about["student"], **about["options"])
-    student.load_state_dict(_below(tensors, "student/"))
+    name, options = about.get("student"), about.get("options")
+    if not isinstance(name, str) or not isinstance(options, dict):
+        raise BenchError(f"{path} names no net and options.")
+    student = rebuild(name, options, _below(tensors, "student/"))
     extras = _below(tensors, "extra/")
     extras.update({f"generator/{name}": tensor for name, tensor in _below(tensors, "generator/").items()})
-    return Released(student.eval(), about["student"], about["options"], extras=extras)
+    return Released(student, name, options, extras=extras)
 
 
 def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -93,15 +109,11 @@ def _below(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 def load_student(record: Record, facts: Facts, run_dir: RunDir) -> Released:
     """Return `record`'s student. Raises :class:`BenchError` if its file is absent, altered or does not fit the data."""
-    import hashlib
-
     import torch
 
     assert record.student is not None
     path = run_dir.path / record.student.file
-    released = load_released(path)
-    if hashlib.sha256(path.read_bytes()).hexdigest() != record.student.sha256:
-        raise BenchError(f"{path} is not the file that its record names (SHA-256 differs). Run its cell again.")
+    released = load_released(path, record.student.sha256)
     try:
         with torch.no_grad():
             outputs = released.student(torch.zeros(1, *facts.shape))

@@ -40,14 +40,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
         raise BenchError(f"{record.key} has no student: its cell failed.")
     if not SAFE_KEY.fullmatch(record.key) or record.student.file != f"released/{record.key}.safetensors":
         raise BenchError(f"the record {record.key[:80]!r} does not name its files as this program does.")
-    path = run_dir.path / record.student.file
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise BenchError(f"no released student at {path}. Run its cell again, or give --runs.") from error
-    if hashlib.sha256(data).hexdigest() != record.student.sha256:
-        raise BenchError(f"{path} is not the student of {record.key}: its SHA-256 differs. Run its cell again.")
-    released = load_released(path)
+    released = load_released(run_dir.path / record.student.file, record.student.sha256)
     spec = all_datasets().get(record.dataset)
     weights = _weights(released.student)
     files = {

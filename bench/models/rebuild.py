@@ -1,0 +1,94 @@
+"""Nets of releases that others may have made: name and options are checked before anything is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import ConfigDict, Field, ValidationError
+from timm.models import create_model, model_entrypoint
+from torch import Tensor, nn
+
+from bench.core.errors import BenchError
+from bench.core.rows import Row
+from bench.models.frozen_backbone import BackboneSpec, HeadKind, check_known
+
+Side = Annotated[int, Field(ge=1, le=4096)]
+Units = Annotated[int, Field(ge=0, le=65536)]
+Layers = Annotated[tuple[Units, ...], Field(max_length=16)]
+Deviation = Annotated[float, Field(ge=0, le=10)]
+
+
+class _Timm(Row):
+    """Options of a release of one of timm's nets; its other arguments open files and fetch weights."""
+
+    model_config = ConfigDict(strict=True)
+
+    num_classes: Annotated[int, Field(ge=1, le=32768)]
+    in_chans: Annotated[int, Field(ge=1, le=64)]
+    img_size: Side | tuple[Side, Side] = 1
+
+
+class _Own(_Timm):
+    """Options of a release of any other net."""
+
+    width: Units = 0
+    filters: Units = 0
+    hidden: Units = 0
+    vocabulary: Annotated[int, Field(ge=0, le=1 << 22)] = 0
+    dense: Layers = ()
+    widths: Layers = ()
+    input_noise: Deviation = 0
+    noise: Deviation = 0
+    head: HeadKind = "dense"
+    backbone: BackboneSpec | None = None
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise :class:`BenchError` unless a release may name the net `name` with these `options`."""
+    check_known(name)
+    kind = _Timm if model_entrypoint(name).__module__.startswith("timm.") else _Own
+    try:
+        backbone = getattr(kind.model_validate_json(json.dumps(options)), "backbone", None)
+    except (ValidationError, ValueError, TypeError) as error:
+        said = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            said = f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
+        raise BenchError(
+            f"{name} in a release is not built with such options ({said}). Accepted: {', '.join(kind.model_fields)}. "
+            "Register another variant of a net under a name of its own."
+        ) from error
+    if backbone is not None:
+        check_known(backbone.name)
+        if not (0 <= backbone.size <= 4096 and 1 <= backbone.in_chans <= 64):
+            raise BenchError(f"{name} in a release takes no backbone on {backbone.in_chans} x {backbone.size} pixels.")
+
+
+def rebuild(name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return the net of a release with its `weights`, in evaluation mode.
+
+    Raise :class:`BenchError` as :func:`check_options`, or if the `weights` are not those of the net.
+    """
+    check_options(name, options)
+    spec = options.get("backbone")
+    try:
+        if spec is None or spec["origin"] in ("random", "trained"):  # other backbones load weights of their own
+            with torch.device("meta"):  # takes no memory, whatever the size
+                _compare(create_model(name, **options), weights)
+        net: nn.Module = create_model(name, **options)
+        _compare(net, weights)
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
+        raise BenchError(f"{name} with the options of the release cannot take its weights: {error}.") from error
+    net.load_state_dict(dict(weights))
+    return net.eval()
+
+
+def _compare(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless names and shapes agree."""
+    wanted, found = ({(k, tuple(v.shape)) for k, v in state.items()} for state in (net.state_dict(), weights))
+    if wanted != found:
+        name, shape = min(wanted ^ found)
+        raise ValueError(f"{name[:80]} {list(shape)} is {'missing' if (name, shape) in wanted else 'too much'}")
