@@ -169,7 +169,7 @@ class RunDir:
     def _opened_lock(self) -> Iterator[int]:
         lock = self.path / ".lock"
         with writing(lock):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             yield descriptor
         finally:
@@ -190,12 +190,17 @@ class RunDir:
         )
 
     def _clean(self) -> None:
-        """Remove partial writes of killed processes and artefact locks; requires the exclusive lock."""
+        """Remove partial writes of killed processes and artefact locks, none behind a link out of the directory.
+
+        Requires the exclusive lock.
+        """
+        home = self.path.resolve()
         places = (".", "records", "released", "attacks", "audits", "logs", "cache", "cache/calibrations", "noise",
                   "launches/*")  # fmt: skip
         for pattern in (*(f"{place}/.*.tmp" for place in places), "cache/locks/*"):
             for path in self.path.glob(pattern):
-                path.unlink(missing_ok=True)
+                if path.parent.resolve().is_relative_to(home):
+                    path.unlink(missing_ok=True)
 
     def claim(self, key: str, **about: object) -> Held | None:
         """Return the claim on the cell `key`, described by `about`, or None while another process holds it."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.rows import json_object
 from bench.storage.files import explain_os_error, writing
 from bench.storage.interrupts import unstopped
 
@@ -178,7 +179,7 @@ def take(path: Path, **about: Any) -> Held | None:
     """
     for _ in range(100):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise BenchError(f"{path} cannot be locked: {error.strerror}.") from error
         try:
@@ -209,7 +210,7 @@ def _attempts(before: Owner | None, about: Mapping[str, Any]) -> dict[str, int]:
 def look(path: Path) -> Owner | None:
     """Return the owner of the claim at `path`, dead owners included (`held` is False), or None."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -290,7 +291,7 @@ def _content(descriptor: int) -> bytes:
 
 def _parse(text: bytes, held: bool) -> Owner | None:
     try:
-        state = json.loads(text)
+        state = json_object(text)
         return Owner(
             str(state["machine"]), int(state["pid"]), state["start"], int(state["beat"]),
             {str(launch): int(count) for launch, count in state["attempts"].items()},

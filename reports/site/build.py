@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,8 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.interface.registry import METHODS
 from bench.results.audited import with_audits
 from bench.results.frame import row_key
@@ -45,19 +48,36 @@ MADE = ("records", "methods", "images", "raw")
 def write_site(folder: Path, source: Source) -> list[str]:
     """Write the site into ``folder / "site"`` and remove stale files; return its relative file names.
 
-    Raise :class:`bench.core.errors.BenchError` if the folder cannot be written.
+    Links in an older site are not followed. Raise :class:`bench.core.errors.BenchError` if the folder cannot be written
+    or would be a linked one.
     """
     site = folder / "site"
-    former = {path for name in MADE for path in (site / name).rglob("*") if path.is_file()}
+    former = set(_files(site))
     names = []
     for name, data in build_site(source, folder):
         with writing(site / name):
             (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).write_bytes(data)
+            (site / name).unlink(missing_ok=True)
+            with (site / name).open("xb") as file:
+                file.write(data)
         names.append(name)
     for path in former - {site / name for name in names}:
         path.unlink()
     return names
+
+
+def _files(site: Path) -> Iterator[Path]:
+    """Yield the generated files of an older site, linked ones included; raise BenchError if a folder is a link."""
+    tops = [site / name for name in ("assets", *MADE)]
+    walked = [step for top in tops for step in os.walk(top)]
+    for place in (site, *tops, *(Path(where, name) for where, folders, _ in walked for name in folders)):
+        if place.is_symlink():
+            raise BenchError(
+                f"{place} is a link, and a site is not written through links. Remove it, or choose another folder with "
+                "--out."
+            )
+    for where, _, files in walked:
+        yield from (Path(where, name) for name in files if not where.startswith(str(tops[0])))
 
 
 def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -166,12 +186,14 @@ class _Pages:
         if home is None or PurePosixPath(key).name != key:
             return ""
         path = home / kind / f"{key}.json"
-        if not path.is_file():
+        try:
+            data = read_plain(path)
+        except (OSError, ValueError):
             return ""
         if home.resolve() == self._folder:
             return f"../{kind}/{quote(path.name)}"
         name = f"raw/{kind}/{page_name(key)}.json"
-        self.copies[name] = path.read_bytes()
+        self.copies[name] = data
         return quote(name)
 
     def _image(self, record: Record) -> tuple[str, str] | None:
@@ -182,9 +204,12 @@ class _Pages:
         name = f"images/{page_name(record.key)}.png"
         if name not in self.copies:
             path = (home / record.image_grid.file).resolve()
-            if not path.is_relative_to(home.resolve()) or path.suffix != ".png" or not path.is_file():
+            if not path.is_relative_to(home.resolve()) or path.suffix != ".png":
                 return None
-            data = path.read_bytes()
+            try:
+                data = read_plain(path)
+            except (OSError, ValueError):
+                return None
             if hashlib.sha256(data).hexdigest() != record.image_grid.sha256:
                 return None
             self.copies[name] = data

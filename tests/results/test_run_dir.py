@@ -299,3 +299,32 @@ def test_failure_is_a_row(tmp_path: Path) -> None:
     (found,) = run_dir.read_records().found
     assert found.failure is not None
     assert found.failure.reason == "more teachers than records"
+
+
+def test_links_of_a_strangers_directory_lead_nowhere(tmp_path: Path) -> None:
+    run_dir, outside = RunDir(tmp_path / "runs").create(), tmp_path / "outside"
+    (outside / "locks").mkdir(parents=True)
+    for name in (".mine.tmp", "locks/mine", "mine"):
+        (outside / name).write_text("mine")
+    run_dir.cache_path.rmdir()
+    run_dir.cache_path.symlink_to(outside)
+    run_dir.logs_path.rmdir()
+    run_dir.logs_path.symlink_to(outside)
+    with run_dir.joined():
+        pass
+    (run_dir.path / ".lock").unlink()
+    (run_dir.path / ".lock").symlink_to(outside / "mine")
+    (run_dir.claims_path / "a").symlink_to(outside / "mine")
+    with pytest.raises(BenchError, match=r"\.lock could not be written"), run_dir.joined():
+        pass
+    with pytest.raises(BenchError, match="cannot be locked"):
+        run_dir.claim("a")
+    assert [(outside / name).read_text() for name in (".mine.tmp", "locks/mine", "mine")] == ["mine"] * 3
+
+
+@pytest.mark.timeout(20)
+def test_strange_claims_are_no_claims(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs").create()
+    os.mkfifo(run_dir.claims_path / "pipe")
+    (run_dir.claims_path / "brackets").write_text("[" * 4096)
+    assert run_dir.claims() == {}
