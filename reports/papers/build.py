@@ -186,8 +186,8 @@ def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[st
 
 
 def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:
-    shown = (e.number for e in entries if isinstance(e, Theirs) and e.show == "verdict" and e.number is not None)
-    lines = (f"{md(n.system)}: {n.verdict.value}. {md(n.reason)} ({md(n.source)})" for n in shown)
+    shown = (e.number for e in entries if isinstance(e, Theirs) and e.show == "verdicts" and e.number is not None)
+    lines = (f"{md(n.system)}: {n.verdicts}. {md(n.reasons())}" for n in shown)
     return list(dict.fromkeys(lines))
 
 

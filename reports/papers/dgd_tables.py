@@ -41,7 +41,7 @@ def _table_1(material: Material) -> Sequence[TableRow]:
             fmnist = printed(dataset="fmnist", epsilon=epsilon, system=mnist.system)
             numbers = (Theirs(mnist, digits=1), Theirs(fmnist, digits=1))
             head = (f"{mnist.system}, printed", f"{epsilon:g}")
-            rows.append(TableRow((*head, *numbers, "–", Theirs(mnist, "verdict")), rule=place == 0))
+            rows.append(TableRow((*head, *numbers, "–", Theirs(mnist, "verdicts")), rule=place == 0))
         for method, name in (("dgd", "DGD"), ("dgd-plus", "DGD+"), ("dgd-sound", "DGD-sound (ours)")):
             basis = Basis.PROVEN if method == "dgd-sound" else Basis.CLAIMED
             cells = [WantedCell(method, dataset, epsilon, basis) for dataset in datasets]
@@ -61,7 +61,7 @@ def _bypass(material: Material) -> Mapping[str, str]:
 
 def _table_2(material: Material) -> Sequence[TableRow]:
     rows = [
-        TableRow((f"{n.system}, printed", Theirs(n, "epsilon"), Theirs(n, digits=1), "–", Theirs(n, "verdict")))
+        TableRow((f"{n.system}, printed", Theirs(n, "epsilon"), Theirs(n, digits=1), "–", Theirs(n, "verdicts")))
         for n in material.printed(table="II", dataset="cifar10", measure="accuracy")
     ]
     dgd, dp_sgd = (material.one(table="II", measure="accuracy", system=system) for system in ("DGD", "DPSGD"))

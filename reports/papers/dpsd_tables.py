@@ -35,7 +35,7 @@ def _printed(material: Material, table: str) -> list[tuple[list[Reported], tuple
         rows.setdefault(number.row, []).append(number)
     found: list[tuple[list[Reported], tuple[Entry, ...]]] = []
     for label, numbers in rows.items():
-        verdicts = "; ".join(dict.fromkeys(number.verdict for number in numbers))
+        verdicts = "; ".join(dict.fromkeys(number.verdicts for number in numbers))
         found.append((numbers, (label, numbers[0].unit, numbers[0].public_data, verdicts)))
     return found
 

@@ -44,7 +44,7 @@ def _table_4(material: Material) -> Sequence[TableRow]:
         rows.append(TableRow((
             NAMES[number.dataset], Theirs(queries, digits=0), Ours(wanted, "queries", digits=0),
             Theirs(number, "epsilon"), Ours(wanted, "claimed"), Ours(wanted, "proven"), Theirs(bare),
-            Ours(baseline, beside=bare), Theirs(number), Ours(wanted, beside=number), Theirs(number, "verdict"),
+            Ours(baseline, beside=bare), Theirs(number), Ours(wanted, beside=number), Theirs(number, "verdicts"),
         )))  # fmt: skip
     return rows
 

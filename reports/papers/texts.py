@@ -51,8 +51,8 @@ def _verdicts(printed: Iterable[Reported]) -> str:
     lines: dict[str, str] = {}
     for number in printed:
         if number.reason:
-            name = f"{md(number.system)}: {number.verdict.value}"
-            lines.setdefault(name, f"- {name}. {md(number.reason)} ({md(number.source)})")
+            name = f"{md(number.system)}: {number.verdicts}"
+            lines.setdefault(name, f"- {name}. {md(number.reasons())}")
     return "Verdicts on the printed epsilons:\n\n" + "\n".join(lines.values()) if lines else ""
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
-from bench.privacy.utility_bound import IMPLAUSIBLE, probability_bound, rounded_up
+from bench.privacy.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
 from reports.reported.yaml_lines import YamlLines
 
 FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
@@ -36,6 +36,9 @@ PAPERS = {
 BASELINE = "Baseline"
 """A paper's own model without privacy, the reference of its drops."""
 
+INFERRED = "epsilon inferred"
+"""How the note of a number begins whose epsilon its paper does not print beside it."""
+
 PERCENT = frozenset({"accuracy", "label accuracy", "teacher accuracy"})
 POINTS = frozenset({"drop", "gain", "gap"})
 MEASURES = PERCENT | POINTS | {"epsilon", "queries", "records", "minutes", "inception score"}
@@ -43,13 +46,18 @@ MEASURES = PERCENT | POINTS | {"epsilon", "queries", "records", "minutes", "ince
 
 
 class Verdict(StrEnum):
-    """Whether the printed epsilon holds for its unit."""
+    """Whether the printed epsilon holds for its unit, by the paper or by the published code."""
 
     SOUND = "sound"
+    HOLDS = "step fails, number holds"
     UNSOUND = "unsound"
     UNCLEAR = "unclear"
     IMPOSSIBLE = "impossible as claimed"
     NONE = "no privacy"
+    NOT_FOUND = "none found"
+    """Of code alone: no published code was found."""
+    NOT_READ = "not read"
+    """Of code alone: the code was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +86,43 @@ class Reported:
     measure: str
     value: float
     verdict: Verdict
+    """Of the paper: does the epsilon follow from the mechanism that it describes?"""
     reason: str
     source: str
+    """The place of what the reason speaks of."""
+    code_verdict: Verdict = Verdict.NOT_READ
+    """Of the published code: does it do what the paper's epsilon stands for?"""
+    code_reason: str = ""
+    code_source: str = ""
     note: str = ""
     """Remarks on this number alone, such as a contradiction in the paper."""
+
+    @property
+    def verdicts(self) -> str:
+        """Both parts of the verdict in words."""
+        if self.verdict is Verdict.NONE:
+            return self.verdict.value
+        return f"paper: {self.verdict.value}; code: {self.code_verdict.value}"
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the paper or its code shows that the printed epsilon does not hold."""
+        return self.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE) or self.code_verdict is Verdict.UNSOUND
+
+    @property
+    def holds(self) -> bool:
+        """Whether the printed epsilon follows from the paper, and nothing is known against its code."""
+        return self.verdict in (Verdict.SOUND, Verdict.HOLDS) and self.code_verdict in _NOTHING_AGAINST
+
+    def reasons(self) -> str:
+        """Return the reasons of both parts with their places, in one line."""
+        parts = [f"{self.reason.rstrip('.')} ({self.source})"]
+        if self.code_reason:
+            parts.append(f"Code: {self.code_reason.rstrip('.')} ({self.code_source})")
+        return ". ".join(parts)
+
+
+_NOTHING_AGAINST = (Verdict.SOUND, Verdict.HOLDS, Verdict.NOT_FOUND, Verdict.NOT_READ)
 
 
 class _Strict(BaseModel):
@@ -89,7 +130,33 @@ class _Strict(BaseModel):
 
 
 Unit = Literal["record", "label", "query-label", "client", "none"]
-Typed = Literal["sound", "unsound", "unclear", "no privacy"]
+Typed = Literal["sound", "step fails, number holds", "unsound", "unclear", "no privacy"]
+TypedOfCode = Literal["sound", "step fails, number holds", "unsound", "unclear", "none found", "not read"]
+
+
+def _check_told(verdict: str | None, reason: str | None, source: str | None) -> None:
+    if verdict is not None and not (reason and source):
+        raise ValueError("a verdict needs a reason and a source")
+    if reason is not None and not source:
+        raise ValueError("a reason needs a source")
+    if any("\n" in text for text in (reason or "", source or "")):
+        raise ValueError("reason and source are one line each")
+
+
+class Code(_Strict):
+    """The verdict on a system's published code."""
+
+    verdict: TypedOfCode
+    reason: str | None = None
+    source: str | None = None
+
+    @model_validator(mode="after")
+    def _told(self) -> Code:
+        if self.verdict not in ("none found", "not read"):
+            _check_told(self.verdict, self.reason, self.source)
+        elif self.reason is not None:
+            _check_told(None, self.reason, self.source)
+        return self
 
 
 class _Facts(_Strict):
@@ -100,15 +167,11 @@ class _Facts(_Strict):
     verdict: Typed | None = None
     reason: str | None = None
     source: str | None = None
+    code: Code | None = None
 
     @model_validator(mode="after")
     def _told(self) -> _Facts:
-        if self.verdict is not None and not (self.reason and self.source):
-            raise ValueError("a verdict needs a reason and a source")
-        if self.reason is not None and not self.source:
-            raise ValueError("a reason needs a source")
-        if any("\n" in text for text in (self.reason or "", self.source or "")):
-            raise ValueError("reason and source are one line each")
+        _check_told(self.verdict, self.reason, self.source)
         if (self.public_data is None) != (self.public_kinds is None):
             raise ValueError("public_data and public_kinds are given together: the words and their kinds")
         kinds = self.public_kinds or ()
@@ -148,8 +211,11 @@ class System(_Facts):
     public_data: str = Field(min_length=1)
     public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
     verdict: Typed
-    between_any_teachers: bool = False
-    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy."""
+    between_any_teachers: Literal["stated", "inferred"] | None = None
+    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy.
+
+    ``inferred`` where the proof itself was not read: the bound is then given as a condition and decides no verdict.
+    """
     overrides: tuple[Override, ...] = ()
 
     @model_validator(mode="after")
@@ -158,6 +224,8 @@ class System(_Facts):
             unit, verdict = facts.unit or self.unit, facts.verdict or self.verdict
             if (unit == "none") != (verdict == "no privacy"):
                 raise ValueError("unit none and verdict 'no privacy' go together")
+            if (facts.code or self.code) is None and verdict != "no privacy":
+                raise ValueError("the verdict has two parts: code is missing (none found and not read are accepted)")
         return self
 
 
@@ -310,13 +378,18 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
     unit = override.unit or system.unit
     verdict, reason = Verdict(override.verdict or system.verdict), override.reason or system.reason or ""
     source = override.source or system.source or ""
+    code = override.code or system.code or Code(verdict="not read")
     probability = _probability(number, unit, test_classes) if system.between_any_teachers else 1.0
     if probability < IMPLAUSIBLE:
-        verdict = Verdict.IMPOSSIBLE
-        reason = (
-            f"Under a claim that holds between any two teachers such an accuracy has probability at most "
-            f"{rounded_up(probability)}. {reason}"
-        )
+        said = odds([probability])
+        if number.note.startswith(INFERRED):
+            said += f", at the epsilon {number.epsilon:g} inferred here"
+        if system.between_any_teachers == "inferred":
+            reason = f"{reason.rstrip('.')}. If its proof holds between any two teachers, {said}"
+        else:
+            reason = f"Under a claim that holds between any two teachers {said}. {reason}"
+            if honest_tries([probability]) > TRIES:
+                verdict = Verdict.IMPOSSIBLE
         source = f"bench/privacy/utility_bound.py; {source}"
     return Reported(
         **number.model_dump(),
@@ -327,6 +400,9 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
         verdict=verdict,
         reason=reason,
         source=source,
+        code_verdict=Verdict(code.verdict),
+        code_reason=code.reason or "",
+        code_source=code.source or "",
     )
 
 

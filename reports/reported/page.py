@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from bench.privacy.utility_bound import TRIES
 from bench.results.text import markdown_list, markdown_table, md
 from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
 from reports.reported.numbers import PAPERS, Reported, Verdict
@@ -21,12 +22,21 @@ that text and captions state: copied from the papers, not measured here. Accurac
 beside the accuracy, for the unit of the table, and the number in brackets leads to its reason. A sound epsilon says
 nothing about whether the accuracy can be reached; [the board](leaderboard.md) has what was.
 
-- **sound**: the epsilon follows from the mechanism as its paper describes it.
-- **unsound**: a step of the proof or of the accounting fails, or private data goes round the mechanism.
-- **unclear**: neither is shown by what is published.
-- **impossible as claimed**: the claim holds between any two teachers or not at all, and under it such an accuracy has a
-  probability below 5%; the reason prints the bound ([how](../bench/privacy/impossible.py)).
+A verdict has two parts. **Paper**: does the epsilon follow from the mechanism that the paper describes? **Code**: does
+the published code do what that epsilon stands for? One standard holds for all: the search for hyper-parameters, which
+no paper counts, is held against none; batches that are reshuffled where the accountant assumes Poisson samples make
+the code unclear.
+
+- **sound**: the epsilon follows; of code: nothing was found that changes it.
+- **step fails, number holds**: a step of the proof or of the accounting fails, and the printed epsilon is still an
+  upper bound.
+- **unsound**: a step fails and the printed epsilon with it, or private data goes round the mechanism.
+- **unclear**: neither is shown by what is published, or two readings give different answers.
+- **impossible as claimed**: the claim holds between any two teachers or not at all, and under it the best of {tries}
+  honest tries would reach such an accuracy with a probability below 5%; the reason prints the bound for one try and how
+  many tries would reach 5% ([how](../bench/privacy/utility_bound.py)).
 - **no privacy**: there is no mechanism.
+- **none found**, **not read**: of code alone.
 
 The data are [reported/numbers.csv](reported/numbers.csv) and [reported/systems.yaml](reported/systems.yaml), from which
 `python -m bench reported -o leaderboards/reported.md` makes this page.
@@ -43,17 +53,17 @@ def to_markdown(rows: Sequence[Reported]) -> str:
     numbers = _footnotes(tables, order)
     *most, last = [f"{NAMES[paper]} ({citation})" for paper, citation in PAPERS.items()]
     papers = f"{', '.join(most)} and {last}"
-    parts = [HEAD.format(papers=papers), _summary(rows)]
+    parts = [HEAD.format(papers=papers, tries=TRIES), _summary(rows)]
     parts += [_table(dataset, unit, tables[dataset, unit], numbers) for dataset, unit in order]
     parts += [_others(rows), _conflicts(conflicts(rows)), _drops(drop_errors(rows)), _notes(rows), _reasons(numbers)]
     return "\n".join(part for part in parts if part)
 
 
-_Judgement = tuple[str, Verdict, str, str]
+_Judgement = tuple[str, Verdict, str, str, Verdict, str, str]
 
 
 def _judgement(row: Reported) -> _Judgement:
-    return row.system, row.verdict, row.reason, row.source
+    return row.system, row.verdict, row.reason, row.source, row.code_verdict, row.code_reason, row.code_source
 
 
 def _footnotes(
@@ -91,25 +101,29 @@ def _where(row: Reported) -> str:
 
 
 def _summary(rows: Sequence[Reported]) -> str:
-    systems: dict[Verdict, list[str]] = defaultdict(list)
+    systems: dict[tuple[Verdict, str], list[str]] = defaultdict(list)
     for row in rows:
         if row.measure == "accuracy":
-            systems[row.verdict].append(row.system)
+            systems[row.verdict, _code(row)].append(row.system)
+    order = list(Verdict)
     cells = [
-        (verdict.value, str(len(of)), ", ".join(sorted(set(of), key=lambda s: (s.casefold(), s))))
-        for verdict in Verdict
-        if (of := systems[verdict])
+        (paper.value, code, str(len(of)), ", ".join(sorted(set(of), key=lambda s: (s.casefold(), s))))
+        for (paper, code), of in sorted(systems.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     ]
-    return _section("", ("verdict", "accuracies", "systems"), cells)
+    return _section("", ("paper", "code", "accuracies", "systems"), cells)
+
+
+def _code(row: Reported) -> str:
+    return "–" if row.verdict is Verdict.NONE else row.code_verdict.value
 
 
 def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Judgement, int]) -> str:
     title = "without privacy" if unit == "none" else f"unit {unit}"
-    columns = ("system", "epsilon", "delta", "accuracy", "printed in", "setting", "public data", "verdict")
+    columns = ("system", "epsilon", "delta", "accuracy", "printed in", "setting", "public data", "paper", "code")
     cells = [
         (
             row.system, *map(number_text, (row.epsilon, row.delta, row.value)), _where(row), row.setting,
-            row.public_data, f"{row.verdict.value} [{numbers[_judgement(row)]}]",
+            row.public_data, row.verdict.value, f"{_code(row)} [{numbers[_judgement(row)]}]",
         )
         for row in sorted(rows, key=_rank)
     ]  # fmt: skip
@@ -157,8 +171,11 @@ def _notes(rows: Sequence[Reported]) -> str:
 
 
 def _reasons(numbers: dict[_Judgement, int]) -> str:
-    lines = [
-        f"- [{number}] **{md(system)}**, {verdict.value}: {md(reason.rstrip('.'))}. Source: {md(source)}."
-        for (system, verdict, reason, source), number in numbers.items()
-    ]
+    lines = []
+    for (system, verdict, reason, source, code, code_reason, code_source), number in numbers.items():
+        line = f"- [{number}] **{md(system)}**, {verdict.value}: {md(reason.rstrip('.'))}. Place: {md(source)}."
+        if verdict is not Verdict.NONE:
+            line += f" Code, {code.value}"
+            line += f": {md(code_reason.rstrip('.'))}. Place: {md(code_source)}." if code_reason else "."
+        lines.append(line)
     return "\n".join(["## Reasons\n", *lines, ""])

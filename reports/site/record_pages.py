@@ -166,7 +166,7 @@ def reported_table(found: Sequence[Reported]) -> Table:
             r.dataset,
             epsilon_text(r.epsilon),
             f"{r.measure} {r.value:g}",
-            r.verdict.value,
+            r.verdicts,
             verdict_words(r),
         )
         for r in found

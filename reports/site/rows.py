@@ -91,6 +91,7 @@ class RowView:
     remarks: tuple[tuple[str, str], ...]
     """(short, whole) texts."""
     verdict: str = ""
+    verdict_class: str = ""
     where: str = ""
     """Where a number is printed; empty for ours."""
     data: tuple[tuple[str, str], ...]
@@ -271,16 +272,15 @@ def own_row(
 def reported_row(found: Reported, place: str) -> RowView:
     """Return the view of a number that a paper prints; it is never ranked."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
-    sound = found.verdict is Verdict.SOUND
-    uncovered = found.verdict in (Verdict.UNSOUND, Verdict.IMPOSSIBLE)
+    uncovered = found.refuted
     paper = NAMES.get(found.paper, found.paper)
     where = (
         f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
     )
     claimed_text = epsilon_text(epsilon)
-    said = f"reported in {where}: claimed {claimed_text}, {found.verdict.value}"
-    # A printed epsilon counts as proven only if the verdict is sound.
-    proven = epsilon if sound and epsilon is not None else math.inf
+    said = f"reported in {where}: claimed {claimed_text}, {found.verdicts}"
+    # A printed epsilon counts as proven only if the paper shows it and nothing is known against the code.
+    proven = epsilon if found.holds and epsilon is not None else math.inf
     name = found.method or found.system
     label = found.system + (f", {found.setting}" if found.setting else "")
     public = found.public_kinds
@@ -300,7 +300,8 @@ def reported_row(found: Reported, place: str) -> RowView:
         public=" + ".join(public),
         public_words=found.public_data,
         remarks=(("why", verdict_words(found)),),
-        verdict=found.verdict.value,
+        verdict=found.verdicts,
+        verdict_class="unsound" if found.refuted else "sound" if found.holds else "unclear",
         where=where,
         data=_data(name, figures, public, "", "", "reported"),
         point=Point(
@@ -313,9 +314,8 @@ def reported_row(found: Reported, place: str) -> RowView:
 
 
 def verdict_words(found: Reported) -> str:
-    """Return the reason for a printed number's verdict, with its source and note."""
-    where = f" ({found.source})" if found.source else ""
-    return f"{found.reason}{where}" + (f"; {found.note}" if found.note else "")
+    """Return the reasons for a printed number's verdict, with their places, and its note."""
+    return found.reasons() + (f"; {found.note}" if found.note else "")
 
 
 def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:

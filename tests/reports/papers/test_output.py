@@ -56,7 +56,7 @@ def rows(material: Material) -> list[TableRow]:
     number = material.one(system=EVIL)
     return [
         TableRow((EVIL, Ours(wanted, beside=number), Theirs(number), Ours(wanted, "proven"))),
-        TableRow(("other", Ours(cell("dgd", "mnist", 1.0)), Theirs(number, "verdict"), 3.5), rule=True),
+        TableRow(("other", Ours(cell("dgd", "mnist", 1.0)), Theirs(number, "verdicts"), 3.5), rule=True),
         TableRow(("third", Ours(cell("dgd", "fmnist", 10.0)), Theirs(None), Ours(wanted, "audited")), rule=True),
     ]
 
@@ -106,11 +106,11 @@ def test_a_table_in_three_formats(tmp_path: Path) -> None:
     ]  # fmt: skip
     lines = (folder / "table-I.md").read_text().splitlines()
     assert "| 85.00 ± 7.07 (2 seeds, quick) | 97.40 | ∞ |" in lines[4]
-    assert lines[5] == "| other | not run | unsound | 3.5 |"
+    assert lines[5] == "| other | not run | paper: unsound; code: not read | 3.5 |"
     assert lines[6] == "| third | failed | – | not audited |"
     table = list(csv.reader(io.StringIO((folder / "table-I.csv").read_text())))
     assert table[0] == ["name", "ours", "theirs", "ε"]
-    assert table[2] == ["other", "not run", "unsound", "3.5"]
+    assert table[2] == ["other", "not run", "paper: unsound; code: not read", "3.5"]
 
 
 def test_strange_text_stays_text(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
         "It says.",
         "We see.",
         "here 85.00 ± 7.07 (2 seeds, quick), printed 97.40 (-12.40)",
-        "unsound. because \\| of",
+        "paper: unsound; code: not read. because \\| of",
         "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | – | 85.00 ± 7.07 | 0, 1 | quick |",
         "2 of 5 numbers of ours are there.",
         "- dgd on fmnist, eps 10 claimed: failed: no \\| memory",

@@ -252,7 +252,7 @@ def test_printed_numbers_are_found_by_what_they_speak_of() -> None:
     with pytest.raises(BenchError, match="2 reported numbers have measure='accuracy'"):
         material.one(measure="accuracy")
     assert Theirs(number(97.4), digits=1).text == "97.4"
-    assert Theirs(number(97.4), "verdict").text == "unsound"
+    assert Theirs(number(97.4), "verdicts").text == "paper: unsound; code: not read"
     assert Theirs(number(97.4, epsilon=math.inf), "epsilon").text == "∞"
     assert Theirs(None).text == "–"
 

@@ -20,6 +20,7 @@ YAML = """systems:
     verdict: sound
     reason: because
     source: there
+    code: {verdict: none found}
 """
 
 
@@ -69,6 +70,10 @@ BAD_SYSTEMS = (
     (YAML.replace("    reason: because\n", ""), 2, "a verdict needs a reason and a source"),
     (YAML.replace("    source: there\n", ""), 2, "a verdict needs a reason and a source"),
     (YAML.replace("sound", "certain"), 7, "verdict"),
+    (YAML.replace("    code: {verdict: none found}\n", ""), 2, "the verdict has two parts: code is missing"),
+    (YAML.replace("none found", "no privacy"), 10, "code.verdict"),
+    (YAML.replace("none found", "unsound"), 10, "a verdict needs a reason and a source"),
+    (YAML.replace("none found", "not read, reason: because"), 10, "a reason needs a source"),
     (YAML.replace("verdict: sound", "verdict: impossible as claimed"), 7, "verdict"),
     (YAML.replace("unit: record", "unit: person"), 4, "unit"),
     (YAML.replace("unit: record", "unit: none"), 2, "go together"),
@@ -77,15 +82,15 @@ BAD_SYSTEMS = (
     (YAML.replace("[none]", "[]"), 6, "public_kinds"),
     (YAML.replace("[none]", "[none, unlabelled]"), 2, "none and not-stated stand alone"),
     (YAML.replace("[none]", "[other, other]"), 2, "names each kind once"),
-    (YAML + "    overrides:\n      - {dataset: mnist, public_data: x}\n", 11, "public_kinds are given together"),
-    (YAML + "    colour: red\n", 10, "colour"),
-    (YAML + "  X:\n    unit: record\n", 10, "'X' stands there twice"),
-    (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 10, "an override needs"),
-    (YAML + "    overrides:\n      - {dataset: mnist, verdict: sound}\n", 11, "needs a reason and a source"),
-    (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 11, "unknown paper 'dgb'"),
-    (YAML + "test_classes:\n  mnist: [1]\n", 10, "2 or more classes"),
+    (YAML + "    overrides:\n      - {dataset: mnist, public_data: x}\n", 12, "public_kinds are given together"),
+    (YAML + "    colour: red\n", 11, "colour"),
+    (YAML + "  X:\n    unit: record\n", 11, "'X' stands there twice"),
+    (YAML + "    overrides: [{verdict: sound, reason: a, source: b}]\n", 11, "an override needs"),
+    (YAML + "    overrides:\n      - {dataset: mnist, verdict: sound}\n", 12, "needs a reason and a source"),
+    (YAML + "    overrides:\n      - {paper: dgb, method: x}\n", 12, "unknown paper 'dgb'"),
+    (YAML + "test_classes:\n  mnist: [1]\n", 11, "2 or more classes"),
     (YAML.replace("because", '"one\\ntwo"'), 2, "one line each"),
-    (YAML + "  [\n", 11, "no YAML"),
+    (YAML + "  [\n", 12, "no YAML"),
     ("systems: {}\n", 1, "systems"),
 )
 
@@ -113,12 +118,30 @@ def test_the_first_override_that_fits_is_taken(tmp_path: Path) -> None:
         YAML + "    overrides:\n"
         "      - {dataset: mnist, epsilon: 1, verdict: unclear, reason: r1, source: s1}\n"
         "      - {dataset: mnist, verdict: unsound, reason: r2, source: s2, public_data: p2, "
-        "public_kinds: [labelled]}\n"
+        "public_kinds: [labelled], code: {verdict: not read}}\n"
     )
     lines = GOOD + GOOD.replace("Our X", "one").replace(",10,", ",1,") + GOOD.replace("mnist", "svhn")
     rows = read_reported(folder(tmp_path, HEADER + lines.replace("MNIST,X,svhn", "SVHN,X,svhn"), told))
-    assert [(r.verdict.value, r.reason, r.public_data, r.public_kinds) for r in rows] == [
-        ("unsound", "r2", "p2", ("labelled",)),
-        ("unclear", "r1", "none", ("none",)),
-        ("sound", "because", "none", ("none",)),
+    assert [(r.verdict.value, r.code_verdict.value, r.reason, r.public_data, r.public_kinds) for r in rows] == [
+        ("unsound", "not read", "r2", "p2", ("labelled",)),
+        ("unclear", "none found", "r1", "none", ("none",)),
+        ("sound", "none found", "because", "none", ("none",)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("paper", "code", "holds", "refuted"),
+    [
+        ("sound", "{verdict: none found}", True, False),
+        ("sound", "{verdict: sound, reason: r, source: s}", True, False),
+        ("sound", "{verdict: unclear, reason: r, source: s}", False, False),
+        ("sound", "{verdict: unsound, reason: r, source: s}", False, True),
+        ('"step fails, number holds"', "{verdict: not read}", True, False),
+        ("unclear", "{verdict: sound, reason: r, source: s}", False, False),
+        ("unsound", "{verdict: none found}", False, True),
+    ],
+)
+def test_both_parts_decide(tmp_path: Path, paper: str, code: str, holds: bool, refuted: bool) -> None:
+    text = YAML.replace("verdict: sound", f"verdict: {paper}").replace("{verdict: none found}", code)
+    (row,) = read_reported(folder(tmp_path, systems=text))
+    assert (row.holds, row.refuted) == (holds, refuted)
