@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from bench import __version__
-from bench.cli import attack, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
-from bench.cli.run import Json, Out, Sets
+from bench.cli import attack, check, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
+from bench.cli.run import Json, Out
 from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
@@ -31,6 +31,7 @@ app.command("status")(run.status)
 app.command("cancel")(run.cancel)
 app.command("attack")(attack.attack)
 app.command("audit")(attack.audit)
+app.command("check")(check.check)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
 app.command("publish")(publish.publish)
@@ -96,30 +97,6 @@ def show(
             print(table.note)
     for title, columns, rows in tables([record], attacks):
         print_table(title, columns, rows)
-
-
-@app.command()
-def check(
-    methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; none: all methods.")] = None,
-    set_: Sets = None,
-    json_: Json = False,
-) -> None:
-    """Run the non-interference test: does the method use private data outside any mechanism?"""
-    from bench.evaluation.noninterference import check_method
-    from bench.experiments.device import prepare_device
-    from bench.interface.registry import METHODS
-
-    prepare_device("cpu", 1)
-    results = [check_method(METHODS.get(name), overrides=set_ or ()) for name in methods or METHODS.names()]
-    if json_:
-        print_json({"checks": [{"method": r.method, "verdict": r.verdict.value, "reason": r.reason} for r in results]})
-    else:
-        rows = [(r.method, r.verdict.value, r.reason) for r in results]
-        print_table("non-interference", ("method", "verdict", "reason"), rows)
-    for where, why in METHODS.broken.items():
-        print(f"not checked, plug-in failed to import: {where}: {why}", file=sys.stderr)
-    if not all(result.ok for result in results):
-        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -149,8 +149,7 @@ def run(
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
     grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
-        tuple(_whole(text) for text in _names(seeds)), preset, basis, delta, noise, precision, tuple(overrides),
-        adjacency,
+        whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
     )  # fmt: skip
     flags = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
@@ -276,9 +275,10 @@ def _number(text: str) -> float:
         raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
 
 
-def _whole(text: str) -> int:
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Return the seeds in `text`; raise :class:`BenchError` on anything but whole numbers with commas."""
     try:
-        return int(text)
+        return tuple(int(number) for number in _names(text))
     except ValueError:
         raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
 

@@ -1,38 +1,36 @@
-"""The non-interference test: everything released depends on private data through the ledger only.
+"""The checks of a method: everything released depends on private data through the ledger only.
 
-A method runs twice with a ledger in data-independent mode, with equal seeds and public data, on two private sets that
-share only size, image shape and number of classes. If the releases differ in any byte, it uses private data outside any
-mechanism: a declared bypass, or it is rejected. Methods that pass take :mod:`bench.evaluation.sensitivity`'s test.
+*Replay*. Run A trains on a private set on which methods learn, without noise, and the ledger's answers are taped. Other
+runs of equal config, seeds, context and public data get A's answers whatever they ask, and must release A's bytes: on
+unrelated data; on A's data with renamed classes, where whatever is best in A is worst; on neighbours of A, where
+:mod:`bench.evaluation.sensitivity` compares what the mechanisms were given; and on A's own data again in A's process
+and with A's cache, where state that outlives a run would show.
+
+*Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
+reads labels from elsewhere than its arguments.
 """
 
 from __future__ import annotations
 
-import secrets
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bench.core.config import parse_overrides
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.seeds import Streams
-from bench.core.types import Budget, Facts, LabelledSource, PrivateData, PublicData, Released
-from bench.evaluation.sensitivity import Given, ProbeLedger, neighbours, violation
+from bench.core.types import Budget, Facts
+from bench.evaluation.check_data import CHECK_FACTS, Variant
+from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.interface.method import Method
-from bench.privacy.noise import SeededNoise
-from bench.storage.cache import Cache, canonical_json
-from bench.training.context import Context
 
-if TYPE_CHECKING:
-    import torch
-
-CHECK_FACTS = Facts(
-    dataset="check", private_records=240, public_records=80, test_records=40, classes=10, shape=(1, 28, 28)
-)
-
-_NOISE = secrets.randbits(256)  # one for all runs of a check; nothing that a method is given leads to it
+SEEDS = (0, 1)
+"""Seeds of a full check."""
+FAR: list[Variant] = ["unrelated", "renamed"]
+NEAR: list[Variant] = ["neighbour 0", "neighbour 1"]
+LEVEL = 1e-6  # of the binomial test of renamed classes
+AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
 
 
 class CheckVerdict(StrEnum):
@@ -57,151 +55,155 @@ class Check:
         return self.verdict is not CheckVerdict.REJECTED
 
 
-def private_pair(facts: Facts = CHECK_FACTS) -> tuple[PrivateData, PrivateData]:
-    """Return two private sets of `facts` that differ in images, value range and class counts; both hold every class."""
-    import torch
-
-    generator = np.random.default_rng(0)
-    size = facts.private_records
-    patterns = generator.integers(0, 256, (facts.classes, *facts.shape))
-    even = np.arange(size) % facts.classes
-    noisy = np.clip(patterns[even] + generator.normal(0, 40, (size, *facts.shape)), 0, 255)
-    skewed = np.concatenate([np.arange(facts.classes), generator.integers(0, 2, size - facts.classes)])
-    dark = generator.integers(0, 60, (size, *facts.shape))
-    return (
-        PrivateData(torch.from_numpy(noisy.astype(np.uint8)), torch.from_numpy(even.astype(np.int64)), facts),
-        PrivateData(torch.from_numpy(dark.astype(np.uint8)), torch.from_numpy(skewed.astype(np.int64)), facts),
-    )
-
-
-def public_set(facts: Facts = CHECK_FACTS, *, labelled: bool = False) -> PublicData:
-    """Return the public images of both runs, with a labelled source if `labelled`."""
-    import torch
-
-    generator = np.random.default_rng(1)
-    size = facts.public_records
-
-    def images() -> torch.Tensor:
-        return torch.from_numpy(generator.integers(0, 256, (size, *facts.shape)).astype(np.uint8))
-
-    unlabelled, said = images(), "random images made for the check"
-    if not labelled:
-        return PublicData(unlabelled, said)
-    labels = torch.arange(size) % facts.classes
-    return PublicData(unlabelled, said, LabelledSource(images(), labels, "check", "nothing"))
+class _Rejected(Exception):
+    pass
 
 
 def check_method(
     method: type[Method],
     *,
     overrides: Sequence[str] = (),
-    facts: Facts = CHECK_FACTS,
+    facts: Facts | None = None,
     labelled: bool = False,
+    dataset: str = "",
+    preset: Preset = Preset.TINY,
+    awake: Preset | None = None,
+    seeds: Sequence[int] = SEEDS[:1],
 ) -> Check:
-    """Return the outcome of the non-interference and sensitivity tests of `method` with its tiny preset.
+    """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
-    `overrides` (``FIELD=VALUE``) reach other paths, `labelled` adds a labelled public source. Exceptions of the method
-    propagate: failing to run is no leak.
+    `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
+    with a labelled source if `labelled`, or on the data set `dataset`. With the preset `awake`, whose students are good
+    enough for branches that bad ones do not take, one seed is replayed on unrelated and renamed data. Exceptions of the
+    method in run A propagate: failing to run is no leak.
     """
-    config = method.Config(**{**method.presets(facts).get("tiny", {}), **parse_overrides(method, overrides)})
-    config = method.calibrate(config, Budget(10.0, 1e-5), facts)
-    first, second = private_pair(facts)
-    released_a, events_a, bypass_a, notes_a, given = _data_independent_run(method, config, first, labelled)
-    released_b, events_b, bypass_b, notes_b, _ = _data_independent_run(method, config, second, labelled)
-    difference = (
-        _compare(released_a, released_b)
-        or _compare_parts("what the ledger recorded", events_a, events_b)
-        or _compare_parts("what the method noted", notes_a, notes_b)
-    )
-    declared = "; ".join(dict.fromkeys([*bypass_a, *bypass_b]))
-    rejected = ""
-    if declared and method.bypass:
-        return Check(method.name, CheckVerdict.BYPASS, declared)
+    if dataset:
+        from bench.experiments.data_source import DataSource
+
+        facts = DataSource(Progress()).describe(dataset).facts
+    known = facts or CHECK_FACTS
+    place, processes, accuracies, declared, watched = MethodPlace.of(method) or method, Processes(), [], "", False
+
+    def trial_of(preset: Preset, seed: int) -> Trial:
+        config, _ = build_config(method, preset, known, overrides)
+        config = method.calibrate(config, Budget(10.0, 1e-5), known)
+        values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+        return Trial(place, values, known, seed, dataset, labelled)
+
+    try:
+        for seed in seeds:
+            trial, (first, again) = _recorded(trial_of(preset, seed), ["given", "given"], processes)
+            accuracies.append(first.accuracy)
+            watched = watched or first.watched
+            declared = _declared(method, first)
+            if not declared:
+                _same_again(first, again)
+                _replayed(trial, first, FAR + NEAR, processes)
+            # Digits are at hand everywhere: a method that reads them from a disk is found by them.
+            _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
+        if awake and not declared:
+            trial, (first,) = _recorded(trial_of(awake, seeds[0]), ["given"], processes)
+            accuracies.append(first.accuracy)
+            _replayed(trial, first, FAR, processes)
+    except _Rejected as rejection:
+        return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
-        rejected = f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty"
-    elif method.bypass:
-        rejected = (
-            f"its class attribute bypass says {method.bypass!r}, but it never calls ledger.bypass, so its proven "
-            "epsilon would come out finite"
-        )
-    elif method.private and not events_a:
-        rejected = "it took nothing through the ledger, so its privacy is unknown"
-    elif difference:
-        rejected = (
-            f"{difference}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
-            "counts, batch-norm statistics, early stopping on private data, queries chosen by private data. Route it "
-            "through the ledger, or declare it with ledger.bypass"
-        )
-    elif given:
-        others = (_data_independent_run(method, config, other, labelled) for other in neighbours(first, method.unit))
-        moved = next(filter(None, (violation(given, other[-1], method.adjacency) for other in others)), "")
-        if moved:
-            rejected = (
-                f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that "
-                "holds, clip, or give each record to one teacher only"
-            )
-    if rejected:
-        return Check(method.name, CheckVerdict.REJECTED, rejected)
-    reason = "equal releases, to the byte, on two unrelated private sets"
-    if given:
+        return Check(method.name, CheckVerdict.BYPASS, declared)
+    reason = (
+        "equal releases, to the byte, on unrelated, renamed and neighbouring private sets with the same answers, in "
+        f"which the student reached {', '.join(f'{accuracy:.0%}' for accuracy in accuracies)}"
+    )
+    if watched:
         reason += "; no neighbour moves the inputs of its mechanisms by more than they are charged for"
+    if max(accuracies) < AWAKE:
+        reason += "; branches that only a good student takes may not have run: try --preset quick"
     return Check(method.name, CheckVerdict.PASSED, reason)
 
 
-def _data_independent_run(
-    method: type[Method], config: Any, private: PrivateData, labelled: bool
-) -> tuple[Released, list[Any], list[str], list[str], list[Given]]:
-    import torch
-
-    streams = Streams(0)
-    notes: list[str] = []
-    context = Context(
-        device=torch.device("cpu"),
-        streams=streams,
-        cache=Cache(None, {}),  # in memory: two private sets must not share an artefact
-        progress=Progress(),
-        note=notes.append,
-    )
-    noise = SeededNoise(np.random.default_rng(_NOISE))
-    ledger = ProbeLedger(method.unit, method.adjacency, noise, data_independent=True)
-    streams.seed_globals()  # equal draws from the global generators too
-    # A new set for each run: a method's writes must not reach the next.
-    public = public_set(private.facts, labelled=labelled)
-    released = method().train_student(config, private, public, ledger, context)
-    return released, [event.as_dict() for event in ledger.events], ledger.bypasses, notes, ledger.given
+def _declared(method: type[Method], first: Outcome) -> str:
+    """Return the declared bypasses, empty without; reject a method that declares them in one place only."""
+    declared = "; ".join(dict.fromkeys(first.bypasses))
+    if declared and not method.bypass:
+        raise _Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
+    if method.bypass and not declared:
+        raise _Rejected(
+            f"its class attribute bypass says {method.bypass!r}, but it never calls ledger.bypass, so its proven "
+            "epsilon would come out finite"
+        )
+    if method.private and not first.events:
+        raise _Rejected("it took nothing through the ledger, so its privacy is unknown")
+    return declared
 
 
-def _compare(first: Released, second: Released) -> str:
-    if (first.generator is None) != (second.generator is None):
-        return "one run released a generator, the other none"
-    found = _compare_parts("student_name", first.student_name, second.student_name)
-    found = found or _compare_parts("student_options", first.student_options, second.student_options)
-    found = found or _compare_tensors("the student's", first.student.state_dict(), second.student.state_dict())
-    if first.generator is not None and second.generator is not None:
-        states = first.generator.state_dict(), second.generator.state_dict()
-        found = found or _compare_tensors("the generator's", *states)
-    return found or _compare_tensors("the released", first.extras, second.extras)
+def _recorded(trial: Trial, variants: Sequence[Variant], processes: Processes) -> tuple[Trial, list[Outcome]]:
+    """Return outcomes without noise, or with it where the method fails without, and the trial that they are of."""
+    try:
+        return trial, processes.run(trial, variants)
+    except BenchError:
+        trial = dataclasses.replace(trial, noisy=True)  # teachers that seldom agree, say, answer nothing
+        return trial, processes.run(trial, variants)
 
 
-def _compare_parts(what: str, first: Any, second: Any) -> str:
-    return "" if canonical_json(first) == canonical_json(second) else f"{what} differs between the two runs"
+def _same_again(first: Outcome, again: Outcome) -> None:
+    found = _difference(first, again)
+    if found:
+        raise _Rejected(
+            f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
+            "behind, in a module, a class or the cache, must not change the next"
+        )
 
 
-def _compare_tensors(whose: str, first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> str:
-    if first.keys() != second.keys():
-        odd = sorted(first.keys() ^ second.keys())
-        return f"{whose} tensors have other names in the two runs: {', '.join(odd[:4])}"
-    for name, tensor in first.items():
-        other = second[name]
-        if tensor.shape != other.shape or tensor.dtype != other.dtype:
-            return f"{whose} {name} has another shape or type in the two runs"
-        if _bytes(tensor) != _bytes(other):
-            return f"{whose} {name} differs between the two runs"
+def _replayed(trial: Trial, first: Outcome, variants: Sequence[Variant], processes: Processes) -> None:
+    runs = dict(zip(variants, processes.run(trial, variants, first.calls), strict=True))
+    for run in (runs[which] for which in FAR):
+        found = _difference(first, run)
+        if found:
+            raise _Rejected(
+                f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
+                "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
+                "data. Route it through the ledger, or declare it with ledger.bypass"
+            )
+    for run in (runs[which] for which in NEAR if which in runs):
+        if run.moved:
+            raise _Rejected(
+                f"{run.moved}. The noise is sized for less than the effect of one record. State the sensitivity that "
+                "holds, clip, or give each record to one teacher only"
+            )
+        found = _difference(first, run)
+        if found:
+            raise _Rejected(f"{found}, which differ in one record. It uses that record outside any mechanism")
+
+
+def _difference(first: Outcome, other: Outcome) -> str:
+    """Return the first difference between two outcomes, empty if they are equal."""
+    if other.difference:
+        return other.difference
+    for (name, value), (other_name, other_value) in zip(first.released, other.released, strict=False):
+        if name != other_name:
+            return f"one run released {name} where the other released {other_name}: what is released differs"
+        if value != other_value:
+            return f"{name} differs between the two runs"
+    if len(first.released) != len(other.released):
+        longer = max(first.released, other.released, key=len)
+        name = longer[min(len(first.released), len(other.released))][0]
+        return f"only one of the two runs gave {name}: what is released differs"
     return ""
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    import torch
+def _renamed(trial: Trial, processes: Processes) -> None:
+    """Reject a method whose student knows the true names of classes that its private labels do not have."""
+    from scipy.stats import binomtest
 
-    # Compares bytes, so that NaN equals itself.
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    for seed in (trial.seed, trial.seed + 1_000):  # two renamings: similar classes may meet by chance in one
+        trial = dataclasses.replace(trial, seed=seed)
+        truth = trial.material().test_labels
+        chance = float(truth.bincount().max() / len(truth))
+        _, (run,) = _recorded(trial, ["renamed"], processes)
+        right = int((run.predicted == truth.numpy()).sum())
+        if binomtest(right, len(truth), chance, alternative="greater").pvalue > LEVEL:
+            return
+    raise _Rejected(
+        f"trained on labels under other names, its student still gives {right / len(truth):.0%} of the true ones, and "
+        f"chance is {chance:.0%}: it reads labelled records elsewhere, for instance the public copy of the data set on "
+        "disk. Use private, public and the ledger only"
+    )

@@ -210,9 +210,9 @@ def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert json.loads(done.stdout)["checks"][0]["verdict"] == "declared bypass"
     (tmp_path / "leak.py").write_text(
-        "from helpers.leaky_methods import ClassCountLeak\n"
+        "from cheats.figures import ClassCounts\n"
         "from bench.interface.registry import register_method\n"
-        "register_method('leak')(ClassCountLeak)\n"
+        "register_method('leak')(ClassCounts)\n"
     )
     done = bench("check", str(tmp_path / "leak.py"))
     assert done.returncode == 1

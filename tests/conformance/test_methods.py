@@ -14,7 +14,7 @@ from bench.core.config import Preset, as_dict, build_config, source_of
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, PublicKind
-from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CheckVerdict, check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
@@ -24,7 +24,7 @@ from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.loop import FitSettings
 from bench.training.self_training import SelfTrainingSettings
-from helpers.leaky_methods import LEAKS, Forgetful, Honest, UncalledBypass, UndeclaredBypass
+from helpers.small_sets import SMALL, private_pair, public_set
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
@@ -59,19 +59,17 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     few = FitSettings(steps=3, batch_size=8, shift=1)
     short = SelfTrainingSettings(labelled=few, pool=few, committee=2)
     monkeypatch.setattr("methods._pate.self_training", lambda facts: short)
-    check = check_method(METHODS.get(path[0]), overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
+
+    class Short(METHODS.get(path[0])):  # type: ignore[misc]  # local, so that the check runs here, with short students
+        pass
+
+    check = check_method(Short, overrides=(*path[1:], "teachers=3", "teacher_steps=2"))
     assert check.ok, check.reason
-
-
-def test_method_that_forgets_the_ledger_is_rejected() -> None:
-    check = check_method(Forgetful)
-    assert not check.ok
-    assert "nothing through the ledger" in check.reason
 
 
 def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Method], tmp_path: Path) -> None:
     """A record must not depend on whether its artefacts were made by the same run."""
-    config = method.calibrate(method.Config(**method.presets(CHECK_FACTS).get("tiny", {})), BUDGET, CHECK_FACTS)
+    config = method.calibrate(method.Config(**method.presets(SMALL).get("tiny", {})), BUDGET, SMALL)
     releases, artefacts = [], {}
     for _ in range(2):
         streams, cache = Streams(0), Cache(tmp_path, {})
@@ -80,7 +78,7 @@ def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Metho
         released = method().train_student(config, private_pair()[0], public_set(), ledger, context)
         releases.append([*released.student.state_dict().values(), *released.extras.values()])
         artefacts = cache.counts()
-        charged = None if method.bypass else method.charges(config, CHECK_FACTS)
+        charged = None if method.bypass else method.charges(config, SMALL)
         if charged is not None:
             said, costs = proven(list(ledger.events), BUDGET.delta), proven(charged, BUDGET.delta)
             assert costs.epsilon == pytest.approx(said.epsilon, rel=1e-6), "its charges are not what it spends"
@@ -111,7 +109,7 @@ def test_every_setting_names_the_place_that_states_it(method: type[Method]) -> N
 
 
 @pytest.mark.parametrize("preset", list(Preset))
-@pytest.mark.parametrize("facts", [FACTS, CHECK_FACTS], ids=["mnist", "small"])
+@pytest.mark.parametrize("facts", [FACTS, SMALL], ids=["mnist", "small"])
 def test_presets_exist_and_say_what_they_change(method: type[Method], preset: Preset, facts: Facts) -> None:
     config, changed = build_config(method, preset, facts)
     if preset is Preset.PAPER:
@@ -146,31 +144,3 @@ def test_a_proven_budget_is_kept(name: str) -> None:
     charged = method.charges(calibrated, FACTS)
     assert charged is not None
     assert proven(charged, 1e-5).epsilon <= 1 + 1e-6
-
-
-def test_honest_method_passes() -> None:
-    check = check_method(Honest)
-    assert (check.verdict, check.ok) == (CheckVerdict.PASSED, True), check.reason
-
-
-@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
-def test_leak_is_found(leak: type[Method]) -> None:
-    check = check_method(leak)
-    assert check.verdict is CheckVerdict.REJECTED
-    assert "differs" in check.reason
-
-
-def test_bypass_must_be_declared_in_both_places() -> None:
-    assert "class attribute" in check_method(UndeclaredBypass).reason
-    assert not check_method(UndeclaredBypass).ok
-    assert "never calls" in check_method(UncalledBypass).reason
-    assert not check_method(UncalledBypass).ok
-
-
-def test_the_two_private_sets_share_only_what_is_public() -> None:
-    first, second = private_pair()
-    assert first.images.shape == second.images.shape
-    assert set(first.labels.tolist()) == set(second.labels.tolist()) == set(range(10))
-    assert first.labels.bincount().tolist() != second.labels.bincount().tolist()
-    assert abs(float(first.images.float().mean()) - float(second.images.float().mean())) > 20
-    assert first.images.float().std() > 2 * second.images.float().std()

@@ -1,25 +1,23 @@
-"""The sensitivity test, and three cheats that were written by someone who had not read the checks or the audits."""
+"""The sensitivity test, the data sets of the checks, and how a method is found by another process."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import dataclasses
+import re
 
 import numpy as np
 import pytest
+import torch
 
-from bench.core.config import Grid
-from bench.core.progress import Progress
-from bench.core.types import Adjacency, PrivacyUnit
-from bench.evaluation.audit import AuditOptions, audit_student
-from bench.evaluation.noninterference import CheckVerdict, check_method, private_pair
-from bench.evaluation.sensitivity import Given, neighbours, violation
-from bench.experiments.data_source import DataSource
-from bench.experiments.device import prepare_device
-from bench.experiments.plan import expand
-from bench.experiments.run import run_cell
-from bench.interface.registry import METHODS
-from bench.results.run_dir import RunDir
-from helpers.paths import CHEATS
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency, Facts, PrivacyUnit
+from bench.evaluation.check_data import CHECK_FACTS, generated, neighbours, renamed, renamed_source, unrelated
+from bench.evaluation.check_runs import MethodPlace, Processes, Trial
+from bench.evaluation.noninterference import CheckVerdict, check_method
+from bench.evaluation.sensitivity import Given, violation
+from cheats.figures import ClassCounts
+from cheats.honest import Honest
+from helpers.small_sets import private_pair
 
 
 def given(values: object, norm: str, bound: float = 1.0) -> Given:
@@ -65,32 +63,90 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(unit: PrivacyUnit)
         assert set(other.labels.tolist()) == set(range(data.facts.classes))
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("cheat_virtual_teachers", "votes of one query"), ("cheat_clustered_labels", "differs between the two runs")],
-)
-def test_cheats_are_rejected_by_the_check(name: str, why: str) -> None:
-    method = METHODS.get(str(CHEATS / f"{name}.py"))
-    try:
-        check = check_method(method)
-    finally:
-        del METHODS._members[method.name]
-    assert check.verdict is CheckVerdict.REJECTED
-    assert why in check.reason
+FACTS = [CHECK_FACTS, Facts("two", 300, 60, 60, 2, (3, 32, 32)), Facts("words", 240, 80, 40, 3, (2, 1, 40))]
 
 
-@pytest.mark.network
-def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -> None:
-    """On MNIST, fetched where it is not here: a thousand small digits do not give enough away. Two minutes."""
-    method = METHODS.get(str(CHEATS / "cheat_output_noise.py"))
-    try:
-        assert check_method(method).verdict is CheckVerdict.PASSED
-        source, run_dir = DataSource(Progress()), RunDir(tmp_path).create()
-        (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
-        prepare_device("cpu", 1)
-        student = run_cell(cell, run_dir, source, Progress())
-        audit = audit_student(student, AuditOptions(power=False, draws=0), run_dir, source, Progress())
-    finally:
-        del METHODS._members[method.name]
-    assert audit.failure is None
-    assert audit.violated
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("facts", FACTS, ids=lambda facts: facts.dataset)
+def test_unrelated_private_sets_share_no_label_no_pixel_and_no_count(facts: Facts, seed: int) -> None:
+    first = generated(facts, seed).private
+    second = unrelated(first, seed=seed)
+    assert first.images.shape == second.images.shape == (facts.private_records, *facts.shape)
+    assert not (first.labels == second.labels).any()
+    assert not (first.images == second.images).any()
+    counts, others = (data.labels.bincount(minlength=facts.classes) for data in (first, second))
+    assert counts.min() > 1
+    assert others.min() > 1
+    assert not (counts == others).any()
+    assert first.images.float().mean() > 1.5 * second.images.float().mean()
+
+
+def test_other_labels_alone_where_the_images_are_public() -> None:
+    first = generated().private
+    second = unrelated(first, PrivacyUnit.LABEL)
+    assert second.images.equal(first.images)
+    assert not (first.labels == second.labels).any()
+
+
+def test_renaming_moves_every_class_and_the_labelled_source_alike() -> None:
+    material = generated(labelled=True)
+    private, public = renamed(material.private), renamed_source(material.public, 10)
+    assert material.public.labelled is not None
+    assert public.labelled is not None
+    names = dict(zip(material.private.labels.tolist(), private.labels.tolist(), strict=True))
+    assert all(old != new for old, new in names.items())
+    assert sorted(names.values()) == list(range(10))
+    given, found = material.public.labelled.labels.tolist(), public.labelled.labels.tolist()
+    assert found == [names[old] for old in given]
+
+
+def test_a_nearest_mean_learns_the_generated_set_and_seeds_give_other_sets() -> None:
+    sets = [generated(seed=seed) for seed in (0, 1)]
+    for material in sets:
+        x, y = material.private.images.float().flatten(1), material.private.labels
+        means = torch.stack([x[y == c].mean(0) for c in range(10)])
+        found = torch.cdist(material.test_images.float().flatten(1), means).argmin(1)
+        assert (found == material.test_labels).float().mean() > 0.6
+    assert not sets[0].private.labels.equal(sets[1].private.labels)
+    assert generated().private.images.equal(sets[0].private.images)
+
+
+def test_a_class_that_no_other_process_can_import_is_checked_in_this_one() -> None:
+    class Local(Honest):
+        name = "local"
+
+    class LocalLeak(ClassCounts):
+        name = "local-leak"
+
+    assert MethodPlace.of(Local) is None
+    assert MethodPlace.of(Honest) is not None
+    assert check_method(Local).verdict is CheckVerdict.PASSED
+    assert check_method(LocalLeak).verdict is CheckVerdict.REJECTED
+
+
+def test_a_method_that_ends_its_process_is_an_error() -> None:
+    place = MethodPlace.of(Leaves)
+    assert place is not None
+    with pytest.raises(BenchError, match=r"leaves ends its process \(status 3\)"):
+        Processes().run(Trial(place, vars(Honest.Config()), CHECK_FACTS, 0), ["given"])
+
+
+class Leaves(Honest):
+    name = "leaves"
+
+    def begin(self, given: object) -> None:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("seeds", [(0,), (1, 2)])
+def test_the_reason_says_how_good_the_students_were(seeds: tuple[int, ...]) -> None:
+    reason = check_method(Honest, seeds=seeds, dataset="digits").reason
+    assert len(re.findall(r"[5-9]\d%", reason)) == len(seeds)
+    assert "try --preset quick" not in reason
+
+
+def test_a_student_at_chance_is_said() -> None:
+    class Short(Honest):
+        Config = dataclasses.make_dataclass("Config", [("steps", int, 0)], bases=(Honest.Config,), frozen=True)
+
+    assert "try --preset quick" in check_method(Short).reason

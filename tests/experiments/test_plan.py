@@ -16,7 +16,7 @@ from bench.core.types import Basis, Budget, Facts
 from bench.experiments.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.interface.registry import METHODS
 from bench.results.run_dir import RunDir
-from helpers.leaky_methods import Honest
+from cheats.honest import Honest
 from helpers.records import failed, record
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))

@@ -6,6 +6,6 @@ TESTS = Path(__file__).resolve().parent.parent
 ROOT = TESTS.parent
 BOARD = ROOT / "leaderboards"
 FIXTURES = TESTS / "fixtures"
-CHEATS = TESTS / "conformance" / "cheats"
+CHEATS = TESTS / "cheats"
 SHARED = ROOT.parent / "shared"
 GRID_METHOD = TESTS / "helpers" / "grid_method.py"

@@ -16,7 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CheckVerdict, check_method
 from bench.interface.method import Method
 from bench.models.autoencoders import VAE
 from bench.models.build import build
@@ -28,6 +28,7 @@ from bench.training.context import Context
 from bench.training.data_free import GeneratorSettings, generate, generator_terms, train_generator
 from bench.training.divergence import NotFiniteError, check_finite
 from bench.training.loop import FitSettings, fit
+from helpers.small_sets import SMALL, private_pair, public_set
 from methods._tangent_normal import StudentSettings, directions, make_triples, train_tangent_normal, train_vae
 from methods.dgd import DGD, DGDPrintedConfig
 from methods.dgd_plus import DGDPlus
@@ -47,8 +48,8 @@ def context(cache: Cache | None = None, seed: int = 0) -> Context:
 
 
 def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
-    config, _ = build_config(method, Preset.TINY, CHECK_FACTS)
-    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), CHECK_FACTS)
+    config, _ = build_config(method, Preset.TINY, SMALL)
+    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
 
 
 def trained_vae() -> tuple[VAE, torch.Tensor]:
@@ -116,7 +117,7 @@ def test_settings_that_cannot_be_meant_are_refused(changes: dict[str, Any], says
 
 def test_more_teachers_than_records_are_refused_with_what_to_do() -> None:
     with pytest.raises(BenchError, match=r"--set dgd\.teachers=N with N at most 240"):
-        DGD.calibrate(dataclasses.replace(DGDPrintedConfig(), teachers=241), Budget(10.0, 1e-5), CHECK_FACTS)
+        DGD.calibrate(dataclasses.replace(DGDPrintedConfig(), teachers=241), Budget(10.0, 1e-5), SMALL)
 
 
 @pytest.mark.parametrize("images", ["data-free", "private", "acgan", "wgan", "infogan"])
@@ -155,7 +156,7 @@ def test_epsilons_and_aggregations_share_images_triples_and_teachers(tmp_path: P
 
 def test_sound_is_charged_for_what_one_record_moves() -> None:
     config = tiny(DGDSound, 3.0)
-    assert DGDSound.claimed(config, CHECK_FACTS, 1e-5).epsilon == pytest.approx(3.0, rel=1e-4)
+    assert DGDSound.claimed(config, SMALL, 1e-5).epsilon == pytest.approx(3.0, rel=1e-4)
     ledger = book()
     votes = np.zeros((config.queries, 10), dtype=np.int64)
     votes[:, 0] = config.teachers

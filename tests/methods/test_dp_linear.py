@@ -18,7 +18,6 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
@@ -28,6 +27,7 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.small_sets import SMALL, private_pair, public_set
 from methods import _linear
 from methods._linear import clipped_sum
 from methods.dp_linear import DPLinear
@@ -175,8 +175,8 @@ def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, 
 
 def tiny_run(name: str, noise: float | None = None, **change: Any) -> tuple[Any, Ledger, Any]:
     method = METHODS.get(name)
-    config = dataclasses.replace(build_config(method, Preset.TINY, CHECK_FACTS)[0], **change)
-    config = method.calibrate(config, Budget(10.0, 1e-5), CHECK_FACTS)
+    config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
+    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
     if noise is not None:
         config = dataclasses.replace(config, noise_multiplier=noise)
     ledger = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
@@ -216,7 +216,7 @@ def test_the_secure_source_is_refused_where_no_exact_sampler_exists() -> None:
         exact = True
 
     method, context = DPLinear, Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
-    config = build_config(method, Preset.TINY, CHECK_FACTS)[0]
+    config = build_config(method, Preset.TINY, SMALL)[0]
     book = Ledger(PrivacyUnit.RECORD, method.adjacency, Exact(np.random.default_rng(0)))
     with pytest.raises(BenchError, match="no exact sampler"):
         method().train_student(config, private_pair()[0], public_set(), book, context)

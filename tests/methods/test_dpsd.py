@@ -16,7 +16,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, check_method, private_pair, public_set
+from bench.evaluation.noninterference import check_method
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
@@ -24,6 +24,7 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.divergence import NotFiniteError
+from helpers.small_sets import SMALL, private_pair, public_set
 from methods._annotation import bounded, distillation_gradient, distillation_loss, keep_top, released_gradients
 from methods._dpsd import train_teacher
 from methods._random_images import random_images
@@ -45,8 +46,8 @@ def context(cache: Cache | None = None, seed: int = 0) -> Context:
 
 
 def tiny(method: type[Method], epsilon: float = 10.0, **changes: Any) -> Any:
-    config, _ = build_config(method, Preset.TINY, CHECK_FACTS)
-    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), CHECK_FACTS)
+    config, _ = build_config(method, Preset.TINY, SMALL)
+    return method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
 
 
 def predictions(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,8 +142,8 @@ def test_at_equal_claim_a_smaller_beta_means_less_noise() -> None:
 @pytest.mark.parametrize("method", [DPSD, FedDPSD, DPSDSound])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_proven_basis_spends_the_budget_and_not_more(method: type[Method], epsilon: float) -> None:
-    config, _ = build_config(method, Preset.TINY, CHECK_FACTS)
-    config = method.calibrate(config, Budget(epsilon, 1e-5, Basis.PROVEN), CHECK_FACTS)
+    config, _ = build_config(method, Preset.TINY, SMALL)
+    config = method.calibrate(config, Budget(epsilon, 1e-5, Basis.PROVEN), SMALL)
     ledger = book(method.unit)
     method().train_student(config, private_pair()[0], public_set(), ledger, context())
     assert 0.999 * epsilon < proven(ledger.events, 1e-5).epsilon <= epsilon * (1 + 1e-9)
@@ -151,9 +152,9 @@ def test_proven_basis_spends_the_budget_and_not_more(method: type[Method], epsil
 @pytest.mark.parametrize("k", [1, 11])
 @pytest.mark.parametrize("name", FAMILY)
 def test_k_outside_its_range_is_refused_before_anything_is_trained(name: str, k: int) -> None:
-    config, _ = build_config(METHODS.get(name), Preset.TINY, CHECK_FACTS)
+    config, _ = build_config(METHODS.get(name), Preset.TINY, SMALL)
     with pytest.raises(BenchError, match=rf"k must lie in 2\.\.10.*not {k}"):
-        METHODS.get(name).calibrate(dataclasses.replace(config, k=k), Budget(1.0, 1e-5), CHECK_FACTS)
+        METHODS.get(name).calibrate(dataclasses.replace(config, k=k), Budget(1.0, 1e-5), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_settings_of_the_variants_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(BenchError, match="latent_size"):
         DPSDSoundConfig(latent_size=0)
     with pytest.raises(BenchError, match="more teachers than records"):
-        DPSDSound.calibrate(DPSDSoundConfig(), Budget(1.0, 1e-5), CHECK_FACTS)
+        DPSDSound.calibrate(DPSDSoundConfig(), Budget(1.0, 1e-5), SMALL)
 
 
 def test_paper_k_follows_the_number_of_classes() -> None:
@@ -224,7 +225,7 @@ def test_amount_bounds_what_is_asked_and_paid_for() -> None:
     ledger = book()
     DPSD().train_student(config, private_pair()[0], public_set(), ledger, context())
     assert config.asked == len(ledger.events) == 2
-    assert DPSD.claimed(config, CHECK_FACTS, 1e-5).epsilon == pytest.approx(10.0)
+    assert DPSD.claimed(config, SMALL, 1e-5).epsilon == pytest.approx(10.0)
 
 
 def test_student_learns_what_the_annotations_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +334,7 @@ def test_eq5_as_printed_has_no_epsilon() -> None:
     assert math.isinf(figure.epsilon)
     assert "outside the set" in figure.note
     with pytest.raises(BenchError, match="outside=set"):
-        DPSDLabel.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), CHECK_FACTS)
+        DPSDLabel.calibrate(config, Budget(1.0, 1e-5, Basis.PROVEN), SMALL)
 
 
 def test_eq5_as_printed_tells_that_a_label_was_inside() -> None:
@@ -403,7 +404,7 @@ def test_one_teacher_moves_an_answer_by_no_more_than_the_stated_sensitivity(answ
     config = tiny(DPSDSound, answer=answer)
     believed = torch.randn(50, 10, generator=generator).softmax(1)
     labels = [
-        ask(Stub(logits), torch.zeros(50, 1, 28, 28), believed, config, book(), CHECK_FACTS, context())  # type: ignore[arg-type]
+        ask(Stub(logits), torch.zeros(50, 1, 28, 28), believed, config, book(), SMALL, context())  # type: ignore[arg-type]
         for logits in (first, second)
     ]
     # The same noise in both: it falls out of the difference.

@@ -14,11 +14,11 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Budget, PrivacyUnit, PrivateData
-from bench.evaluation.noninterference import private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.privacy.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.small_sets import private_pair, public_set
 from methods._common import some_records
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -14,12 +14,12 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers.small_sets import SMALL, private_pair, public_set
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig
 from methods.pate_gnmax import PATEGNMax, PATEGNMaxConfig
@@ -117,7 +117,7 @@ def test_settings_that_cannot_be_meant_are_refused(field: str) -> None:
 
 
 def tiny(**changes: Any) -> PATEConfig:
-    config, _ = build_config(PATE, Preset.TINY, CHECK_FACTS)
+    config, _ = build_config(PATE, Preset.TINY, SMALL)
     return dataclasses.replace(config, **changes)
 
 
@@ -147,7 +147,7 @@ def test_cells_share_teachers_and_nothing_else(tmp_path: Any) -> None:
     first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
     config = tiny(queries=30, student_epochs=1)
     PATE().train_student(config, private, public_set(), ledger(), context(first))
-    other, _ = build_config(PATEGNMax, Preset.TINY, CHECK_FACTS)
+    other, _ = build_config(PATEGNMax, Preset.TINY, SMALL)
     PATEGNMax().train_student(
         dataclasses.replace(other, queries=50, student_epochs=1), private, public_set(), ledger(), context(second)
     )
@@ -192,7 +192,7 @@ def test_every_kind_of_student_training_learns_from_right_answers(
 
 def test_no_answer_at_all_is_an_error_that_says_so() -> None:
     private, _ = private_pair()
-    config, _ = build_config(PATEConfident, Preset.TINY, CHECK_FACTS)
+    config, _ = build_config(PATEConfident, Preset.TINY, SMALL)
     with pytest.raises(BenchError, match="answered none"):
         PATEConfident().train_student(
             dataclasses.replace(config, threshold=1e9), private, public_set(), ledger(), context()

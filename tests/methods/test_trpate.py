@@ -17,7 +17,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData, PublicData, Released
 from bench.data.splits import partition
-from bench.evaluation.noninterference import CHECK_FACTS, CheckVerdict, check_method, private_pair, public_set
+from bench.evaluation.noninterference import CheckVerdict, check_method
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import headless
 from bench.models.weight_packages import PACKAGES
@@ -28,6 +28,7 @@ from bench.privacy.noise import SecureNoise, SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from bench.training.features import features_of
+from helpers.small_sets import SMALL, private_pair, public_set
 from methods._head_training import head_labels
 from methods.trpate import TrPATE, TrPATEConfig
 
@@ -226,7 +227,7 @@ def test_teachers_that_batch_normalise_private_data_are_rejected() -> None:
 def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
     """The sanitised draw scatters around the data-dependent figure and says that it is one."""
     method = METHODS.get(name)
-    facts = dataclasses.replace(CHECK_FACTS, public_benchmark=True)
+    facts = dataclasses.replace(SMALL, public_benchmark=True)
     config, _ = build_config(method, Preset.TINY, facts, [f"claim={claim}", "sigma=20", "sigma2=20", "sigma1=60"])
     config = method.calibrate(config, Budget(10, 1e-5, Basis.PROVEN), facts)
     ledger = Ledger(method.unit, method.adjacency, SeededNoise(np.random.default_rng(3)))
@@ -239,12 +240,12 @@ def test_claims_of_the_newer_pate(name: str, claim: str) -> None:
 
 def test_a_sanitised_claim_that_cannot_be_made_is_refused_beforehand() -> None:
     method = METHODS.get("trpate-gnmax")
-    known = dataclasses.replace(CHECK_FACTS, public_benchmark=True)
+    known = dataclasses.replace(SMALL, public_benchmark=True)
     config, _ = build_config(method, Preset.TINY, known, ["claim=sanitised", "sigma=1.6"])
     with pytest.raises(BenchError, match="smooth sensitivity"):
         method.calibrate(config, Budget(10, 1e-5), known)
     with pytest.raises(BenchError, match="public benchmarks"):
-        method.calibrate(dataclasses.replace(config, sigma=20.0), Budget(10, 1e-5), CHECK_FACTS)
+        method.calibrate(dataclasses.replace(config, sigma=20.0), Budget(10, 1e-5), SMALL)
     with pytest.raises(BenchError, match="exact sampler"):
         Ledger(method.unit, method.adjacency, SecureNoise()).check_sanitised()
 

@@ -27,7 +27,6 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, seeded
 from bench.core.types import Adjacency, Budget, PrivacyUnit
-from bench.evaluation.noninterference import CHECK_FACTS, private_pair, public_set
 from bench.interface.registry import METHODS
 from bench.models.autoencoders import VAE
 from bench.models.build import build
@@ -43,6 +42,7 @@ from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan
 from bench.training.loop import FitSettings, fit
 from bench.training.pretraining import LazyImages
 from bench.training.self_training import SelfTrainingSettings, train_self_trained
+from helpers.small_sets import SMALL, private_pair, public_set
 from helpers.stages import CLASSES, FITS, Stage, Stopped, blobs, check_resumes, dropout_net, everything, net, seed
 from methods._tangent_normal import StudentSettings, Triples, train_tangent_normal, train_vae
 
@@ -236,8 +236,8 @@ def run_method(
 ) -> tuple[list[bytes], Ledger]:
     """Run a method with its tiny preset, as a process of its own would; return all that it releases."""
     method = METHODS.get(name)
-    config = method.Config(**{**method.presets(CHECK_FACTS)["tiny"], **changes})
-    config = method.calibrate(config, Budget(10.0, 1e-5), CHECK_FACTS)
+    config = method.Config(**{**method.presets(SMALL)["tiny"], **changes})
+    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
     streams = Streams(0)
     context = Context(torch.device("cpu"), streams, Cache(root, {}), progress, cell="of this test")
     ledger = Ledger(method.unit, method.adjacency, noise or SeededNoise(streams.numpy("noise")))

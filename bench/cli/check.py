@@ -1,0 +1,60 @@
+"""``bench check``: parsing and printing only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from bench.cli.run import Json, Quiet, Sets, whole_numbers
+from bench.core.config import Preset
+from bench.core.progress import open_progress, print_json, print_table
+
+
+def check(
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; none: all methods.")] = None,
+    dataset: Annotated[
+        str, typer.Option("--dataset", "-d", help="Private data of the first run; default: a generated set.")
+    ] = "",
+    preset: Annotated[
+        Preset | None,
+        typer.Option("--preset", "-p", help="Default: tiny, and once quick, whose students are good."),
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")] = "0,1",
+    set_: Sets = None,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    from bench.evaluation.noninterference import check_method
+    from bench.interface.registry import METHODS
+    from bench.training.processes import available_cores
+
+    chosen = [METHODS.get(name) for name in methods or METHODS.names()]
+    options: dict[str, Any] = {
+        "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": whole_numbers(seeds),
+        "awake": None if preset or dataset else Preset.QUICK,
+    }  # fmt: skip
+    # Each check waits for processes of its own.
+    with ThreadPoolExecutor(available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
+        running = [pool.submit(check_method, method, **options) for method in chosen]
+        try:
+            with progress.stage("checks", len(running)) as stage:
+                for done in as_completed(running):
+                    progress.say(f"{done.result().method}: {done.result().verdict.value}")
+                    stage.advance()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    results = [done.result() for done in running]
+    if json_:
+        print_json({"checks": [{"method": r.method, "verdict": r.verdict.value, "reason": r.reason} for r in results]})
+    else:
+        rows = [(r.method, r.verdict.value, r.reason) for r in results]
+        print_table("checks", ("method", "verdict", "reason"), rows)
+    for where, why in METHODS.broken.items():
+        print(f"not checked, plug-in failed to import: {where}: {why}", file=sys.stderr)
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)

@@ -1,0 +1,156 @@
+"""Data sets of the checks: generated ones on which methods learn, unrelated and renamed ones, and neighbours.
+
+A generated set has smooth class templates with shifts, contrast and noise; private, public and test records are
+different draws of the same templates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from bench.core.types import Facts, LabelledSource, PrivacyUnit, PrivateData, PublicData
+from bench.data.splits import Materialised
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+CHECK_FACTS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
+"""Those of digits, so that no fact of a generated set tells a method where it runs."""
+
+
+def generated(facts: Facts = CHECK_FACTS, seed: int = 0, *, labelled: bool = False) -> Materialised:
+    """Return a generated data set of `facts`, with a labelled source if `labelled`; equal seeds give equal sets."""
+    import torch
+
+    generator = np.random.default_rng([seed, 0])
+    templates = _templates(facts, generator)
+
+    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = _labels(count, facts.classes, generator)
+        return _images(templates, labels, generator), torch.from_numpy(labels)
+
+    private, public, test = draw(facts.private_records), draw(facts.public_records), draw(facts.test_records)
+    source = f"{facts.public_records} official training records of {facts.dataset}, without labels"
+    related = LabelledSource(*draw(facts.public_records), "related", "nothing") if labelled else None
+    return Materialised(PrivateData(*private, facts), PublicData(public[0], source, related), public[1], *test)
+
+
+def unrelated(data: PrivateData, unit: PrivacyUnit = PrivacyUnit.RECORD, seed: int = 0) -> PrivateData:
+    """Return a set that shares with `data` only its facts: other templates, class counts, brightness.
+
+    No label and no pixel equals that at the same position of `data`; for the unit label, whose images are public, the
+    images are those of `data`.
+    """
+    import torch
+
+    generator = np.random.default_rng([seed, 1])
+    labels = data.labels.numpy()
+    classes, counts = data.facts.classes, np.bincount(labels, minlength=data.facts.classes)
+    for _ in range(100):  # until every class has another, positive count
+        weights = generator.dirichlet(np.full(classes, 3.0))
+        drawn = generator.choice(classes, len(labels), p=weights)
+        drawn = np.where(drawn == labels, (drawn + 1) % classes, drawn)
+        found = np.bincount(drawn, minlength=classes)
+        if ((found != counts) & (found > 1)).all():
+            break
+    if unit is PrivacyUnit.LABEL:
+        return dataclasses.replace(data, labels=torch.from_numpy(drawn))
+    images = _images(_templates(data.facts, generator), drawn, generator) // 2
+    images += (images == data.images).to(images.dtype)
+    return dataclasses.replace(data, images=images, labels=torch.from_numpy(drawn))
+
+
+def renaming(classes: int, seed: int = 0) -> torch.Tensor:
+    """Return a permutation of the classes without a fixed point."""
+    import torch
+
+    order = torch.from_numpy(np.random.default_rng([seed, 2]).permutation(classes))
+    renamed = torch.empty_like(order)
+    renamed[order] = order.roll(1)
+    return renamed
+
+
+def renamed(data: PrivateData, seed: int = 0) -> PrivateData:
+    """Return `data` with every class under another's name: what fits the true names well fits these badly."""
+    return dataclasses.replace(data, labels=renaming(data.facts.classes, seed)[data.labels])
+
+
+def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicData:
+    """Return `public` with the classes of its labelled source, if any, under the names of :func:`renamed`."""
+    if public.labelled is None:
+        return public
+    labels = renaming(classes, seed)[public.labelled.labels]
+    return dataclasses.replace(public, labelled=dataclasses.replace(public.labelled, labels=labels))
+
+
+def neighbours(data: PrivateData, unit: PrivacyUnit, count: int = 2, seed: int = 0) -> list[PrivateData]:
+    """Return sets that differ from `data` in one record each, by much: a bright pattern with another label.
+
+    For the unit label only the label differs. No class loses its last record.
+    """
+    import torch
+
+    generator = np.random.default_rng(seed)
+    labels = data.labels.numpy()
+    common = np.flatnonzero(np.bincount(labels)[labels] > 1)
+    found = []
+    for position in generator.choice(common, count, replace=False):
+        images, changed = data.images.clone(), data.labels.clone()
+        if unit is not PrivacyUnit.LABEL:
+            images[position] = torch.from_numpy(generator.integers(0, 2, data.facts.shape).astype(np.uint8) * 255)
+        shift = 1 + int(generator.integers(data.facts.classes - 1))
+        changed[position] = (changed[position] + shift) % data.facts.classes
+        found.append(dataclasses.replace(data, images=images, labels=changed))
+    return found
+
+
+Variant = Literal["given", "unrelated", "renamed", "neighbour 0", "neighbour 1"]
+
+
+def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, seed: int) -> PrivateData:
+    """Return the private set `which`, made from `data`."""
+    if which == "unrelated":
+        return unrelated(data, unit, seed)
+    if which == "renamed":
+        return renamed(data, seed)
+    if which == "given":
+        return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
+    return neighbours(data, unit, seed=seed)[int(which[-1])]
+
+
+def _labels(count: int, classes: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return labels in random order that hold every class at least twice where there are so many, unevenly."""
+    weights = 1 + 0.5 * generator.permutation(classes) / classes
+    drawn = generator.choice(classes, count, p=weights / weights.sum())
+    drawn[: 2 * classes] = (np.arange(2 * classes) % classes)[:count]
+    return generator.permutation(drawn).astype(np.int64)
+
+
+def _templates(facts: Facts, generator: np.random.Generator) -> torch.Tensor:
+    import torch
+
+    channels, height, width = facts.shape
+    coarse = generator.normal(0, 1, (facts.classes, channels, -(-height // 3) + 1, -(-width // 3) + 1))
+    smooth = torch.nn.functional.interpolate(torch.from_numpy(coarse), (height, width), mode="bilinear")
+    low, high = smooth.flatten(1).min(1).values, smooth.flatten(1).max(1).values
+    shape = (-1, 1, 1, 1)
+    return (smooth - low.view(shape)) / (high - low).clamp_min(1e-6).view(shape)
+
+
+def _images(templates: torch.Tensor, labels: NDArray[np.int64], generator: np.random.Generator) -> torch.Tensor:
+    import torch
+
+    images = torch.empty((len(labels), *templates.shape[1:]), dtype=torch.uint8)
+    step = 1 if min(templates.shape[2:]) >= 8 else 0
+    shifts = generator.integers(-step, step + 1, (len(labels), 2))
+    for shift in np.unique(shifts, axis=0):
+        rows = np.flatnonzero((shifts == shift).all(1))
+        clean = templates[torch.from_numpy(labels[rows])].roll(tuple(shift.tolist()), (2, 3)).numpy()
+        contrast = generator.uniform(0.7, 1.0, (len(rows), 1, 1, 1))
+        noisy = 250 * contrast * clean + generator.normal(0, 12, clean.shape)
+        images[torch.from_numpy(rows)] = torch.from_numpy(np.clip(noisy, 0, 255).astype(np.uint8))
+    return images

@@ -1,0 +1,233 @@
+"""Runs of a method for the checks: recorded or replayed, in processes of their own, on sets made from the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Facts, Released
+from bench.data.splits import Materialised
+from bench.evaluation.check_data import Variant, generated, renamed_source, variant_of
+from bench.evaluation.sensitivity import violation
+from bench.evaluation.tape import Call, Taping, record, replay
+from bench.interface.method import Method
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import SeededNoise
+from bench.storage.cache import Cache, digest_of
+from bench.training.context import Context
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the runs of one check have in common; `dataset` is a registered name, empty for a generated set."""
+
+    method: MethodPlace | type[Method]
+    config: dict[str, Any]
+    facts: Facts
+    seed: int
+    dataset: str = ""
+    labelled: bool = False
+    noisy: bool = False  # whether the mechanisms' noise is on
+    noise: int = field(default_factory=lambda: secrets.randbits(256))
+    """Seed of noise and samples, the same in all runs; nothing that a method is given leads to it."""
+
+    def material(self) -> Materialised:
+        """Return the data, read or generated anew: a method's writes must not reach the next run."""
+        if not self.dataset:
+            return generated(self.facts, self.seed, labelled=self.labelled)
+        from bench.experiments.data_source import DataSource
+
+        return DataSource(Progress()).material(self.dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodPlace:
+    """Where another process finds a method's class."""
+
+    module: str
+    file: str
+    name: str
+
+    @classmethod
+    def of(cls, method: type[Method]) -> MethodPlace | None:
+        """Return the place of `method`, None for a class made inside a function."""
+        file = getattr(sys.modules.get(method.__module__), "__file__", None)
+        if file is None or "<locals>" in method.__qualname__:
+            return None
+        return cls(method.__module__, str(Path(file).resolve()), method.__qualname__)
+
+    def load(self) -> type[Method]:
+        """Return the class, imported by its module's name or from its file."""
+        if self.module not in sys.modules:
+            try:
+                importlib.import_module(self.module)
+            except ImportError:
+                spec = importlib.util.spec_from_file_location(self.module, self.file)
+                assert spec is not None
+                assert spec.loader is not None
+                sys.modules[self.module] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[self.module])
+        found: type[Method] = functools.reduce(getattr, self.name.split("."), sys.modules[self.module])  # type: ignore[assignment]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that one run gave away, and what the checks measured of it."""
+
+    released: list[tuple[str, str]] = field(default_factory=list)
+    """Names and digests of all parts of the release, then the ledger's events and the notes, in order."""
+    bypasses: list[str] = field(default_factory=list)
+    events: int = 0
+    watched: bool = False  # whether inputs of mechanisms were compared
+    calls: list[Call] = field(default_factory=list)
+    difference: str = ""  # where a replayed run left the tape, or why it failed
+    moved: str = ""  # the input that one record moved by more than its charge
+    predicted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    accuracy: float = 0.0
+
+
+class _NoNoise(SeededNoise):
+    """Noise switched off; samples are still drawn, from a public stream."""
+
+    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
+        return np.zeros(shape)
+
+    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
+        return positions.copy()
+
+
+def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None) -> list[Outcome]:
+    """Return the outcomes of runs on `variants`, one after the other in this process.
+
+    Without a tape the first run is recorded and its tape answers the others, which share its cache.
+    """
+    from bench.experiments.device import prepare_device
+
+    prepare_device("cpu", 1)
+    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+    outcomes = []
+    with contextlib.ExitStack() as stack:
+        shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+        for which in variants:
+            folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+            outcomes.append(_run(trial, method, which, tape, Path(folder)))
+            tape = outcomes[0].calls if tape is None else tape
+    return outcomes
+
+
+def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | None, folder: Path) -> Outcome:
+    import torch
+
+    from bench.training.features import student_logits
+
+    material = trial.material()
+    private = variant_of(material.private, which, method.unit, trial.seed)
+    public = material.public
+    if which == "renamed":
+        public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
+    streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
+    cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
+    context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append)
+    context.cell = digest_of([method.name, trial.config, trial.seed])
+    noise = SeededNoise if trial.noisy else _NoNoise
+    ledger = Ledger(method.unit, method.adjacency, noise(np.random.default_rng(trial.noise)))
+    taping = record(ledger) if tape is None else replay(ledger, tape)
+    streams.seed_globals()
+    config = method.Config(**trial.config)
+    try:
+        released = method().train_student(config, private, public, ledger, context)
+    except SystemExit as error:
+        raise BenchError(f"{method.name} ends its process (status {error.code}). Raise BenchError instead.") from error
+    except Exception as error:
+        if tape is None:
+            raise
+        said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
+        return Outcome(difference=said, moved=_moved(taping, tape, method))
+    taping.finish()
+    seen = [*_parts(released), *((f"event {n}", json.dumps(e.as_dict())) for n, e in enumerate(ledger.events, 1))]
+    seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
+    outcome = Outcome(
+        seen, ledger.bypasses, len(ledger.events), bool(taping.given), [] if tape is not None else taping.calls,
+        taping.difference, "" if tape is None else _moved(taping, tape, method),
+    )  # fmt: skip
+    if tape is not None:
+        return outcome
+    logits = student_logits(released.student.eval(), material.test_images, context, "test")
+    predicted = logits.argmax(1).cpu()
+    accuracy = float((predicted == material.test_labels).double().mean())
+    return dataclasses.replace(outcome, predicted=predicted.numpy(), accuracy=accuracy)
+
+
+def _moved(taping: Taping, tape: list[Call], method: type[Method]) -> str:
+    return violation([call.given for call in tape if call.given is not None], taping.given, method.adjacency)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _parts(released: Released) -> list[tuple[str, str]]:
+    """Return names and digests of all parts of a release, in the order in which the method gave them."""
+    parts = [("student_name", released.student_name), ("student_options", json.dumps(released.student_options))]
+    parts += [(f"the student's {name}", _digest(tensor)) for name, tensor in released.student.state_dict().items()]
+    if released.generator is not None:
+        states = released.generator.state_dict()
+        parts += [(f"the generator's {name}", _digest(tensor)) for name, tensor in states.items()]
+    return parts + [(f"the released {name}", _digest(tensor)) for name, tensor in released.extras.items()]
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    import torch
+
+    # Of bytes, so that NaN equals itself.
+    data = tensor.detach().cpu().contiguous()
+    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
+
+
+class Processes:
+    """Runs sessions, each in a new process; those of classes that no other process can import run in this one."""
+
+    def __init__(self) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
+            self._context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
+
+    def run(self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None) -> list[Outcome]:
+        """Return the outcomes of :func:`session`; errors of the method propagate."""
+        if not isinstance(trial.method, MethodPlace):
+            return session(trial, variants, tape)
+        with ProcessPoolExecutor(1, self._context) as pool:
+            try:
+                return pool.submit(session, trial, variants, tape).result()
+            except BrokenProcessPool as error:
+                raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error

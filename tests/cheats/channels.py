@@ -1,0 +1,129 @@
+"""Private figures leave by parts of the release, notes, the ledger's calls and charges, or by failing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.interface import BenchError
+from cheats.honest import Given, Honest, Student
+
+
+def counts(given: Given) -> torch.Tensor:
+    """The private class counts."""
+    return torch.bincount(given.private.labels, minlength=given.private.facts.classes)
+
+
+class FirstLabels(Honest):
+    name = "cheat-first-labels"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        return {"hints": given.private.labels[:10]}
+
+
+class OneLabel(Honest):
+    """One label in an option that a net might have."""
+
+    name = "cheat-one-label"
+
+    def options(self, given: Given) -> dict[str, Any]:
+        return {"drop_rate": int(given.private.labels[7]) / 100}
+
+
+class OptionOrder(Honest):
+    """Equal options, in the order of the class counts."""
+
+    name = "cheat-option-order"
+
+    def options(self, given: Given) -> dict[str, Any]:
+        return {f"class_{c}": True for c in counts(given).argsort().tolist()}
+
+
+class ExtrasOrder(Honest):
+    """Equal extras, in the order of the class counts."""
+
+    name = "cheat-extras-order"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        return {f"class_{c}": torch.zeros(1) for c in counts(given).argsort().tolist()}
+
+
+class Precision(Honest):
+    """Stores the student in float64 where class 0 is the more common of two."""
+
+    name = "cheat-precision"
+
+    def finish(self, given: Given, student: Student) -> None:
+        if counts(given)[0] > counts(given)[1]:
+            student.double()
+
+
+class Note(Honest):
+    name = "cheat-note"
+
+    def begin(self, given: Given) -> None:
+        given.context.note(f"mean intensity {given.private.images.float().mean():.2f}")
+
+
+class NumberOfCalls(Honest):
+    """Asks class by class, and as often as the largest class's name says."""
+
+    name = "cheat-number-of-calls"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        calls = int(counts(given).argmax()) + 1
+        return np.concatenate([super(NumberOfCalls, self).answer(given, part) for part in np.array_split(votes, calls)])
+
+
+class NumberOfQueries(Honest):
+    """Asks one query more for each record of class 0."""
+
+    name = "cheat-number-of-queries"
+
+    def choose(self, given: Given) -> torch.Tensor:
+        order = given.context.streams.numpy("queries").permutation(len(given.public))
+        return torch.from_numpy(order[: 40 + int(counts(given)[0])])
+
+
+class Charge(Honest):
+    """The recorded noise tells the share of class 0."""
+
+    name = "cheat-charge"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        share = float(counts(given)[0] / len(given.private))
+        return given.ledger.noisy_max(votes, teachers=given.config.teachers, gamma=0.05 + share / 1000)
+
+
+class Failure(Honest):
+    """Fails on dark images."""
+
+    name = "cheat-failure"
+
+    def begin(self, given: Given) -> None:
+        if given.private.images.float().mean() < 80:
+            raise BenchError("too dark to learn from")
+
+
+class Votes(Honest):
+    """Reads back the votes that the ledger keeps for its accountants."""
+
+    name = "cheat-votes"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        (release,) = given.ledger.private_votes()
+        return {"agreement": torch.from_numpy(release.votes.max(1))}
+
+
+class Sanitised(Honest):
+    """Releases the noised cost of the votes, which nothing is charged for."""
+
+    name = "cheat-sanitised"
+
+    def answer(self, given: Given, votes: np.ndarray) -> np.ndarray:
+        return given.ledger.noisy_max_gaussian(votes, teachers=given.config.teachers, sigma=2.0)
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        return {"cost": torch.tensor(given.ledger.sanitised(1e-5).epsilon)}

@@ -1,0 +1,39 @@
+"""A bypass declared in one place only, and a ledger that is never opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench.interface import Ledger, Released
+from cheats.honest import Given, Honest
+
+
+class UndeclaredBypass(Honest):
+    """Calls ledger.bypass without the class attribute that planning and refusing rely on."""
+
+    name = "undeclared-bypass"
+
+    def begin(self, given: Given) -> None:
+        given.ledger.bypass("looked at everything")
+
+
+class UncalledBypass(Honest):
+    """Declares a bypass in its class and never tells the ledger, so its proven epsilon would come out finite."""
+
+    name = "uncalled-bypass"
+    bypass = "something"
+
+
+class Forgetful(Honest):
+    """Answers its queries by the private votes themselves and never opens the ledger."""
+
+    name = "forgetful"
+
+    def train_student(self, config: Any, private: Any, public: Any, ledger: Ledger, context: Any) -> Released:
+        class Open:
+            def noisy_max(self, votes: np.ndarray, **_: Any) -> np.ndarray:
+                return votes.argmax(1)
+
+        return super().train_student(config, private, public, Open(), context)  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""Statistics of private records, and choices by private images, go into the student."""
+
+from __future__ import annotations
+
+import torch
+
+from cheats.honest import Given, Honest, Student
+
+
+class Normalisation(Honest):
+    """Normalises by the mean and deviation of the private images."""
+
+    name = "cheat-normalisation"
+
+    def prepare(self, given: Given, student: Student) -> None:
+        pixels = given.private.images.float() / 255
+        student.mean.copy_(pixels.mean())
+        student.deviation.copy_(pixels.std())
+
+
+class BrightestPixel(Honest):
+    """Scales by the largest private pixel."""
+
+    name = "cheat-brightest-pixel"
+
+    def prepare(self, given: Given, student: Student) -> None:
+        student.deviation.mul_(given.private.images.max() / 255)
+
+
+class BatchNorm(Honest):
+    """Adapts the batch-norm statistics to the private images."""
+
+    name = "cheat-batch-norm"
+
+    def finish(self, given: Given, student: Student) -> None:
+        student.train()
+        with torch.no_grad():
+            student(given.private.images)
+
+
+class ClassCounts(Honest):
+    """Starts the last bias at the log of the private class frequencies."""
+
+    name = "cheat-class-counts"
+
+    def prepare(self, given: Given, student: Student) -> None:
+        counts = torch.bincount(given.private.labels, minlength=given.private.facts.classes).float()
+        with torch.no_grad():
+            student.head.bias.copy_((counts / counts.sum()).log())
+
+
+class NearestQueries(Honest):
+    """Asks about the public images that lie nearest to private ones."""
+
+    name = "cheat-nearest-queries"
+
+    def choose(self, given: Given) -> torch.Tensor:
+        public, private = (x.float().flatten(1) for x in (given.public.images, given.private.images))
+        return torch.cdist(public, private).min(1).values.argsort()[: given.config.queries]
+
+
+class DenseQueries(Honest):
+    """Leaves out the public images that are unlike every class mean."""
+
+    name = "cheat-dense-queries"
+
+    def choose(self, given: Given) -> torch.Tensor:
+        images, labels = given.private.images.float().flatten(1), given.private.labels
+        means = torch.stack([images[labels == c].mean(0) for c in range(given.private.facts.classes)])
+        far = torch.cdist(given.public.images.float().flatten(1), means).min(1).values
+        order = super().choose(given)
+        return order[far[order] <= far[order].median()]

@@ -1,0 +1,43 @@
+"""What one run leaves behind changes the next: in a module, a class or the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cheats.honest import Given, Honest
+
+SEEN: list[torch.Tensor] = []
+
+
+class ModuleGlobal(Honest):
+    """Releases the labels of the run before."""
+
+    name = "cheat-module-global"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        SEEN.append(given.private.labels[:10].clone())
+        return {"hints": torch.zeros(10, dtype=torch.int64) if len(SEEN) == 1 else SEEN[-2]}
+
+
+class SecondRun(Honest):
+    """Honest once; from its second run on it releases labels."""
+
+    name = "cheat-second-run"
+    runs = 0
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        type(self).runs += 1
+        return {"hints": given.private.labels[:10] * (self.runs > 1)}
+
+
+class CacheCarries(Honest):
+    """Keeps class counts in the cache, where the next cell finds them."""
+
+    name = "cheat-cache-carries"
+
+    def extras(self, given: Given) -> dict[str, torch.Tensor]:
+        cache, key = given.context.cache, {"of": "hints"}
+        found = cache.find("hints", key)
+        cache.put("hints", key, {"counts": np.bincount(given.private.labels.numpy(), minlength=10)})
+        return {"hints": torch.zeros(10) if found is None else torch.from_numpy(found["counts"])}

@@ -1,0 +1,119 @@
+"""What finds each cheat of this folder, and honest methods that look like them and pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.core.config import Grid
+from bench.core.progress import Progress
+from bench.evaluation.audit import AuditOptions, audit_student
+from bench.evaluation.noninterference import SEEDS, CheckVerdict, check_method
+from bench.experiments.data_source import DataSource
+from bench.experiments.device import prepare_device
+from bench.experiments.plan import expand
+from bench.experiments.run import run_cell
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
+from bench.results.run_dir import RunDir
+from cheats import channels, choices, declarations, elsewhere, figures, places, state
+from cheats.honest import Honest, HonestFineTuning, HonestRate
+from helpers.paths import CHEATS
+
+FOUND: list[tuple[type[Method], str]] = [
+    # The private set decides.
+    (choices.LearningRate, "the student's hidden.weight differs"),
+    (choices.Restarts, "the student's hidden.weight differs"),
+    (choices.FineTuning, "differs between the two runs"),
+    (choices.EarlyStopping, "differs between the two runs"),
+    (choices.Snapshots, "differs between the two runs"),
+    (choices.Temperature, "the student's head.weight differs"),
+    (choices.BestOfTwo, "differs between the two runs"),
+    (choices.LossLooks, "differs between the two runs"),
+    # Private figures.
+    (figures.Normalisation, "the student's mean differs"),
+    (figures.BrightestPixel, "the student's deviation differs"),
+    (figures.BatchNorm, "the student's norm.running_mean differs"),
+    (figures.ClassCounts, "differs between the two runs"),
+    (figures.NearestQueries, "differs between the two runs"),
+    (figures.DenseQueries, "differs between the two runs"),
+    # Other ways out.
+    (channels.FirstLabels, "the released hints differs"),
+    (channels.OneLabel, "student_options differs"),
+    (channels.OptionOrder, "student_options differs"),
+    (channels.ExtrasOrder, "what is released differs"),
+    (channels.Precision, "differs between the two runs"),
+    (channels.Note, "note 1 differs"),
+    (channels.NumberOfCalls, "asks for answers of another shape|is charged otherwise"),
+    (channels.NumberOfQueries, "its call 1 of noisy_max is charged otherwise"),
+    (channels.Charge, "its call 1 of noisy_max is charged otherwise"),
+    (channels.Failure, "it fails on other private data .* too dark"),
+    (channels.Votes, "the released agreement differs"),
+    (channels.Sanitised, "the released cost differs"),
+    # What a run leaves behind.
+    (state.ModuleGlobal, "the released hints differs .* process of the first"),
+    (state.SecondRun, "the released hints differs .* process of the first"),
+    (state.CacheCarries, "the released hints differs .* process of the first"),
+    # The public copy of the private set.
+    (elsewhere.LoadsDigits, "under other names, its student still gives"),
+    (elsewhere.LoadsByName, "under other names, its student still gives"),
+    # Honest in a check only.
+    (places.ByName, "the released hints differs"),
+    (places.BySize, "the released hints differs"),
+    (places.BySource, "the released hints differs"),
+    (places.ByLedger, "the released hints differs"),
+    (places.ByCache, "the released hints differs"),
+    (places.DeclaredByCell, "never calls ledger.bypass"),
+    # Declarations.
+    (declarations.UndeclaredBypass, "class attribute bypass is empty"),
+    (declarations.UncalledBypass, "never calls ledger.bypass"),
+    (declarations.Forgetful, "nothing through the ledger"),
+]
+
+
+@pytest.mark.parametrize(("cheat", "why"), FOUND, ids=[cheat.name for cheat, _ in FOUND])
+def test_the_check_rejects(cheat: type[Method], why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        assert_passes(cheat)
+
+
+@pytest.mark.parametrize("honest", [Honest, HonestRate, HonestFineTuning], ids=lambda honest: honest.name)
+def test_honest_twins_pass(honest: type[Method]) -> None:
+    assert_passes(honest)
+
+
+def assert_passes(method: type[Method]) -> None:
+    check = check_method(method, seeds=SEEDS)
+    assert check.verdict is CheckVerdict.PASSED, check.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("virtual_teachers", "votes of one query"), ("clustered_labels", "differs between the two runs")],
+)
+def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
+    method = METHODS.get(str(CHEATS / f"{name}.py"))
+    try:
+        check = check_method(method)
+    finally:
+        del METHODS._members[method.name]
+    assert check.verdict is CheckVerdict.REJECTED
+    assert why in check.reason
+
+
+@pytest.mark.network
+def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -> None:
+    """On MNIST, fetched where it is not here: a thousand small digits do not give enough away. Two minutes."""
+    method = METHODS.get(str(CHEATS / "output_noise.py"))
+    try:
+        assert check_method(method).verdict is CheckVerdict.PASSED
+        source, run_dir = DataSource(Progress()), RunDir(tmp_path).create()
+        (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
+        prepare_device("cpu", 1)
+        student = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(student, AuditOptions(power=False, draws=0), run_dir, source, Progress())
+    finally:
+        del METHODS._members[method.name]
+    assert audit.failure is None
+    assert audit.violated

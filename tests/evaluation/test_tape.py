@@ -1,0 +1,134 @@
+"""Tapes: a replayed run gets the recorded answers whatever it gives, and leaves the tape audibly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.types import Adjacency, PrivacyUnit
+from bench.evaluation.tape import HELPERS, TapeDifference, Taping, record, replay
+from bench.privacy.dp_sgd import DPSGDRun
+from bench.privacy.ledger import Ledger, seeded_ledger
+
+VOTES = np.array([[5, 3, 2], [1, 8, 1], [4, 4, 2]])
+OTHER = np.array([[0, 3, 7], [9, 0, 1], [2, 2, 6]])
+
+
+def ledger(seed: int = 0, adjacency: Adjacency = Adjacency.REPLACE) -> Ledger:
+    return seeded_ledger(PrivacyUnit.RECORD, adjacency, np.random.default_rng(seed))
+
+
+def pair(adjacency: Adjacency = Adjacency.REPLACE) -> tuple[Ledger, Callable[[], tuple[Ledger, Taping]]]:
+    """Return a recording ledger, and a function that gives one that replays its tape."""
+    first = ledger(0, adjacency)
+    tape = record(first).calls
+
+    def replaying() -> tuple[Ledger, Taping]:
+        second = ledger(1, adjacency)
+        return second, replay(second, tape)
+
+    return first, replaying
+
+
+MECHANISMS: list[Callable[[Ledger, np.ndarray], np.ndarray]] = [
+    lambda book, votes: book.noisy_max(votes, teachers=10, gamma=0.5),
+    lambda book, votes: book.noisy_max_gaussian(votes, teachers=10, sigma=2.0),
+    lambda book, votes: book.gaussian(votes, sensitivity=1.0, noise_multiplier=2.0),
+    lambda book, votes: book.laplace(votes, sensitivity=1.0, noise_multiplier=2.0),
+    lambda book, votes: book.confident_noisy_max(
+        votes, teachers=10, threshold=6.0, sigma1=1.0, sigma2=1.0, max_answers=2
+    ),
+]
+
+
+@pytest.mark.parametrize("ask", MECHANISMS)
+def test_the_answers_are_the_tapes(ask: Callable[[Ledger, np.ndarray], np.ndarray]) -> None:
+    first, replaying = pair()
+    answers = [ask(first, VOTES), ask(first, OTHER)]
+    second, taping = replaying()
+    again = [ask(second, OTHER), ask(second, OTHER)]
+    assert all(np.array_equal(a, b) for a, b in zip(answers, again, strict=True))
+    assert [event.as_dict() for event in first.events] == [event.as_dict() for event in second.events]
+    assert (first.asked, first.answered) == (second.asked, second.answered)
+    taping.finish()
+    assert taping.difference == ""
+    again[0][:] = 0  # what a method does with an answer does not reach the tape
+    assert np.array_equal(ask(replaying()[0], VOTES), answers[0])
+
+
+def test_labels_are_answered_too() -> None:
+    first = seeded_ledger(PrivacyUnit.QUERY_LABEL, Adjacency.REPLACE, np.random.default_rng(0))
+    second = seeded_ledger(PrivacyUnit.QUERY_LABEL, Adjacency.REPLACE, np.random.default_rng(1))
+    tape, labels = record(first).calls, np.arange(8) % 4
+    answers = [first.randomized_response(labels, epsilon=1.0, classes=4) for _ in range(2)]
+    replay(second, tape)
+    again = [second.randomized_response(3 - labels, epsilon=1.0, classes=4) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(answers, again, strict=True))
+
+
+def test_every_mechanism_of_the_ledger_is_taped() -> None:
+    book = ledger()
+    record(book)
+    public = {name for name in vars(Ledger) if not name.startswith("_") and callable(vars(Ledger)[name])}
+    assert public - HELPERS == {name for name in vars(book) if not name.startswith("_")} & public
+    assert type(book) is Ledger
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda book: book.gaussian(VOTES, sensitivity=1.0, noise_multiplier=2.0), "its call 1 is gaussian, not noisy"),
+        (lambda book: book.noisy_max(VOTES, teachers=10, gamma=0.4), "call 1 of noisy_max is charged otherwise"),
+        (lambda book: book.noisy_max(VOTES[:2], teachers=10, gamma=0.5), "call 1 of noisy_max"),
+        (lambda book: [book.noisy_max(VOTES, teachers=10, gamma=0.5) for _ in range(2)], "more than 1 times"),
+    ],
+)
+def test_another_call_leaves_the_tape(ask: Callable[[Ledger], object], says: str) -> None:
+    first, replaying = pair()
+    first.noisy_max(VOTES, teachers=10, gamma=0.5)
+    second, taping = replaying()
+    with pytest.raises(TapeDifference, match=says):
+        ask(second)
+    with pytest.raises(TapeDifference):  # a method that catches the error is found all the same
+        ask(second)
+    assert taping.difference
+
+
+def test_too_few_calls_leave_the_tape() -> None:
+    first, replaying = pair()
+    first.noisy_max(VOTES, teachers=10, gamma=0.5)
+    _, taping = replaying()
+    taping.finish()
+    assert "0 times, not 1" in taping.difference
+
+
+def trained(book: Ledger, seed: int, optimizer: Callable[..., torch.optim.Optimizer] | None = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    images, labels = torch.rand(40, 1, 2, 2, generator=generator), torch.randint(0, 3, (40,), generator=generator)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.1)
+    make = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9))
+    book.dp_sgd(model, images, labels, DPSGDRun(make, torch.nn.functional.cross_entropy, 1.0, 1.0, 8, 5))
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_dp_sgd_takes_its_steps_from_the_tape() -> None:
+    first, replaying = pair(Adjacency.ADD_REMOVE)
+    weights = trained(first, 0)
+    assert not trained(ledger(1, Adjacency.ADD_REMOVE), 1).equal(weights)
+    second, taping = replaying()
+    assert trained(second, 1).equal(weights)
+    assert [len(call.answers) for call in taping.calls] == [5]
+
+
+def test_dp_sgd_whose_optimiser_is_another_leaves_the_tape() -> None:
+    first, replaying = pair(Adjacency.ADD_REMOVE)
+    trained(first, 0)
+    second, _ = replaying()
+    with pytest.raises(TapeDifference, match="step 1 of DP-SGD"):
+        trained(second, 1, lambda parameters: torch.optim.SGD([next(iter(parameters))], lr=0.5))
