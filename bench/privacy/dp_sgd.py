@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +21,24 @@ from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.transforms import as_float
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from bench.core.progress import Stage
 
 MAX_PHYSICAL_BATCH = 1024
 """Examples whose gradients are in memory at once; a larger Poisson batch takes several passes."""
+PROBED = 16
+"""Examples of a probed batch whose gradients are computed alone too; an eighth of them may differ by rounding."""
+TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
+"""Largest distance between the two gradients, relative to the larger one, above 1e-4 of the clipping norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class DPSGDRun:
     """How to run DP-SGD; `optimizer` takes the model's parameters, `loss` gives the mean over (logits, labels).
 
-    `expected_batch_size`, the public mean of the Poisson batch, divides the noisy sum; the realised size is private.
+    The mean must be one of each example's own loss: see :func:`train`. `expected_batch_size`, the public mean of the
+    Poisson batch, divides the noisy sum; the realised size is private.
     """
 
     optimizer: Callable[[Any], torch.optim.Optimizer]
@@ -59,10 +68,15 @@ class _Counted:
 
 
 class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
-    """Opacus's optimiser; in data-independent mode it drops the gradients and keeps the noise."""
+    """Opacus's optimiser; the method's own, inside it, sees noisy gradients alone.
+
+    In data-independent mode it drops the gradients and keeps the noise.
+    """
 
     data_independent = False
     randomness: np.random.Generator
+    _sums: Sequence[torch.Tensor | None] = ()
+    """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
     def clip_and_accumulate(self) -> None:
         for parameter in self.params:
@@ -73,13 +87,26 @@ class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             for parameter in self.params:
                 parameter.summed_grad = torch.zeros_like(parameter)
 
-    def add_noise(self) -> None:
+    def draw(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the standard normal noise of one step, a draw for each parameter."""
         # Drawn by NumPy: torch's generator on a CPU keeps 32 bits of a seed, which could be tried one by one.
         for parameter in self.params:
-            drawn = self.randomness.standard_normal(parameter.shape, dtype=np.float32)
-            noise = torch.from_numpy(np.asarray(drawn)).to(parameter.device, parameter.dtype)
-            spread = self.noise_multiplier * self.max_grad_norm
+            yield np.asarray(self.randomness.standard_normal(parameter.shape, dtype=np.float32))
+
+    def add_noise(self) -> None:
+        spread = self.noise_multiplier * self.max_grad_norm
+        for parameter, drawn in zip(self.params, self.draw(), strict=True):
+            noise = torch.from_numpy(drawn).to(parameter.device, parameter.dtype)
             parameter.grad = (parameter.summed_grad + spread * noise).view_as(parameter)
+
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        for parameter, held in zip(self.params, self._sums or [None] * len(self.params), strict=True):
+            parameter.summed_grad = held
+        ready: bool = super().pre_step(closure)
+        self._sums = () if ready else [parameter.summed_grad for parameter in self.params]
+        for parameter in self.params:
+            parameter.grad_sample = parameter.summed_grad = None
+        return ready
 
 
 def train(
@@ -95,7 +122,11 @@ def train(
 
     Images are uint8 or floats in [0, 1]. Batches and noise come from `randomness`. A stopped training resumes only
     where `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run.
-    Raises :class:`BenchError` where the model mixes the examples of a batch (batch normalisation).
+    No checkpoint holds that state: a resumed training draws its earlier batches and noise again.
+
+    Raises :class:`BenchError` where model or loss couple the examples of a batch, so that clipping does not bound what
+    a record changes: batch normalisation, statistics kept in buffers, or, in the first batch and in one of a random
+    step, gradients that differ from those of the examples alone. Dropout is off in this comparison.
     """
     records = len(images)
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
@@ -114,20 +145,30 @@ def train(
         loss_reduction="mean",
     )
     optimizer.data_independent, optimizer.randomness = data_independent, randomness
+    if {id(p) for p in optimizer.params} != {id(p) for p in model.parameters() if p.requires_grad}:
+        raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
+    buffers = [buffer.clone() for buffer in model.buffers()]
     accountant = RDPAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=rate))
     module.train()
     try:
         # Opacus's hooks make torch warn that images need no gradient, once per training.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        held = {
-            "model": model, "optimizer": optimizer.original_optimizer, "randomness": randomness,
-            "counted": _Counted(accountant),
-        }  # fmt: skip
-        loop = Loop(run.checkpoint, held, [images, labels], next(model.parameters()).device)
-        for step in range(loop.start(run.stage), run.steps):
+        held = {"model": model, "optimizer": optimizer.original_optimizer, "counted": _Counted(accountant)}
+        inputs = [images, labels, randomness.bit_generator.state]
+        loop = Loop(run.checkpoint, held, inputs, next(model.parameters()).device)
+        first = loop.start(run.stage)
+        # Not from `randomness`, and not known beforehand to the method's own code.
+        later, unprobed = first + secrets.randbelow(max(1, run.steps - first)), True
+        for step in range(run.steps):
             chosen = torch.from_numpy(np.flatnonzero(randomness.random(records) < rate))
-            _step(module, optimizer, images, labels, chosen, run)
+            if step < first:
+                for _ in optimizer.draw():
+                    pass
+                continue
+            probed = len(chosen) > 1 and (unprobed or step == later)
+            _step(module, optimizer, images, labels, chosen, run, probed=probed)
+            unprobed = unprobed and not probed
             if run.stage is not None:
                 run.stage.advance()
             loop.done(step + 1, run.steps)
@@ -136,6 +177,11 @@ def train(
         module.remove_hooks()
     for parameter in model.parameters():
         parameter.grad_sample = parameter.summed_grad = parameter.grad = None  # type: ignore[attr-defined]
+    if not all(map(torch.equal, buffers, model.buffers())):
+        raise BenchError(
+            "the student's buffers have changed in training: statistics of private batches would be released without "
+            "noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
+        )
     steps = sum(count for _, _, count in accountant.history)
     return events.DPSGD(rate, run.noise_multiplier, steps)
 
@@ -147,19 +193,92 @@ def _step(
     labels: torch.Tensor,
     chosen: torch.Tensor,
     run: DPSGDRun,
+    *,
+    probed: bool = False,
 ) -> None:
-    optimizer.zero_grad()
     device = next(module.parameters()).device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
     pieces = torch.split(chosen, MAX_PHYSICAL_BATCH) if len(chosen) else (chosen,)
     for number, piece in enumerate(pieces):
+        for parameter in optimizer.params:
+            parameter.grad = None
         if len(piece):
-            torch.autograd.backward(run.loss(module(as_float(images[piece].to(device))), labels[piece].to(device)))
+            before = _generator_states(device)
+            inputs, targets = as_float(images[piece].to(device)), labels[piece].to(device)
+            torch.autograd.backward(run.loss(module(inputs), targets))
+            if probed and number == 0:
+                _check_examples(module, optimizer.params, inputs, targets, run, before)
         else:
             for parameter in optimizer.params:
                 parameter.grad_sample = torch.zeros((0, *parameter.shape), device=device, dtype=parameter.dtype)
-        last = number == len(pieces) - 1
-        optimizer.signal_skip_step(do_skip=not last)
+        optimizer.signal_skip_step(do_skip=number < len(pieces) - 1)
         optimizer.step()
-        if not last:
-            optimizer.zero_grad()
+
+
+def _check_examples(
+    module: GradSampleModule,
+    parameters: Sequence[torch.nn.Parameter],
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    run: DPSGDRun,
+    before: Sequence[torch.Tensor],
+) -> None:
+    """Raise :class:`BenchError` unless examples have the gradient alone that they have in the batch just passed.
+
+    `before` are the states of torch's generators before the pass. A net that draws from them is passed again with
+    dropout off.
+    """
+    device = inputs.device
+    rows = secrets.SystemRandom().sample(range(len(inputs)), min(PROBED, len(inputs)))
+    kept = [(parameter.grad_sample, parameter.grad) for parameter in parameters]  # type: ignore[attr-defined]
+
+    def gradients(pick: list[int] | slice) -> torch.Tensor:
+        for parameter in parameters:
+            parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
+        torch.autograd.backward(run.loss(module(inputs[pick]), targets[pick]))
+        return flat()
+
+    def flat() -> torch.Tensor:
+        found = [parameter.grad_sample.flatten(1) for parameter in parameters]  # type: ignore[attr-defined]
+        return torch.cat(found, 1).nan_to_num(0.0, 0.0, 0.0)
+
+    def drawn() -> bool:
+        return not all(map(torch.equal, before, _generator_states(device)))
+
+    together, random = flat()[rows], drawn()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
+        _set_generator_states(before, device)
+        if random:
+            for layer in module.modules():
+                # Opacus takes gradients of layers in training mode only: those with weights.
+                if layer.training and not list(layer.parameters(recurse=False)):
+                    layer.training = False
+                    restoring.callback(setattr, layer, "training", True)
+            together = gradients(slice(None))[rows]
+        alone = torch.cat([gradients([row]) for row in rows])
+        if drawn():
+            raise BenchError(
+                "the loss, or a layer with weights, draws random numbers, so that gradients cannot be compared. Use "
+                "layers for dropout (torch.nn.Dropout), or none."
+            )
+    for parameter, (samples, gradient) in zip(parameters, kept, strict=True):
+        parameter.grad_sample, parameter.grad = samples, gradient  # type: ignore[attr-defined]
+    largest = torch.maximum(together.norm(dim=1), alone.norm(dim=1))
+    apart = (together - alone).norm(dim=1) > TOLERANCE[device.type] * largest + 1e-4 * run.max_grad_norm
+    if int(apart.sum()) > len(rows) // 8:
+        raise BenchError(
+            "the student or its loss couples the examples of a batch: alone, an example has another gradient than in "
+            "its batch, and clipping does not bound what a record changes. Give the mean of each example's own loss, "
+            "and a net without statistics of the batch."
+        )
+
+
+def _generator_states(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_generator_states(states: Sequence[torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

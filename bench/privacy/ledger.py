@@ -249,8 +249,11 @@ class Ledger(SampledMechanisms):
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
-        from bench.privacy.dp_sgd import train
+        from bench.privacy.dp_sgd import DPSGDRun, train
 
+        # Each setting is read once: another type of run could give the charge one value and the training another.
+        run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
+        positive("max_grad_norm", run.max_grad_norm)
         if not 0 < run.expected_batch_size <= len(images):
             raise BenchError(
                 f"the expected batch must hold between 1 and {len(images)} records, not {run.expected_batch_size}."

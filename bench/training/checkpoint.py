@@ -166,7 +166,7 @@ class Loop:
         self,
         checkpoint: Checkpoint | None,
         parts: Mapping[str, Part],
-        inputs: Iterable[Tensor | None] = (),
+        inputs: Iterable[object] = (),
         device: torch.device | str = "cpu",
     ) -> None:
         self._checkpoint = checkpoint

@@ -103,9 +103,9 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pyt
     seen = np.zeros(50)
     step = dp_sgd._step
 
-    def counting(module, optimizer, images, labels, chosen, run) -> None:
+    def counting(module, optimizer, images, labels, chosen, run, *, probed) -> None:
         seen[chosen.numpy()] += 1
-        step(module, optimizer, images, labels, chosen, run)
+        step(module, optimizer, images, labels, chosen, run, probed=probed)
 
     monkeypatch.setattr(dp_sgd, "_step", counting)
     book, _ = dp_sgd_run(steps=800, records=50, batch=10)
@@ -152,3 +152,248 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     with pytest.raises(BenchError, match="BatchNorm1d"):
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
+
+
+def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int = 40, **changes: object):
+    """Train `model` (a small dense net) on random images, and return it."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from bench.privacy.dp_sgd import DPSGDRun
+
+    torch.manual_seed(0)
+    model = model or torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(records, 1, 2, 2, generator=generator)
+    labels = torch.randint(0, 3, (records,), generator=generator)
+    given = {"noise_multiplier": 1.0, "max_grad_norm": 0.5, "expected_batch_size": records // 2, "steps": steps}
+    run = DPSGDRun(optimizer or (lambda p: torch.optim.SGD(p, lr=0.1)), loss or cross_entropy, **{**given, **changes})
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+    book.dp_sgd(model, images, labels, run)
+    return model
+
+
+def weights(model) -> list[bytes]:
+    return [value.detach().numpy().tobytes() for value in model.state_dict().values()]
+
+
+@pytest.mark.parametrize("physical", [1024, 8])
+def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
+    physical: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from bench.privacy import dp_sgd
+
+    monkeypatch.setattr(dp_sgd, "MAX_PHYSICAL_BATCH", physical)
+    seen: list[object] = []
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+
+    def look(*, grad: bool) -> None:
+        for p in model.parameters():
+            seen.extend([getattr(p, "summed_grad", None), getattr(p, "grad_sample", None), p.grad if grad else None])
+
+    class Peeping(torch.optim.SGD):
+        def step(self, closure=None):
+            look(grad=False)
+            return super().step(closure)
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            look(grad=True)
+            super().zero_grad(set_to_none)
+
+    def peeping(logits, labels):
+        look(grad=True)
+        return cross_entropy(logits, labels)
+
+    trained(model, peeping, lambda p: Peeping(p, lr=0.1))
+    assert seen
+    assert all(value is None for value in seen)
+
+
+def test_what_the_methods_optimiser_gets_is_the_noise_where_gradients_are_dropped() -> None:
+    import torch
+
+    got: list[list[torch.Tensor]] = []
+
+    class Keeping(torch.optim.SGD):
+        def step(self, closure=None):
+            got[-1].extend(p.grad.clone() for group in self.param_groups for p in group["params"])
+            return super().step(closure)
+
+    for scale in (1.0, 7.0):
+        got.append([])
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        from bench.privacy.dp_sgd import DPSGDRun
+
+        run = DPSGDRun(lambda p: Keeping(p, lr=0.1), torch.nn.functional.cross_entropy, 1.0, 0.5, 20, 4)
+        book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0), data_independent=True)
+        torch.manual_seed(0)
+        book.dp_sgd(model, torch.rand(40, 1, 2, 2) * scale, torch.zeros(40, dtype=torch.long), run)
+    assert len(got[0]) == 8
+    assert all(map(torch.equal, *got))
+
+
+def centred(logits, labels):
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits - logits.mean(0), labels)
+
+
+def contrastive(logits, labels):
+    from torch.nn.functional import cross_entropy
+
+    alike = (labels[:, None] == labels).float()
+    return cross_entropy(logits, labels) + ((logits @ logits.T) * alike).mean()
+
+
+def summed(logits, labels):
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits, labels, reduction="sum")
+
+
+def hardest(logits, labels):
+    """Only the worst example of a batch counts."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits, labels, reduction="none").max()
+
+
+@pytest.mark.parametrize("loss", [centred, contrastive, summed, hardest])
+def test_a_loss_that_couples_the_examples_of_a_batch_is_refused(loss) -> None:
+    with pytest.raises(BenchError, match="couples the examples of a batch"):
+        trained(loss=loss)
+
+
+def test_a_net_that_couples_the_examples_of_a_batch_is_refused() -> None:
+    import torch
+
+    class Standardised(torch.nn.Module):
+        def forward(self, x):
+            return (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-3)
+
+    with pytest.raises(BenchError, match="couples the examples of a batch"):
+        trained(torch.nn.Sequential(torch.nn.Flatten(), Standardised(), torch.nn.Linear(4, 3)))
+
+
+def test_a_loss_that_couples_later_is_found_at_a_step_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.nn.functional import cross_entropy
+
+    from bench.privacy import dp_sgd
+
+    monkeypatch.setattr(dp_sgd.secrets, "randbelow", lambda count: count - 2)
+    batches = []
+
+    def later(logits, labels):
+        batches.append(len(labels))
+        return (centred if len(batches) > 40 else cross_entropy)(logits, labels)
+
+    with pytest.raises(BenchError, match="couples the examples of a batch"):
+        trained(loss=later, steps=40)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_comparison_of_gradients_changes_nothing(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from bench.privacy import dp_sgd
+
+    def net():
+        torch.manual_seed(1)
+        layers = [torch.nn.Dropout(0.5)] if dropout else []
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), *layers, torch.nn.Linear(8, 3)
+        )
+
+    compared, calls = trained(net()), []
+    assert compared.training
+    assert all(layer.training for layer in compared)
+    monkeypatch.setattr(dp_sgd, "_check_examples", lambda *given: calls.append(given))
+    assert weights(trained(net())) == weights(compared)
+    assert calls
+
+
+def test_dropout_that_cannot_be_turned_off_is_refused() -> None:
+    from torch.nn.functional import cross_entropy, dropout
+
+    with pytest.raises(BenchError, match="random numbers"):
+        trained(loss=lambda logits, labels: cross_entropy(dropout(logits, 0.5), labels))
+
+
+def test_statistics_of_batches_in_buffers_are_refused() -> None:
+    import torch
+
+    class Mean(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x):
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            return x
+
+    with pytest.raises(BenchError, match="buffers have changed"):
+        trained(torch.nn.Sequential(torch.nn.Flatten(), Mean(), torch.nn.Linear(4, 3)))
+
+
+def test_an_optimiser_that_leaves_out_trained_weights_is_refused() -> None:
+    import torch
+
+    with pytest.raises(BenchError, match="all trainable parameters"):
+        trained(optimizer=lambda parameters: torch.optim.SGD(list(parameters)[:1], lr=0.1))
+
+
+def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
+    import torch
+
+    from bench.privacy.dp_sgd import DPSGDRun
+
+    class Fickle:
+        """Says one noise multiplier where it is charged, and another where it is used."""
+
+        def __init__(self, run: DPSGDRun) -> None:
+            self.run, self.asked = run, 0
+
+        def __getattr__(self, name: str) -> object:
+            if name != "noise_multiplier":
+                return getattr(self.run, name)
+            self.asked += 1
+            return 2.0 if self.asked == 1 else 1e-9
+
+    models = []
+    for kind in (lambda run: run, Fickle):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), torch.nn.functional.cross_entropy, 2.0, 0.5, 20, 4)
+        book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
+        book.dp_sgd(model, torch.rand(40, 1, 2, 2), torch.zeros(40, dtype=torch.long), kind(run))
+        assert book.events[0].noise_multiplier == 2.0
+        models.append(model)
+    assert weights(models[0]) == weights(models[1])
+
+
+def test_a_checkpoint_does_not_hold_the_state_of_the_noise() -> None:
+    from bench.training.checkpoint import Checkpoint
+
+    class Reading(Checkpoint):
+        """A method may give a checkpoint of its own."""
+
+        def __init__(self) -> None:
+            self.saved: list[dict[str, object]] = []
+
+        def load(self):
+            return None
+
+        def due(self) -> bool:
+            return True
+
+        def save(self, state) -> None:
+            self.saved.append(state)
+
+    reading = Reading()
+    trained(checkpoint=reading)
+    assert len(reading.saved) == 5
+    assert all(set(state["parts"]) == {"model", "optimizer", "counted", "torch"} for state in reading.saved)
+    assert not any("bit_generator" in str(state) for state in reading.saved)
