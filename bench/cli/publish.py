@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli.run import Json
+from bench.core.errors import BenchError
 from bench.core.progress import print_json, print_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Into = Annotated[Path, typer.Option("--into", help="The board: a folder with records, audits and attacks.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Examine, print, and write nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing, check no method, and run nothing again: seconds.")
+]
+Rerun = Annotated[
+    list[str] | None,
+    typer.Option("--rerun", help="Key of a cell to run again; default: each method's quickest. Repeatable."),
+]
+NoRerun = Annotated[bool, typer.Option("--no-rerun", help="Run nothing again; say so in the pull request.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Take these records where others of the same key are.")]
 
 
@@ -26,29 +34,43 @@ def publish(
     into: Into = Path("leaderboards"),
     dry_run: DryRun = False,
     replace: Replace = False,
+    rerun: Rerun = None,
+    no_rerun: NoRerun = False,
     json_: Json = False,
 ) -> None:
     """Add records, with their audits and attacks, to the board and rebuild its pages: all records or none.
 
-    Plans and accounts for each record again first; docs/submitting.md lists the reasons for refusal.
+    First plans and accounts for each record again, checks its method, and runs one cell of each method again;
+    docs/submitting.md lists the reasons for refusal.
     """
     from bench.core.progress import open_progress
     from bench.publishing.publish import examine, opened, rebuild, write
+    from bench.publishing.verify import demand_audits, verify
+    from bench.storage.interrupts import Stopped, stopping_signals
 
-    with opened(into), open_progress(quiet=json_) as progress:
-        # Planned from scratch: calibrations of a foreign run directory are untrusted.
-        found = examine(runs, into, replace=replace, progress=progress)
-        pages: list[Path] = []
-        if not found.refused and not dry_run:
-            write(found, into)
-            pages = rebuild(into)
+    if rerun and no_rerun:
+        raise BenchError("--rerun and --no-rerun exclude each other: give one.")
+    pages: list[Path] = []
+    try:
+        with opened(into), open_progress(quiet=json_) as progress, stopping_signals():
+            # Planned from scratch: calibrations of a foreign run directory are untrusted.
+            found = examine(runs, into, replace=replace, progress=progress)
+            demand_audits(found)
+            if not found.refused and not dry_run:
+                verify(found, progress, rerun=rerun or (), skip_rerun=no_rerun)
+            if not found.refused and not dry_run:
+                write(found, into)
+                pages = rebuild(into)
+    except Stopped as stop:
+        print("stopped. Give the same command again.", file=sys.stderr)
+        raise typer.Exit(128 + stop.number) from None
     _print(found, pages, json_=json_)
     if found.refused:
         count = len(found.refused)
         print(f"nothing was written: {count} problem{'s' if count > 1 else ''}, named above.", file=sys.stderr)
         raise typer.Exit(1)
     if dry_run:
-        print("nothing was written: --dry-run.", file=sys.stderr)
+        print("nothing was written, checked or run again: --dry-run.", file=sys.stderr)
     elif not json_:
         print(f"wrote {', '.join(str(page) for page in pages)}. Commit {into}, and see docs/submitting.md.")
 

@@ -28,7 +28,7 @@ from bench.storage.files import write_together
 
 _FOLDERS = ("records", "audits", "attacks", "released")
 _PNG = b"\x89PNG\r\n\x1a\n"
-_MACHINE = ("packages", "python", "platform", "device")  # provenance fields that may change the arithmetic
+MACHINE = ("packages", "python", "platform", "device")  # provenance fields that may change the arithmetic
 
 
 class Fate(StrEnum):
@@ -40,13 +40,15 @@ class Fate(StrEnum):
     REMOVED = "removed"
     SKIPPED = "skipped"
     REFUSED = "refused"
+    PASSED = "passed"
+    FLAGGED = "flagged"  # passed, with something that a reviewer should know
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One file and its fate, with the reason unless it is added; `name` includes the run directory."""
 
-    kind: str  # record, audit, attack or image grid
+    kind: str  # record, audit, attack or image grid; check or rerun
     name: str
     fate: Fate
     why: str = ""
@@ -60,6 +62,9 @@ class Publication:
     files: dict[str, bytes] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)  # number of records by the check that could not run
+    added: dict[str, tuple[Record, Path]] = field(default_factory=dict)  # new records and their run directories
+    board: dict[str, Record] = field(default_factory=dict)  # by key, added ones included
+    audits: dict[str, dict[str, AuditRecord]] = field(default_factory=dict)  # of the board, by student and key
 
     @property
     def refused(self) -> list[Item]:
@@ -128,10 +133,9 @@ class _Work:
     def __init__(self, into: Path, replace: bool, calibrations: Calibrations) -> None:
         self.found = Publication()
         self._into, self._replace, self._calibrations = into, replace, calibrations
-        self._board: dict[str, Record] = {}
+        self._board, self._audits = self.found.board, self.found.audits
         self._own: dict[tuple[Path, str], Record] = {}  # by run directory and key, for its audits and attacks
         self._out: set[str] = set()  # keys of failed or refused records
-        self._audits: dict[str, dict[str, AuditRecord]] = {}
         for path in sorted((into / "records").glob("*.json")):
             with suppress(OSError, ValueError):
                 self._board[path.stem] = parse_record(read_plain(path))
@@ -175,6 +179,7 @@ class _Work:
             self._forget(record, there)
         record = _with_overrides(record, vetted.cell)
         self._board[record.key] = record
+        self.found.added[record.key] = record, run
         self.found.files[f"records/{path.name}"] = record.to_json().encode()
         self._say("record", name, fate, why)
         if image_grid is not None:
@@ -186,7 +191,7 @@ class _Work:
         """Return the fate of `record` and the reason, given the published record `there` of its key."""
         if there is None:
             return Fate.ADDED, ""
-        if _content(record) == _content(there):
+        if content_of(record) == content_of(there):
             same = record.provenance.started == there.provenance.started
             return (
                 Fate.SKIPPED,
@@ -194,10 +199,10 @@ class _Work:
             )
         if self._replace:
             return Fate.REPLACED, "other content than the published one"
-        elsewhere = [p.model_dump(include=set(_MACHINE)) for p in (record.provenance, there.provenance)]
+        elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
         if elsewhere[0] != elsewhere[1]:
             return Fate.SKIPPED, "the same cell from another machine: the first stays (--replace takes this one)"
-        parts = ", ".join(name for name, value in _content(record).items() if value != _content(there)[name])
+        parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])
         self._out.add(record.key)
         return Fate.REFUSED, (
             f"one of the same key is published, with another {parts}. To take this one give --replace, and say in the "
@@ -310,9 +315,11 @@ class _Work:
         self.found.items.append(Item(kind, name, fate, why))
 
 
-def _content(record: Record) -> dict[str, Any]:
-    """Return a record's content without provenance and ``--set`` values."""
-    content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"provenance": True, "cell": {"overrides"}}))
+def content_of(record: Record) -> dict[str, Any]:
+    """Return a record's content without provenance, ``--set`` values and the labels of its plug-in."""
+    content: dict[str, Any] = json.loads(
+        record.model_dump_json(exclude={"provenance": True, "cell": {"overrides", "plugin"}})
+    )
     return content
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bench.core.errors import BenchError
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.publishing.reproduce import command_of
 from bench.results.record import parse_record
-from helpers.paths import BOARD, FIXTURES
+from helpers.paths import FIXTURES
 from helpers.publishing import (
     ATTACK,
     AUDIT,
@@ -34,11 +33,13 @@ from helpers.publishing import (
     put,
     refusals,
     values_of,
+    with_rows,
 )
 from helpers.records import failed
 
 
 def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, into: Path) -> None:
+    with_rows(run)
     done = publish(run, "--into", into)
     assert done.exit_code == 0, done.output
     assert "added" in done.output
@@ -56,6 +57,7 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
 
 
 def test_dry_run_writes_nothing(run: Path, into: Path) -> None:
+    with_rows(run)
     before = all_of(into)
     done = publish(run, "--into", into, "--dry-run", "--json")
     assert done.exit_code == 0
@@ -79,6 +81,7 @@ def test_all_problems_are_listed_and_one_bad_record_keeps_the_good_ones_out(run:
     bad = values_of(PATE.replace("s0-68885667e3d8", "s1-29ab235ae57a"))
     bad["queries"]["answered"] = -1
     bad["provenance"]["git_dirty"] = True
+    with_rows(run)
     put(run, bad)
     (run / "records" / "torn.json").write_text("{")
     before = all_of(into)
@@ -175,14 +178,6 @@ def test_image_grids_are_taken_by_their_digest(run: Path, into: Path) -> None:
     (into / "released" / f"{PATE}.png").unlink()
     found = examine([run], into)
     assert found.items[0].why.endswith("it got its image grid")
-
-
-def with_rows(run: Path, change: Callable[[Values], None] = lambda values: None) -> None:
-    for folder, key in (("audits", AUDIT), ("attacks", ATTACK)):
-        values = json.loads((BOARD / folder / f"{key}.json").read_text())
-        change(values)
-        (run / folder).mkdir(exist_ok=True)
-        (run / folder / f"{key}.json").write_text(json.dumps(values))
 
 
 def test_audits_and_attacks_go_with_their_student(run: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +301,7 @@ def test_a_full_disk_leaves_the_board_as_it_was(run: Path, into: Path, monkeypat
 def test_a_command_stopped_before_the_pages_is_mended_by_the_next(
     run: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with_rows(run)
     pages = {name: data for name, data in all_of(into).items() if "/" not in name}
 
     def stopped(folder: Path) -> list[Path]:

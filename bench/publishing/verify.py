@@ -1,0 +1,204 @@
+"""What publication asks beyond vetting: an audit in each row, the check of each method, and cells run again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bench.core.config import NoiseKind
+from bench.core.errors import UnknownNameError
+from bench.core.progress import Progress
+from bench.interface.registry import METHODS
+from bench.publishing.publish import MACHINE, Fate, Item, Publication, content_of
+from bench.publishing.recompute import TOLERANCE
+from bench.publishing.reproduce import command_of
+from bench.results.frame import row_key
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+
+LEAST_SPREAD = 0.005
+"""How far another machine's arithmetic may move an accuracy where the seeds of a row differ by less."""
+_PATIENCE = 30.0  # seconds that a stopped run has to end by itself
+
+
+def demand_audits(found: Publication) -> None:
+    """Refuse each added record of a private method whose row has no finished audit of any seed, old or new."""
+    rows = defaultdict(list)
+    for record in found.board.values():
+        rows[row_key(record)].append(record.key)
+    for key, (record, run) in found.added.items():
+        if record.epsilon is not None and not any(found.audits.get(seed) for seed in rows[row_key(record)]):
+            command = f"python -m bench audit {key} -o {shlex.quote(str(run))}"
+            name = f"{run.name}/records/{key}.json"
+            found.items.append(
+                Item("record", name, Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}")
+            )
+
+
+def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:
+    """Check the methods of the added records, then run one cell of each again, and add the outcomes to `found`.
+
+    The cells are those whose keys begin with `rerun`, for other methods the one that takes least time. Raises
+    :class:`BenchError` if `rerun` names no added record.
+    """
+    records = [record for record, _ in found.added.values()]
+    chosen = _chosen(records, rerun)
+    _check(found, records, progress)
+    if skip_rerun and records:
+        found.unchecked["whether a cell of theirs gives the same student again (--no-rerun): say so"] = len(records)
+    elif not found.refused:
+        for record in chosen:
+            fate, why = _again(record, found, _seconds(record, records), progress)
+            found.items.append(Item("rerun", record.key, fate, why))
+
+
+def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
+    from bench.evaluation.noninterference import check_method
+    from bench.experiments.device import prepare_device
+
+    names = sorted({record.method for record in records})
+    prepare_device("cpu", 1)
+    with progress.stage("checks", len(names)) as stage:
+        for name in names:
+            try:
+                check = check_method(METHODS.get(name))
+                fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
+            except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
+                fate, why = Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}"
+            found.items.append(Item("check", name, fate, why))
+            stage.advance()
+
+
+def _chosen(records: Sequence[Record], rerun: Sequence[str]) -> list[Record]:
+    """Return the cells to run again, at least one of each method."""
+    chosen = {r.key: r for key in rerun for r in records if r.key.startswith(key)}
+    for key in rerun:
+        if not any(name.startswith(key) for name in chosen):
+            raise UnknownNameError("record to add", key, [record.key for record in records])
+    of_method = defaultdict(list)
+    for record in records:
+        of_method[record.method].append(record)
+    for method, those in of_method.items():
+        if not any(record.method == method for record in chosen.values()):
+            best = min(those, key=lambda r: (_words(r)[1] != "", _seconds(r, records), r.key))
+            chosen[best.key] = best
+    return list(chosen.values())
+
+
+def _seconds(record: Record, records: Sequence[Record]) -> float:
+    """Return about how long `record` takes alone: its own time, and that of another that made what it found."""
+    found = {kind for kind, (_, hits) in record.provenance.artefacts.items() if hits}
+    makers = defaultdict(list)
+    for other in records:
+        if (other.method, other.dataset, other.preset) == (record.method, record.dataset, record.preset):
+            for kind, (misses, _) in other.provenance.artefacts.items():
+                if misses and kind in found:
+                    makers[kind].append(other.provenance.wall_seconds)
+    return record.provenance.wall_seconds + max(map(min, makers.values()), default=0.0)
+
+
+def _words(record: Record) -> tuple[list[str], str]:
+    """Return the words of the command that runs a record again, or why there is none."""
+    command, remark = command_of(record)
+    if command is None or remark:
+        return [], remark
+    provenance = record.provenance
+    device = "cpu" if provenance.device == "cpu" else "auto"
+    words = shlex.split(command)[1:]
+    return [sys.executable, *words, "--device", device, "--threads", str(provenance.threads or 1), "-q"], ""
+
+
+def _again(record: Record, found: Publication, seconds: float, progress: Progress) -> tuple[Fate, str]:
+    """Run the cell of `record` in a fresh directory and process, and compare."""
+    words, remark = _words(record)
+    if not words:
+        return Fate.REFUSED, f"its cell cannot be run again here: {remark}. Choose another by --rerun, or --no-rerun."
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bench-rerun-") as folder:
+        out = Path(folder) / "run"
+        problem = _wait([*words, "--out", str(out)], Path(folder) / "log", f"{record.key} again", seconds, progress)
+        again = RunDir(out).read_record(record.key) if out.is_dir() else None
+    if again is None:
+        return Fate.REFUSED, f"its cell cannot be run again: {problem}"
+    return compared(record, again, found.board.values(), time.monotonic() - begin)
+
+
+def compared(record: Record, again: Record, board: Iterable[Record], seconds: float) -> tuple[Fate, str]:
+    """Return the outcome of a cell's second run `again`, which took `seconds`.
+
+    Packages, platform and device alike, everything outside provenance must be equal, the student's SHA-256 included.
+    Else, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other seeds.
+    """
+    if again.utility is None or again.privacy is None or again.student is None:
+        return Fate.REFUSED, f"run again it fails: {again.failure.reason if again.failure else 'no reason is given'}"
+    assert record.utility is not None
+    assert record.privacy is not None
+    assert record.student is not None
+    before, now = content_of(record), content_of(again)
+    parts = [name for name in now if now[name] != before[name]]
+    if not parts:
+        return Fate.PASSED, f"the same student and record again, in {seconds:.0f} s"
+    told = f"accuracy {100 * again.utility.accuracy:.2f}%, and its record says {100 * record.utility.accuracy:.2f}%"
+    secure = record.noise is NoiseKind.SECURE
+    other = [name for name in MACHINE if getattr(record.provenance, name) != getattr(again.provenance, name)]
+    if not (other or secure):
+        return Fate.REFUSED, (
+            f"run again here with the same packages it gives another {', '.join(parts)}: {told}. Run the cell again "
+            "with --reuse none, on this processor; make the method deterministic if that differs too."
+        )
+    why = "its secure noise is drawn anew" if secure else f"it ran with other {', '.join(other)}"
+    limit = record.privacy.proven.epsilon * (1 + TOLERANCE)
+    if not again.privacy.proven.epsilon <= limit:
+        return Fate.REFUSED, (
+            f"run again it costs epsilon {again.privacy.proven.epsilon:.6g}, and its record says "
+            f"{record.privacy.proven.epsilon:.6g} is proven. Run the cell again with --reuse none."
+        )
+    row = row_key(record)
+    seeds = [r.utility.accuracy for r in board if r.key != record.key and r.utility and row_key(r) == row]
+    allowed = max(LEAST_SPREAD, 2 * (max(seeds) - min(seeds)) if seeds else 0.0)
+    if abs(again.utility.accuracy - record.utility.accuracy) > allowed:
+        return Fate.REFUSED, f"run again ({why}) it gives {told}: more than {100 * allowed:.2f} points apart"
+    return Fate.FLAGGED, f"another student, since {why}: {told}, within {100 * allowed:.2f} points"
+
+
+def _wait(words: Sequence[str], log: Path, title: str, seconds: float, progress: Progress) -> str:
+    """Run `words` to its end with a bar, and return its last words; if this process is stopped, so is that."""
+    root = str(Path(__file__).resolve().parents[2])  # this program, wherever it is
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    total, begin = max(1, round(seconds)), time.monotonic()
+    with log.open("wb") as file, progress.stage(title, total) as stage:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
+        )  # fmt: skip
+        shown = 0
+        try:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+                now = min(total, int(time.monotonic() - begin))
+                stage.advance(now - shown)
+                shown = now
+        finally:
+            if process.poll() is None:
+                _stop(process)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with status {process.returncode}"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # its workers too
+    process.wait()

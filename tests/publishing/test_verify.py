@@ -1,0 +1,263 @@
+"""Publishing runs cells again, checks their methods and wants audits: plug-ins that cheat, and honest ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from bench.core.errors import UnknownNameError
+from bench.core.progress import Progress
+from bench.interface.registry import METHODS
+from bench.publishing.publish import Fate, examine
+from bench.publishing.verify import _chosen, _seconds, compared, demand_audits, verify
+from bench.results.record import Record, Student, Utility
+from bench.results.run_dir import RunDir
+from helpers.commands import Done, bench
+from helpers.paths import ROOT
+from helpers.plugins import LEAK, NAME, UNSTEADY, install, source
+from helpers.publishing import PATE, Values, all_of, put, values_of, with_rows
+from helpers.records import asked, provenance
+from helpers.records import record as made
+
+
+def use(folder: Path, text: str, patch: pytest.MonkeyPatch) -> None:
+    """Install a plug-in of the text `text` in `folder`, for this process and those that it starts."""
+    install(folder, text)
+    patch.syspath_prepend(folder)
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+    METHODS.names()
+    patch.setattr(METHODS, "_members", dict(METHODS._members))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "noisy_means"]:
+        patch.delitem(sys.modules, name)
+    importlib.import_module("noisy_means.method")
+
+
+def run_cells(out: Path, *words: object) -> Path:
+    """Run cells of the plug-in, and audit one; every record says that it ran from committed files."""
+    done = bench("run", "-m", NAME, "-d", "digits", "-e", 10, "-p", "tiny", "-o", out, "--workers", 1, "-q", *words)
+    assert done.returncode == 0, done.stderr
+    key = min(RunDir(out).recorded())
+    done = bench("audit", key, "-o", out, "--canaries", 20, "-q", "--workers", 1)
+    assert done.returncode == 0, done.stdout
+    for path in (*(out / "records").glob("*.json"), *(out / "audits").glob("*.json")):
+        values = json.loads(path.read_text())
+        values["provenance"] |= {"git_commit": "0" * 40, "git_dirty": False}
+        path.write_text(json.dumps(values))
+    return out
+
+
+@pytest.fixture(scope="module")
+def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        use(tmp_path_factory.mktemp("installed"), source(), patch)
+        yield run_cells(tmp_path_factory.mktemp("honest") / "runs", "-s", "0,1")
+
+
+@pytest.fixture
+def honest(honest_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use(tmp_path / "installed", source(), monkeypatch)
+    return shutil.copytree(honest_run, tmp_path / "runs")
+
+
+def published(run: Path, into: Path, *words: str) -> Done:
+    return bench("publish", run, "--into", into, *words)
+
+
+def test_an_honest_plugin_is_checked_run_again_and_added(honest: Path, into: Path) -> None:
+    done = published(honest, into, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    items = {(item["kind"], item["fate"]): item for item in json.loads(done.stdout)["items"]}
+    assert items["check", "passed"]["file"] == NAME
+    assert items["rerun", "passed"]["why"].startswith("the same student and record again")
+    assert items["audit", "added"]
+    assert "plug-in noisy-means-plugin 1.0" in (into / "leaderboard.md").read_text()
+
+
+def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
+    """The record is consistent in itself: only a second run shows what the accuracy was."""
+    for path in (honest / "records").glob("*.json"):
+        values = json.loads(path.read_text())
+        values["utility"]["accuracy"] = 0.99
+        path.write_text(json.dumps(values))
+    before = all_of(into)
+    assert examine([honest], into).refused == []
+    done = published(honest, into)
+    assert done.returncode == 1
+    assert "gives another utility" in " ".join(done.stdout.replace("│", " ").split())
+    assert all_of(into) == before
+
+
+def test_a_plugin_that_differs_from_run_to_run_is_found(
+    into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(tmp_path / "installed", source(UNSTEADY), monkeypatch)
+    run = run_cells(tmp_path / "runs")
+    before = all_of(into)
+    found = examine([run], into)
+    with mock.patch("bench.publishing.verify._check"):  # which might find it too
+        verify(found, Progress())
+    (refused,) = found.refused
+    assert "gives another student" in refused.why
+    assert "make the method deterministic" in refused.why
+    assert all_of(into) == before
+
+
+def test_a_plugin_that_leaks_is_refused_before_anything_runs_again(
+    into: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(tmp_path / "installed", source(LEAK), monkeypatch)
+    found = examine([run_cells(tmp_path / "runs")], into)
+    assert found.refused == []
+    with mock.patch("bench.publishing.verify._again", side_effect=AssertionError):
+        verify(found, Progress())
+    (refused,) = found.refused
+    assert (refused.kind, refused.name) == ("check", NAME)
+    assert refused.why.startswith("rejected: ")
+
+
+def test_a_plugin_that_fails_in_the_check_is_refused(honest: Path, into: Path) -> None:
+    found = examine([honest], into)
+    with mock.patch("bench.evaluation.noninterference.check_method", side_effect=ZeroDivisionError("by nothing")):
+        verify(found, Progress(), skip_rerun=True)
+    assert [item.why for item in found.refused] == ["it cannot be checked: ZeroDivisionError: by nothing"]
+
+
+def test_without_a_second_run_that_is_said(honest: Path, into: Path) -> None:
+    done = published(honest, into, "--no-rerun")
+    assert done.returncode == 0, done.stderr
+    assert "whether a cell of theirs gives the same student again (--no-rerun)" in done.stdout
+    assert published(honest, into, "--no-rerun", "--rerun", "x").returncode == 2
+
+
+def test_a_row_without_an_audit_is_refused_with_the_command(run: Path, into: Path) -> None:
+    put(run, values_of("mnist-nonprivate-epsinf-quick-s1-86d811d9979d"))
+    put(run, values_of(PATE.replace("s0-68885667e3d8", "s1-29ab235ae57a")))
+    found = examine([run], into)
+    demand_audits(found)
+    assert sorted(item.name for item in found.refused) == [
+        f"runs/records/{PATE}.json", f"runs/records/{PATE.replace('s0-68885667e3d8', 's1-29ab235ae57a')}.json",
+    ]  # fmt: skip
+    assert f"python -m bench audit {PATE} -o {run}" in found.refused[0].why
+    with_rows(run)  # one seed's audit serves the row
+    found = examine([run], into)
+    demand_audits(found)
+    assert found.refused == []
+
+
+def test_a_failed_audit_is_none(run: Path, into: Path) -> None:
+    def fail(values: Values) -> None:
+        if "channels" in values:
+            failure = {"kind": "error", "reason": "out of memory"}
+            values.update(status="failed", failure=failure, channels=[], epsilon=None)
+
+    with_rows(run, fail)
+    found = examine([run], into)
+    demand_audits(found)
+    (refused,) = found.refused
+    assert "no seed of its row is audited" in refused.why
+
+
+def records(**seconds: float) -> list[Record]:
+    return [
+        made(key=name, method=name[:-1], provenance=provenance(wall_seconds=value)) for name, value in seconds.items()
+    ]
+
+
+def test_the_quickest_cell_of_each_method_runs_again() -> None:
+    three = records(a1=5.0, a2=3.0, b1=9.0)
+    assert [record.key for record in _chosen(three, ())] == ["a2", "b1"]
+    assert [record.key for record in _chosen(three, ("a1",))] == ["a1", "b1"]
+    with pytest.raises(UnknownNameError, match="record to add"):
+        _chosen(three, ("c",))
+    folder = asked(three[1], overrides={"weights": "file:PATH/w.pth"})  # only its owner can run it again
+    assert [record.key for record in _chosen([three[0], folder], ())] == ["a1"]
+
+
+def test_the_estimate_counts_what_a_cell_found() -> None:
+    maker = made(key="maker", provenance=provenance(wall_seconds=100.0, artefacts={"teachers": (1, 0)}))
+    finder = made(key="finder", provenance=provenance(wall_seconds=2.0, artefacts={"teachers": (0, 1)}))
+    assert _seconds(finder, [maker, finder]) == 102.0
+    assert _seconds(maker, [maker, finder]) == 100.0
+
+
+def student(sha256: str) -> Student:
+    return Student(name="x", options={}, parameters=1, file="f", sha256=sha256)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "changes", "fate", "says"),
+    [
+        (0.90, {}, Fate.REFUSED, "with the same packages it gives another student: accuracy 90.00%"),
+        (0.90, {"python": "3.13.0"}, Fate.FLAGGED, "another student, since it ran with other python"),
+        (0.912, {"packages": {"torch": "3.0"}}, Fate.FLAGGED, "within 2.00 points"),
+        (0.93, {"platform": "Darwin arm64"}, Fate.REFUSED, "more than 2.00 points apart"),
+    ],
+)
+def test_another_student_passes_on_another_machine_alone(
+    accuracy: float, changes: dict[str, Any], fate: Fate, says: str
+) -> None:
+    """Two other seeds are a point apart; the record's own accuracy must not widen what is allowed."""
+    config = {"config": {"queries": 100}, "epsilon": 10.0}
+    row = [made(seed=seed, accuracy=a, key=f"s{seed}", **config) for seed, a in ((1, 0.90), (2, 0.91))]
+    mine = made(accuracy=0.90, key="s0", student=student("a" * 64), **config)
+    utility = Utility(accuracy=accuracy, test_records=1_000)
+    again = mine.model_copy(
+        update={"student": student("b" * 64), "utility": utility, "provenance": provenance(**changes)}
+    )
+    found, why = compared(mine, again, [*row, mine], 1.0)
+    assert (found, says in why) == (fate, True), why
+    assert compared(mine, mine, [*row, mine], 1.0)[0] is Fate.PASSED
+
+
+def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:
+    mine = made(student=student("a" * 64), proven=4.0)
+    again = made(student=student("b" * 64), proven=5.0, provenance=provenance(python="3.13.0"))
+    fate, why = compared(mine, again, [mine], 1.0)
+    assert fate is Fate.REFUSED
+    assert "run again it costs epsilon 5" in why
+
+
+def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: Path) -> None:
+    """The plug-in writes its process id, and sleeps once the file `slow` is there."""
+    waits = (
+        "told = ledger",
+        f"if os.path.exists({str(tmp_path / 'slow')!r}):\n"
+        f"            open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "            __import__('time').sleep(300)\n"
+        "        told = ledger",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        use(tmp_path / "installed", source(("import torch\n", "import os\n\nimport torch\n"), waits), patch)
+        run = run_cells(tmp_path / "runs")
+        (tmp_path / "slow").touch()
+        before = all_of(into)
+        code = (
+            "import unittest.mock as m, sys; sys.argv[0] = 'bench'\n"
+            "import bench.publishing.verify as v\nfrom bench.cli.main import main\n"
+            "with m.patch.object(v, '_check'): main()"
+        )
+        words = [sys.executable, "-c", code, "publish", str(run), "--into", str(into)]
+        process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"stopped" in errors
+    assert all_of(into) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
