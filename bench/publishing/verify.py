@@ -31,17 +31,17 @@ _PATIENCE = 30.0  # seconds that a stopped run has to end by itself
 
 
 def demand_audits(found: Publication) -> None:
-    """Refuse each added record of a private method whose row has no finished audit of any seed, old or new."""
+    """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none."""
     rows = defaultdict(list)
     for record in found.board.values():
-        rows[row_key(record)].append(record.key)
-    for key, (record, run) in found.added.items():
-        if record.epsilon is not None and not any(found.audits.get(seed) for seed in rows[row_key(record)]):
-            command = f"python -m bench audit {key} -o {shlex.quote(str(run))}"
-            name = f"{run.name}/records/{key}.json"
-            found.items.append(
-                Item("record", name, Fate.REFUSED, f"no seed of its row is audited. Audit one: {command}")
-            )
+        rows[row_key(record)].append(record)
+    for seeds in rows.values():
+        added = [r for r in seeds if r.key in found.added and r.epsilon is not None]
+        if added and not any(found.audits.get(record.key) for record in seeds):
+            key = min(added, key=lambda r: (r.provenance.wall_seconds, r.key)).key
+            run = found.added[key][1]
+            why = f"no seed of its row is audited. Audit one: python -m bench audit {key} -o {shlex.quote(str(run))}"
+            found.items.append(Item("record", f"{run.name}/records/{key}.json", Fate.REFUSED, why))
 
 
 def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (), skip_rerun: bool = False) -> None:
