@@ -6,8 +6,9 @@ ICLR 2021 (linear layer on fixed features).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the backbone and its weights. Released: the student, a linear head on the named backbone.
-Unit record, adjacency add-remove: Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
-`noise_multiplier` times that on the sum, calibrated to the budget. Records in the public source have no guarantee.
+Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dp_sgd`): Poisson batches, each gradient clipped to
+`max_grad_norm` in L2, Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget. Records in
+the public source have no guarantee.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ al., arXiv:2204.13650, find that larger batches do better at the same epsilon.
 
 Threat model: the attacker holds the released weights, even every iterate, and may know all records but one. Private:
 images and labels. Public: the number of records, which divides the noisy sum; the backbone and its weights. Released:
-the student, a linear head on the named backbone. Unit record, adjacency add-remove: each example's gradient is clipped
-to `max_grad_norm` in L2; the noise is calibrated to the budget. Records in the public source have no guarantee.
+the student, a linear head on the named backbone. Unit record, adjacency add-remove, as zero-out (see
+:mod:`methods.dp_sgd`): each example's gradient is clipped to `max_grad_norm` in L2; the noise is calibrated to the
+budget. Records in the public source have no guarantee.
 """
 
 from __future__ import annotations

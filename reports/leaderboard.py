@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.core.types import PrivacyUnit
+from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
 from bench.privacy.utility_bound import remark
 from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict
 from bench.results.audited import audited_of, no_power
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "method", "target epsilon (basis)", "claimed", "proven", "audited", "accuracy", "drop", "seeds", "public data",
-    "preset", "time", "remarks",
+    "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "audited", "accuracy", "drop",
+    "seeds", "public data", "preset", "time", "remarks",
 )  # fmt: skip
 
 
@@ -39,12 +39,15 @@ class BoardRow:
     method: str
     asked: float | None
     basis: str
+    target_adjacency: str
     delta: float
     preset: str
     noise: str
     claimed: float
     proven: float
     proven_by: str
+    replace_one: float
+    """Proven epsilon for replace neighbours; :attr:`proven` is for the row's own adjacency."""
     audited: float | None
     accuracy: float
     spread: float | None
@@ -60,6 +63,13 @@ class BoardRow:
     config: str
     """Short hash of the config: separates rows that differ only in an option."""
     baseline: tuple[str, ...] = ()
+
+    @property
+    def tier(self) -> int:
+        """0 if the proven epsilon for replace neighbours is within the target, which ranks the row; 2 if infinite."""
+        if math.isinf(self.replace_one):
+            return 2
+        return int(self.asked is not None and self.replace_one > self.asked * (1 + 1e-9))
 
     @property
     def budget(self) -> Asked:
@@ -130,6 +140,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         claimed=groups["claimed"].max(),
         proven=worst["proven"],
         proven_by=worst["proven_by"],
+        replace_one=groups["replace_one"].max(),
         record_level=groups["record_level"].max(),
         impossible=groups["impossible"].agg(list),
         accuracy=groups["accuracy"].mean(),
@@ -214,20 +225,23 @@ def _audit_remarks(
         yield f"BUG: {', '.join(broken)} gives away more than it is charged for"
 
 
-def _rank(row: BoardRow) -> tuple[Asked, bool, float, str, str]:
+def _rank(row: BoardRow) -> tuple[Asked, int, float, str, str]:
     # Accuracies compare only within one budget.
-    return (row.budget, math.isinf(row.proven), -row.accuracy, row.method, row.config)
+    return (row.budget, row.tier, -row.accuracy, row.method, row.config)
 
 
 def cells_of(row: BoardRow) -> tuple[str, ...]:
     """Return a row's texts in the order of :data:`COLUMNS`."""
-    asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis})"
+    add_remove = row.adjacency == Adjacency.ADD_REMOVE.value
+    own = add_remove and row.basis == Basis.PROVEN.value and row.target_adjacency == TargetAdjacency.OWN.value
+    asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis}{', add-remove' if own else ''})"
     spread = "" if row.spread is None else f" ± {row.spread:.2f}"
     return (
         row.method,
         asked,
         epsilon_text(row.claimed),
-        epsilon_text(row.proven, "up"),
+        epsilon_text(row.proven, "up") + (" (add-remove)" if add_remove else ""),
+        epsilon_text(row.replace_one, "up"),
         epsilon_text(row.audited, "down"),
         f"{row.accuracy:.2f}{spread}",
         "–" if row.drop is None else f"{row.drop:.2f}",
@@ -247,9 +261,11 @@ def to_markdown(board: Board) -> str:
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
         adjacencies = sorted({row.adjacency for row in rows})
+        zero_out = "Under add-remove the number of records is public (zero-out). " * ("add-remove" in adjacencies)
         parts.append(f"## {md(dataset)}, unit {unit}\n")
         parts.append(
-            f"Adjacency: {', '.join(adjacencies)}. delta = {', '.join(f'{d:g}' for d in deltas)}. "
+            f"Adjacency of claims and proofs: {', '.join(adjacencies)}. {zero_out}"
+            f"delta = {', '.join(f'{d:g}' for d in deltas)}. "
             "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline, "
             "on transferred features that of the same backbone.\n"
         )
@@ -263,9 +279,9 @@ def to_markdown(board: Board) -> str:
 
 
 CSV_COLUMNS = (
-    "dataset", "unit", "adjacency", "method", "asked", "basis", "delta", "preset", "noise", "claimed", "proven",
-    "proven_by", "audited", "accuracy", "spread", "drop", "seeds", "public_data", "cost", "remarks", "reduced", "keys",
-    "config",
+    "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
+    "claimed", "proven", "proven_by", "replace_one", "audited", "accuracy", "spread", "drop", "seeds", "public_data",
+    "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 
 

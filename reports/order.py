@@ -21,8 +21,9 @@ def dataset_order(name: str) -> tuple[int, str]:
 
 
 ORDER = (
-    "Rows are grouped by target epsilon and its basis, the smallest first, and ranked by accuracy "
-    "within that; rows with a finite proven epsilon come first."
+    "Rows are grouped by target epsilon and its basis, the smallest first. Within a group, rows whose proven epsilon "
+    "for replace-one neighbours is within the target are ranked by accuracy; the others follow, those with a finite "
+    "proven epsilon first. Claims and audits hold for a method's own neighbours."
 )
 
 

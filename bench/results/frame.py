@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.results.attack_record import AuditRecord
 from bench.results.record import Record
+from bench.results.replaced import replaced_epsilon
 from bench.storage.cache import digest_of
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     """Return one row per record with an accuracy and an epsilon, ordered by seed and key.
 
     Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
-    `subset` (whether the config limits the private records), `config` (digest), `impossible` (bound on the probability
-    of the accuracy under the claim), `accuracy` in %, `cost` (running time in seconds), `reduced` and `audits`.
+    `replace_one` (proven epsilon for replace neighbours), `subset` (whether the config limits the private records),
+    `config` (digest), `impossible` (bound on the probability of the accuracy under the claim), `accuracy` in %, `cost`
+    (running time in seconds), `reduced` and `audits`.
     """
     import pandas
 
@@ -31,7 +33,7 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     return frame.sort_values(["seed", "key"], ignore_index=True) if rows else frame
 
 
-NUMBERS = ("target", "claimed", "proven", "record_level", "impossible", "accuracy", "cost")
+NUMBERS = ("target", "claimed", "proven", "replace_one", "record_level", "impossible", "accuracy", "cost")
 
 
 def _values(record: Record) -> Mapping[str, Any]:
@@ -46,6 +48,7 @@ def _values(record: Record) -> Mapping[str, Any]:
         "plugin": record.cell.plugin_words,
         "target": record.epsilon,
         "basis": record.basis.value,
+        "target_adjacency": record.cell.adjacency.value,
         "delta": record.delta,
         "preset": record.preset.value,
         "noise": record.noise.value,
@@ -59,6 +62,7 @@ def _values(record: Record) -> Mapping[str, Any]:
         "claimed": privacy.claimed.epsilon,
         "proven": privacy.proven.epsilon,
         "proven_by": privacy.proven.name,
+        "replace_one": replaced_epsilon(privacy),
         "record_level": None if privacy.record_level is None else privacy.record_level.epsilon,
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
         "bypasses": tuple(privacy.bypasses),
@@ -77,5 +81,6 @@ def row_key(record: Record) -> str:
             record.dataset, record.dataset_revision, record.method, record.method_version, record.preset,
             record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
             *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
+            record.cell.adjacency.value,
         ]
     )  # fmt: skip

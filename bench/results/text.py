@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from bench.core.types import Adjacency
 from bench.privacy.utility_bound import odds, remark
 from bench.results.record import Plausibility, Privacy, Provenance, Record
+from bench.results.replaced import replaced_epsilon
 
 
 def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
@@ -139,6 +141,9 @@ def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
         ("claimed", epsilon_text(privacy.claimed.epsilon), _joined(privacy.claimed.source, privacy.claimed.note)),
         ("proven", epsilon_text(privacy.proven.epsilon, "up"), _joined(privacy.proven.name, privacy.proven.note)),
     ]
+    if privacy.adjacency is Adjacency.ADD_REMOVE:
+        origin = "proven for replace neighbours: one record removed, another added"
+        rows.append(("proven, replace-one", epsilon_text(replaced_epsilon(privacy), "up"), origin))
     if audited is None:
         rows.append(("audited", "not audited", ""))
     else:

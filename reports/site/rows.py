@@ -78,6 +78,8 @@ class RowView:
     picture: Markup
     claimed: Figure
     proven: Figure = Figure("–")
+    replaced: Figure = Figure("–")
+    """Proven for replace neighbours, which ranks the row."""
     audited: Figure = Figure("–")
     uncovered: bool
     refuted: bool = False
@@ -96,14 +98,15 @@ class RowView:
     """Where a number is printed; empty for ours."""
     data: tuple[tuple[str, str], ...]
     point: Point
+    tier: int
+    """See :attr:`reports.leaderboard.BoardRow.tier`; 0 for a printed number whose proof holds, else 2."""
     budget: Asked
     """The row's target; for a printed number, its claimed epsilon."""
 
     @property
-    def order(self) -> tuple[Asked, bool, bool, float, str]:
-        """By budget; within one, finite proven epsilons first; of the others ours first; then by accuracy."""
-        unproven = math.isinf(self.point.proven)
-        return self.budget, unproven, unproven and not self.ours, -self.point.accuracy, self.method
+    def order(self) -> tuple[Asked, int, bool, float, str]:
+        """By budget; within one by :attr:`tier`; of the last tier ours first; then by accuracy."""
+        return self.budget, self.tier, self.tier == 2 and not self.ours, -self.point.accuracy, self.method
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +144,10 @@ def rankings(source: Source) -> list[Ranking]:
     for key, rows in own.items():
         ranks: dict[Asked, int] = defaultdict(int)
         for row in rows:
-            finite = math.isfinite(row.proven)
-            ranks[row.budget] += finite
+            ranked = row.tier == 0
+            ranks[row.budget] += ranked
             view = own_row(row, [records[key] for key in row.keys], audited, attacks)
-            lines[key].append(replace(view, rank=ranks[row.budget]) if finite else view)
+            lines[key].append(replace(view, rank=ranks[row.budget]) if ranked else view)
     numbers: dict[str, int] = defaultdict(int)
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
@@ -186,7 +189,7 @@ def _ranking(
 
 
 BUDGETS = (1.0, 3.0, 10.0)
-"""Proven epsilons that most papers report."""
+"""Epsilons that most papers report, as bounds of the proven one for replace neighbours."""
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
@@ -194,7 +197,7 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
         # An audited epsilon above the proven one shows a bug: leave the row out.
-        ours = [row for row in ranking.rows if row.ours and not (row.audited.sort or 0.0) > row.point.proven]
+        ours = [row for row in ranking.rows if row.ours and not (row.audited.sort or 0.0) > (row.proven.sort or 0.0)]
         within = [[row for row in ours if row.point.proven <= budget] for budget in BUDGETS]
         without = [row for row in ours if math.isinf(row.point.claimed)]
         if ranking.ours:
@@ -208,7 +211,7 @@ def _best(rows: Sequence[RowView]) -> RowView | None:
 
 def small_print(row: RowView) -> str:
     """Return the facts needed to compare a best row with others."""
-    proven = [] if math.isinf(row.point.proven) else [f"proven {row.proven.text}"]
+    proven = [] if math.isinf(row.point.proven) else [f"proven {row.replaced.text}"]
     seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
     return ", ".join([*proven, seeds, "no public data" if row.public == "none" else f"public: {row.public}"])
 
@@ -232,7 +235,8 @@ def own_row(
     key = row.keys[0]
     figures = {
         "asked": math.inf if row.asked is None else row.asked, "claimed": row.claimed, "proven": row.proven,
-        "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread, "drop": row.drop, "cost": row.cost,
+        "replaced": row.replace_one, "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread,
+        "drop": row.drop, "cost": row.cost,
         **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
     }  # fmt: skip
     public = group[0].public_kinds
@@ -248,23 +252,25 @@ def own_row(
         picture=picture,
         claimed=Figure(texts[2], record_href(claimed_from, "#epsilons"), row.claimed),
         proven=Figure(texts[3], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
+        replaced=Figure(texts[4], record_href(proven_from, "#epsilons"), row.replace_one),
         audited=Figure(audited, record_href(audited_from, "#audits") if row.audited is not None else "", row.audited),
         uncovered=uncovered,
         refuted=refuted,
-        accuracy=Figure(texts[5], "", row.accuracy),
+        accuracy=Figure(texts[6], "", row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
-        drop=Figure(texts[6], record_href(row.baseline[0]) if row.baseline else "", row.drop),
+        drop=Figure(texts[7], record_href(row.baseline[0]) if row.baseline else "", row.drop),
         public=" + ".join(public),
         public_words=row.public_data,
         attacks=attacks,
-        cost=Figure(texts[10], record_href(key, "#provenance"), row.cost),
+        cost=Figure(texts[11], record_href(key, "#provenance"), row.cost),
         remarks=tuple((_short(remark, group[0]), remark) for remark in row.remarks),
         data=_data(row.method, figures, public, row.preset, row.basis, "ours"),
         point=Point(
-            row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[5]}%; {said}",
-            href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed, proven=row.proven,
-            reported=False, uncovered=uncovered or refuted,
+            row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[6]}%; {said}",
+            href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed,
+            proven=row.replace_one, reported=False, uncovered=uncovered or refuted,
         ),
+        tier=row.tier,
         budget=row.budget,
     )  # fmt: skip
 
@@ -309,6 +315,7 @@ def reported_row(found: Reported, place: str) -> RowView:
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
             reported=True, uncovered=uncovered,
         ),
+        tier=2 * math.isinf(proven),
         budget=NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value),
     )  # fmt: skip
 

@@ -204,7 +204,8 @@ def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
         f'<rect class="band" x="{band:.5g}" y="{top:.5g}" width="{right - band:.5g}" height="{bottom - top:.5g}"/>'
     )
     parts.append(
-        f'<text class="name mid x-name" x="{(left + band) / 2:.5g}" y="{PLOT_HEIGHT - 8}">proven epsilon</text>'
+        f'<text class="name mid x-name" x="{(left + band) / 2:.5g}" y="{PLOT_HEIGHT - 8}">'
+        "proven epsilon, replace-one</text>"
         f'<text class="name mid" transform="translate(14 {(top + bottom) / 2:.5g}) rotate(-90)">accuracy in %</text>'
     )
     for p in points:

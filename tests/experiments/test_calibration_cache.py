@@ -14,7 +14,7 @@ import pytest
 
 from bench.core.config import setting
 from bench.core.errors import BenchError
-from bench.core.types import Basis, Budget, Facts
+from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.experiments import calibration_cache as calibrations
 from bench.experiments.calibration_cache import Calibrations
 
@@ -76,6 +76,7 @@ def test_the_second_plan_finds_what_the_first_computed(tmp_path: Path) -> None:
         {"budget": Budget(2.0, 1e-5, Basis.PROVEN)},
         {"budget": Budget(1.0, 1e-6, Basis.PROVEN)},
         {"budget": Budget(1.0, 1e-5, Basis.CLAIMED)},
+        {"budget": Budget(1.0, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)},
         {"facts": dataclasses.replace(FACTS, private_records=50_000)},
     ],
 )

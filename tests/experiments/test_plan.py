@@ -12,9 +12,10 @@ import pytest
 from bench.core.config import Grid, NoiseKind, Preset, Reuse, build_config, default_delta, parse_overrides, setting
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.rows import Change
-from bench.core.types import Basis, Budget, Facts
+from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.plan import Cell, Dataset, Refusal, State, expand, keyed, states, to_run
 from bench.interface.registry import METHODS
+from bench.privacy.accountants import proven, replace_one
 from bench.results.run_dir import RunDir
 from cheats.honest import Honest
 from helpers.records import failed, record
@@ -52,6 +53,41 @@ def test_key_depends_on_what_matters_and_on_nothing_else() -> None:
     # A neighbour in the grid does not change a cell.
     assert base.key in {c.key for c in cells(epsilons=(1.0, 10.0), methods=("nonprivate", "pate"), seeds=(0, 5))}
     assert set(base.key) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-_")
+
+
+def test_the_adjacency_of_a_target_is_in_the_key_where_it_matters() -> None:
+    whole = ("dp-sgd.batch_size=60000",)  # no sampling: fast to calibrate
+
+    def key(method: str, basis: Basis, adjacency: TargetAdjacency) -> tuple[str, TargetAdjacency]:
+        methods = ("dp-sgd", "pate")
+        made = cells(methods=methods, epsilons=(2.0,), basis=basis, adjacency=adjacency, overrides=whole)
+        return next((cell.key, cell.spec.adjacency) for cell in made if cell.method == method)
+
+    replace_one, own = TargetAdjacency.REPLACE_ONE, TargetAdjacency.OWN
+    for method, basis in (("pate", Basis.PROVEN), ("pate", Basis.CLAIMED), ("dp-sgd", Basis.CLAIMED)):
+        assert key(method, basis, replace_one) == key(method, basis, own)
+        assert key(method, basis, replace_one)[1] is own
+    ours, theirs = (key("dp-sgd", Basis.PROVEN, adjacency) for adjacency in (replace_one, own))
+    assert ours[0] != theirs[0]
+    assert (ours[1], theirs[1]) == (replace_one, own)
+
+
+def test_a_target_for_replace_neighbours_takes_more_noise() -> None:
+    (ours,), (own,) = (
+        cells(
+            methods=("dp-sgd",),
+            epsilons=(2.0,),
+            basis=Basis.PROVEN,
+            adjacency=adjacency,
+            overrides=("batch_size=60000",),
+        )
+        for adjacency in (TargetAdjacency.REPLACE_ONE, TargetAdjacency.OWN)
+    )
+    assert ours.config.noise_multiplier > own.config.noise_multiplier
+    method = METHODS.get("dp-sgd")
+    assert replace_one(method.charges(ours.config, ours.facts), ours.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert proven(method.charges(own.config, own.facts), own.delta).epsilon == pytest.approx(2.0, rel=0.01)
+    assert record().cell.adjacency is TargetAdjacency.OWN, "as in records from before this setting"
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])

@@ -9,7 +9,7 @@ from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, as_dict, b
 from bench.data.splits import TRPATE_POOLED, TRPATE_PUBLIC
 from bench.experiments.plan import Cell as Planned
 from bench.experiments.plan import Dataset, expand
-from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts
+from bench.interface import DATASETS, METHODS, Basis, BenchError, Facts, TargetAdjacency
 from bench.results.record import Record
 from helpers.records import record
 from reports.papers.evidence import Evidence, WantedCell, answers
@@ -39,13 +39,14 @@ def grid_of(command: str) -> Grid:
     seeds = tuple(map(int, given.pop("--seeds").split(",")))
     delta = float(given.pop("--delta")) if "--delta" in given else None
     noise, precision = NoiseKind(given.pop("--noise", "seeded")), PrecisionKind(given.pop("--precision", "float32"))
+    adjacency = TargetAdjacency(given.pop("--adjacency", "replace-one"))
     sets = [value for name, value in flags if name == "--set"]
     sets += [f"{name}={given.pop(f'--{name}')}" for name in ("teacher", "student") if f"--{name}" in given]
     if given:
         raise ValueError(f"unknown options: {given}")
     return Grid(
         tuple(methods.split(",")), tuple(datasets.split(",")), epsilons, seeds, preset, basis, delta, noise, precision,
-        tuple(sets),
+        tuple(sets), adjacency,
     )  # fmt: skip
 
 

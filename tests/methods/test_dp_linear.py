@@ -17,10 +17,10 @@ from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, TargetAdjacency
 from bench.experiments.plan import Dataset, expand
 from bench.interface.registry import METHODS
-from bench.privacy.accountants import proven
+from bench.privacy.accountants import proven, replace_one
 from bench.privacy.dp_sgd import DPSGDRun, train
 from bench.privacy.events import DPSGD, Gaussian
 from bench.privacy.ledger import Ledger, seeded_ledger
@@ -118,10 +118,17 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
     assert not layer.bias.any()
 
 
-@pytest.mark.parametrize("basis", list(Basis))
+@pytest.mark.parametrize(
+    ("basis", "adjacency"),
+    [
+        (Basis.CLAIMED, TargetAdjacency.REPLACE_ONE),
+        (Basis.PROVEN, TargetAdjacency.OWN),
+        (Basis.PROVEN, TargetAdjacency.REPLACE_ONE),
+    ],
+)
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 10.0])
-def test_the_noise_spends_the_budget_and_no_more(basis: Basis, epsilon: float) -> None:
-    budget = Budget(epsilon, 1e-5, basis)
+def test_the_noise_spends_the_budget_and_no_more(basis: Basis, adjacency: TargetAdjacency, epsilon: float) -> None:
+    budget = Budget(epsilon, 1e-5, basis, adjacency)
     sampled = DPLinear.calibrate(build_config(DPLinear, Preset.QUICK, FMNIST)[0], budget, FMNIST)
     whole = DPLinearGD.calibrate(build_config(DPLinearGD, Preset.QUICK, FMNIST)[0], budget, FMNIST)
     events: dict[type[Any], Any] = {
@@ -131,7 +138,9 @@ def test_the_noise_spends_the_budget_and_no_more(basis: Basis, epsilon: float) -
     for method, config in ((DPLinear, sampled), (DPLinearGD, whole)):
         cost = proven([events[method]], 1e-5).epsilon
         claim = method.claimed(config, FMNIST, 1e-5).epsilon
-        spent = cost if basis is Basis.PROVEN else claim
+        replaced = adjacency is TargetAdjacency.REPLACE_ONE
+        proved = replace_one([events[method]], 1e-5).epsilon if replaced else cost
+        spent = proved if basis is Basis.PROVEN else claim
         assert 0.98 * epsilon < spent <= epsilon
         assert cost <= claim
 

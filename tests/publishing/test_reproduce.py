@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, needed_overrides
-from bench.core.types import Basis, Facts
+from bench.core.types import Basis, Facts, TargetAdjacency
 from bench.data.datasets import all_datasets
 from bench.experiments.plan import Cell, Dataset, expand
 from bench.interface.registry import METHODS
@@ -37,7 +37,7 @@ def committed(key: str, **changes: Any) -> Record:
 
 
 def command(cell: Cell) -> tuple[str, str]:
-    return command_for(cell.spec, cell.facts.private_records)
+    return command_for(cell.spec, cell.facts.private_records, METHODS.get(cell.method).adjacency)
 
 
 def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", facts: Facts = FACTS, **grid: Any) -> Cell:
@@ -49,6 +49,15 @@ def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", fact
     ("cell", "words"),
     [
         (cell_for(), "--methods pate --datasets mnist --eps 10 --seeds 0"),
+        (
+            cell_for("batch_size=60000", method="dp-sgd", basis=Basis.PROVEN, adjacency=TargetAdjacency.OWN),
+            "--methods dp-sgd --datasets mnist --eps 10 --seeds 0 --basis proven --adjacency own "
+            "--set batch_size=60000",
+        ),
+        (
+            cell_for("batch_size=60000", method="dp-sgd", basis=Basis.PROVEN),
+            "--methods dp-sgd --datasets mnist --eps 10 --seeds 0 --basis proven --set batch_size=60000",
+        ),
         (cell_for(method="nonprivate", basis=Basis.PROVEN), "--methods nonprivate --datasets mnist --seeds 0"),
         (
             cell_for("student=small_cnn", "teachers=100", basis=Basis.PROVEN, preset=Preset.PAPER, seeds=(3,)),

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
+from typing import Any
 
 import pytest
 
-from bench.core.types import Basis, PrivacyUnit
+from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
+from bench.privacy.accountants import proven
+from bench.privacy.events import Gaussian
 from bench.results.frame import NUMBERS, results_frame
+from bench.results.record import Record
 from bench.results.text import epsilon_text
 from helpers.records import failed, provenance, record
-from reports.leaderboard import COLUMNS, build_board, cells_of, to_csv, to_markdown
+from reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
+from reports.site.rows import glance, rankings
 
 
 def test_seeds_are_one_row_with_mean_and_spread() -> None:
@@ -99,6 +104,72 @@ def test_proven_above_claimed_is_said() -> None:
     assert "proven > claimed" in row.remarks
     (row,) = build_board([record(claimed=10.0, proven=4.0)]).rows
     assert row.remarks == ()
+
+
+def add_remove(noise: float = 3.5, epsilon: float = 2.0, **changes: Any) -> Record:
+    """Return a record of full-batch noise: add-remove, as dp-linear-gd's are."""
+    event = Gaussian(noise, adjacency=Adjacency.ADD_REMOVE)
+    given = record(epsilon=epsilon, claimed=epsilon, proven=proven([event], 1e-5).epsilon)
+    assert given.privacy is not None
+    changed = {"adjacency": Adjacency.ADD_REMOVE, "events": [event.as_dict()]}
+    privacy = given.privacy.model_copy(update=changed)
+    return record(**{"method": "sums", "epsilon": epsilon, "privacy": privacy, **changes})
+
+
+def test_every_row_states_its_proven_epsilon_for_one_replaced_record() -> None:
+    sums, votes = build_board([add_remove(), record(method="votes", epsilon=10.0)]).rows
+    assert sums.replace_one == pytest.approx(proven([Gaussian(1.75)], 1e-5).epsilon)
+    assert votes.replace_one == votes.proven
+    assert cells_of(sums)[3:5] == ("1.08 (add-remove)", "2.32")
+    assert cells_of(votes)[3:5] == ("4.00", "4.00")
+    page = to_markdown(build_board([add_remove()]))
+    assert "(zero-out)" in page
+    assert "zero-out" not in to_markdown(build_board([record()]))
+    (row,) = csv.DictReader(io.StringIO(to_csv(build_board([add_remove()]))))
+    assert (float(row["proven"]), float(row["replace_one"])) == pytest.approx((sums.proven, sums.replace_one), rel=1e-4)
+
+
+def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
+    """Within the target only for its own neighbours, a row is no better than one that says more and keeps less."""
+    found = [
+        add_remove(accuracy=0.99),
+        add_remove(8.0, accuracy=0.97, method="noisier"),
+        record(method="votes", epsilon=2.0, proven=1.9, accuracy=0.90),
+        record(method="weaker", epsilon=2.0, proven=1.5, accuracy=0.80),
+        record(method="beyond", epsilon=2.0, proven=2.5, accuracy=0.95),
+        record(method="open", epsilon=2.0, accuracy=0.98, bypasses=("it saw everything",)),
+    ]
+    board = build_board(found)
+    assert [(row.method, row.tier) for row in board.rows] == [
+        ("noisier", 0), ("votes", 0), ("weaker", 0), ("sums", 1), ("beyond", 1), ("open", 2),
+    ]  # fmt: skip
+    (ranking,) = rankings(Source(found))
+    assert [(row.name, row.rank) for row in ranking.rows] == [
+        ("noisier", 1), ("votes", 2), ("weaker", 3), ("sums", None), ("beyond", None), ("open", None),
+    ]  # fmt: skip
+    ((_, within),) = glance([ranking])
+    assert [best and best.name for best in within[:3]] == ["noisier", "sums", "sums"]
+    sums = ranking.rows[3]
+    assert (sums.proven.text, sums.replaced.text, sums.point.proven) == (
+        "1.08 (add-remove)", "2.32", board.rows[3].replace_one,
+    )  # fmt: skip
+
+
+def test_a_target_for_other_neighbours_says_so() -> None:
+    made = {
+        adjacency: cells_of(build_board([add_remove(basis=Basis.PROVEN, adjacency=adjacency)]).rows[0])[1]
+        for adjacency in TargetAdjacency
+    }
+    assert made == {TargetAdjacency.OWN: "2 (proven, add-remove)", TargetAdjacency.REPLACE_ONE: "2 (proven)"}
+    assert cells_of(build_board([record(basis=Basis.PROVEN)]).rows[0])[1] == "10 (proven)"
+
+
+def test_without_events_nothing_is_proven_of_a_replaced_record() -> None:
+    privacy = add_remove().privacy
+    assert privacy is not None
+    for events in ([], [{"kind": "another"}]):
+        (row,) = build_board([add_remove(privacy=privacy.model_copy(update={"events": events}))]).rows
+        assert math.isinf(row.replace_one)
 
 
 def test_drop_from_the_baseline_of_the_same_data_and_preset() -> None:

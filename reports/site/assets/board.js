@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const form = document.getElementById("filters");
-  const NUMBERS = new Set(["asked", "claimed", "proven", "audited", "accuracy", "drop", "cost", "inversion", "membership", "robustness"]);
+  const NUMBERS = new Set(["asked", "claimed", "proven", "replaced", "audited", "accuracy", "drop", "cost", "inversion", "membership", "robustness"]);
   const FIELDS = ["dataset", "unit", "public", "preset", "basis", "max", "source", "x", "q"];
   let sort = "";
 
@@ -142,7 +142,7 @@
           const { p, c, y } = mark.dataset;
           mark.setAttribute("transform", `translate(${claimed ? c : p} ${y})`);
         }
-        section.plot.querySelector(".x-name").textContent = `${claimed ? "claimed" : "proven"} epsilon`;
+        section.plot.querySelector(".x-name").textContent = `${claimed ? "claimed epsilon" : "proven epsilon, replace-one"}`;
       }
     }
   }
