@@ -4,9 +4,9 @@ Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, with the smal
 and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
-Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: a record's gradient
-is absent, the number of records stays. One replaced record moves a batch's sum by up to twice as much and costs more,
-as the board shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
+Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: a record's
+gradient is absent, the number of records stays. One replaced record moves a batch's sum by up to twice as much and
+costs more, as the board shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
 `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
