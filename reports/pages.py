@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.core.printable import page
 from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
@@ -58,7 +59,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
         texts[folder / "reported.md"] = reported_page(read_reported(folder / "reported"))
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
-    made = {path: text.encode() for path, text in texts.items() if text}
+    made = {path: page(text) for path, text in texts.items() if text}
     write_together(made)
     write_site(folder, source)
     return [*made, folder / "site" / "index.html"]

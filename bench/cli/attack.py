@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ import typer
 from bench.cli.run import Device, Json, PresetOption, Quiet, ReuseOption, Threads
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import print_json, print_table
+from bench.core.progress import echo, print_json, print_table
 from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def _kept(failed: bool, reuse: Reuse) -> bool:
 
 def _leave(stopped: int | None, failed: bool) -> None:
     if stopped is not None:
-        print("stopped. Give the same command again to resume.", file=sys.stderr)
+        echo("stopped. Give the same command again to resume.", err=True)
         raise typer.Exit(128 + stopped)
     if failed:
         raise typer.Exit(1)
@@ -158,7 +157,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
 
     read = run_dir.read_records()
     for line in read.damaged:
-        print(f"warning: {line}", file=sys.stderr)
+        echo(f"warning: {line}", err=True)
     done = [record for record in read.found if record.status is Status.DONE]
     if not done:
         raise BenchError(
@@ -174,7 +173,7 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
             raise UnknownNameError("method among the students", name, {record.method for record in done})
     strange = sorted({record.method for record in done if record.method not in METHODS})
     for name in strange:
-        print(f"left out: the students of {name}, whose file is not given: --methods FILE.py", file=sys.stderr)
+        echo(f"left out: the students of {name}, whose file is not given: --methods FILE.py", err=True)
     return [
         record
         for record in done
@@ -217,7 +216,7 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
         for m in a.mechanisms:
             if m.verdict is MechanismVerdict.VIOLATED:
                 settings = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
-                print(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
+                echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
 
 
 def _mechanisms(audit: AuditRecord) -> str:
@@ -315,10 +314,10 @@ def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     for title, columns, rows in tables(RunDir(out).read_records().found, results):
         print_table(title, columns, rows)
     for line in powerless(results):
-        print(line)
+        echo(line)
     pictures = [picture for result in results for picture in result.pictures]
     if pictures:
-        print(f"{len(pictures)} pictures in {out / 'attacks'}")
+        echo(f"{len(pictures)} pictures in {out / 'attacks'}")
     for result in results:
         if result.failure is not None:
-            print(f"failed: {result.key}: {result.failure.reason}")
+            echo(f"failed: {result.key}: {result.failure.reason}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +54,6 @@ def check(
         rows = [(r.method, r.verdict.value, r.reason) for r in results]
         print_table("checks", ("method", "verdict", "reason"), rows)
     for where, why in METHODS.broken.items():
-        print(f"not checked, plug-in failed to import: {where}: {why}", file=sys.stderr)
+        echo(f"not checked, plug-in failed to import: {where}: {why}", err=True)
     if not all(result.ok for result in results):
         raise typer.Exit(1)

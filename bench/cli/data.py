@@ -10,7 +10,7 @@ import typer
 
 from bench.cli.run import Json, Quiet
 from bench.core.errors import BenchError
-from bench.core.progress import make_console, print_json, print_table
+from bench.core.progress import echo, make_console, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,9 +50,9 @@ def list_(json_: Json = False) -> None:
         cells.append((row["name"], str(row["classes"]), shape, *counts, here, revision, row["licence"]))
     columns = ("name", "classes", "shape", "train", "test", "here", "revision", "licence")
     print_table(f"data sets under {root}", columns, cells)
-    print("Any folder of images: folder:PATH. Fetch a data set with: python -m bench data get NAME")
+    echo("Any folder of images: folder:PATH. Fetch a data set with: python -m bench data get NAME")
     for name, reason in PLUGIN_ERRORS.items():
-        print(f"plug-in {name} could not be used: {reason}")
+        echo(f"plug-in {name} could not be used: {reason}")
 
 
 def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
@@ -97,11 +97,11 @@ def fetch_each(
                 row, line = fetch(name, progress)
         except BenchError as error:
             failures.append(name)
-            print(f"error: {error}", file=sys.stderr)
+            echo(f"error: {error}", err=True)
             continue
         rows.append(row)
         if not json_:
-            print(line)
+            echo(line)
     if json_:
         print_json({kind: rows, "failed": failures})
     if failures:
@@ -126,7 +126,7 @@ def verify(name: Name, quiet: Quiet = False) -> None:
             raise BenchError(
                 f"{error} It was set aside as {target}. Fetch it anew with: python -m bench data get {name}"
             ) from error
-    print(f"{name}: every byte under {root / spec.store} is as it was stored")
+    echo(f"{name}: every byte under {root / spec.store} is as it was stored")
 
 
 @app.command()
@@ -135,7 +135,7 @@ def path(name: Name) -> None:
     from bench.data.datasets import data_root, get_dataset
 
     spec = get_dataset(name)
-    print(spec.source if name.startswith("folder:") else data_root() / spec.store)
+    echo(spec.source if name.startswith("folder:") else data_root() / spec.store)
 
 
 def _size(count: int) -> str:
@@ -160,7 +160,7 @@ def progress_display(quiet: bool) -> Iterator[Progress]:
             nonlocal last
             if what != last:
                 last = what
-                print(what, file=sys.stderr, flush=True)
+                echo(what, err=True)
 
         yield line
         return

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench.core.errors import BenchError
-from bench.core.progress import print_table
+from bench.core.progress import echo, print_table
 
 Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; their beginnings are enough.")]
 Board = Annotated[bool, typer.Option("--board", help="All students of the published board that lie in --runs.")]
@@ -41,7 +40,7 @@ def export(
         records = [r for r in every if r.student is not None and (source.path / r.student.file).is_file()]
         if not records:
             raise BenchError(f"no student of {into} lies in {runs}. Name the directory of its run by --runs.")
-        print(f"{len(every) - len(records)} of {len(every)} students do not lie in {runs}", file=sys.stderr)
+        echo(f"{len(every) - len(records)} of {len(every)} students do not lie in {runs}", err=True)
     else:
         records = [find_record(runs, key) for key in dict.fromkeys(keys or ())]
     prepare_device("cpu", 1)

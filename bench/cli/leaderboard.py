@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from bench.cli.run import Json, print_board
 from bench.core.errors import BenchError
+from bench.core.progress import echo
 
 COMMITTED = Path("leaderboards")  # committed records, below the repository
 
@@ -33,13 +33,13 @@ def leaderboard(
     folders = runs or [_committed()]
     found = gather(folders)
     for line in found.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        echo(f"warning: {line}", err=True)
     pages = write_pages(folders[0] if out is None else out, found, readme=readme)
     for key, why in found.board.refused:
-        print(f"warning: {key} is not shown: {why}", file=sys.stderr)
+        echo(f"warning: {key} is not shown: {why}", err=True)
     print_board(found.shown(), found.audits, json_=json_, board=found.board)
     for page in pages:
-        print(f"wrote {page}", file=sys.stderr)
+        echo(f"wrote {page}", err=True)
 
 
 def _committed() -> Path:

@@ -12,7 +12,7 @@ from bench import __version__
 from bench.cli import attack, check, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
 from bench.cli.run import Json, Out
 from bench.core.errors import BenchError
-from bench.core.progress import print_json, print_table
+from bench.core.progress import echo, print_json, print_table
 
 app = typer.Typer(
     name="bench",
@@ -44,7 +44,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
 ) -> None:
     if version:
-        print(f"private-student-bench {__version__}")
+        echo(f"private-student-bench {__version__}")
         raise typer.Exit
 
 
@@ -62,7 +62,7 @@ def list_(
         return
     print_table(title, columns, rows)
     for note in notes:
-        print(note)
+        echo(note)
 
 
 @app.command()
@@ -82,19 +82,19 @@ def show(
         if json_:
             print_json({"method": title, "text": text, "settings": [dict(zip(columns, r, strict=True)) for r in rows]})
             return
-        print(text)
+        echo(text)
         print_table(title, columns, rows)
         return
     record = find_record(out, what)
     if json_:
-        print(record.to_json(), end="")
+        echo(record.to_json().removesuffix("\n"))
         return
     attacks = [found for found in RunDir(out).read_attacks()[0] if found.student == record.key]
-    print(record.key)
+    echo(record.key)
     for table in record_page(record):
         print_table(table.caption, table.columns, table.rows)
         if table.note:
-            print(table.note)
+            echo(table.note)
     for title, columns, rows in tables([record], attacks):
         print_table(title, columns, rows)
 
@@ -104,8 +104,8 @@ def main() -> None:
     try:
         app()
     except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped. Give the same command again to resume.", file=sys.stderr)
+        echo("stopped. Give the same command again to resume.", err=True)
         sys.exit(130)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench.cli.run import Json
-from bench.core.progress import print_json
+from bench.core.printable import page
+from bench.core.progress import echo, print_json
 
 
 def reported(
@@ -33,9 +33,9 @@ def reported(
         numbers = [dataclasses.asdict(row) for row in rows]
         print_json({"numbers": [{**n, "epsilon": "inf"} if n["epsilon"] == math.inf else n for n in numbers]})
         return
-    page = to_markdown(rows)
+    text = to_markdown(rows)
     if out is None:
-        print(page, end="")
+        echo(text.removesuffix("\n"))
         return
-    write_atomic(out, page.encode())
-    print(f"wrote {out}", file=sys.stderr)
+    write_atomic(out, page(text))
+    echo(f"wrote {out}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from bench.cli.run import Json
 from bench.core.errors import BenchError
-from bench.core.progress import print_json, print_table
+from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from bench.publishing.publish import Publication
@@ -62,17 +61,17 @@ def publish(
                 write(found, into)
                 pages = rebuild(into)
     except Stopped as stop:
-        print("stopped. Give the same command again.", file=sys.stderr)
+        echo("stopped. Give the same command again.", err=True)
         raise typer.Exit(128 + stop.number) from None
     _print(found, pages, json_=json_)
     if found.refused:
         count = len(found.refused)
-        print(f"nothing was written: {count} problem{'s' if count > 1 else ''}, named above.", file=sys.stderr)
+        echo(f"nothing was written: {count} problem{'s' if count > 1 else ''}, named above.", err=True)
         raise typer.Exit(1)
     if dry_run:
-        print("nothing was written, checked or run again: --dry-run.", file=sys.stderr)
+        echo("nothing was written, checked or run again: --dry-run.", err=True)
     elif not json_:
-        print(f"wrote {', '.join(str(page) for page in pages)}. Commit {into}, and see docs/submitting.md.")
+        echo(f"wrote {', '.join(str(page) for page in pages)}. Commit {into}, and see docs/submitting.md.")
 
 
 def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
@@ -89,4 +88,4 @@ def _print(found: Publication, pages: list[Path], *, json_: bool) -> None:
     rows += [(fate, kind, f"{count} files", why) for (fate, kind, why), count in sorted(many.items())]
     print_table("publication", ("what", "kind", "file", "why"), rows)
     for what, count in sorted(found.unchecked.items()):
-        print(f"not computed again for {count} records: {what}")
+        echo(f"not computed again for {count} records: {what}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from bench.cli.run import Json, Quiet
 from bench.core.errors import BenchError
-from bench.core.progress import print_json, print_table
+from bench.core.printable import page
+from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from reports.papers.spec import Paper, Spec
@@ -47,7 +47,7 @@ def report(
     chosen = _chosen(paper, figure or [], table or [], all_)
     evidence = read_evidence(runs or [path for path in COMMITTED if path == COMMITTED[0] or path.is_dir()])
     for line in evidence.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        echo(f"warning: {line}", err=True)
     reported = read_reported()
     artefacts = []
     with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
@@ -55,7 +55,7 @@ def report(
             artefacts.append(make_artefact(of, spec, evidence, reported, out))
             stage.advance()
     index = out / "index.md"
-    write_atomic(index, index_text(artefacts, evidence.warnings).encode())
+    write_atomic(index, page(index_text(artefacts, evidence.warnings)))
     missing = [one for artefact in artefacts for one in artefact.missing]
     if json_:
         print_json(
@@ -83,13 +83,13 @@ def report(
             for a in artefacts
         ],
     )  # fmt: skip
-    print(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} numbers of ours are there")
+    echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} numbers of ours are there")
     commands = commands_of(missing)
     if commands:
-        print(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
+        echo(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
         more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
-        print(*(f"  {line}" for line in [*commands[:_SHOWN], *more]), sep="\n")
-    print(f"wrote {index}", file=sys.stderr)
+        echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
+    echo(f"wrote {index}", err=True)
 
 
 _SHOWN = 8

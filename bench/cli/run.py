@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ import typer
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
-from bench.core.progress import print_json, print_table
+from bench.core.progress import echo, print_json, print_table
 from bench.core.types import Basis, TargetAdjacency
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def run(
                 return
             print_table(*seen.table())
             for line in seen.notes:
-                print(line)
+                echo(line)
             return
         if len(todo) < len(cells):
             progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats them)")
@@ -213,7 +212,7 @@ def run(
     print_board(records, audits, json_=json_)
     _leave(outcome, settings, out, detach)
     for line in unread:
-        print(f"error: {line}", file=sys.stderr)
+        echo(f"error: {line}", err=True)
     if unread or any(record.failure for record in records):
         raise typer.Exit(1)
 
@@ -237,13 +236,13 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
     if not outcome.left:
         return
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
-        print(
+        echo(
             f"{outcome.left} cells are left to the jobs, which continue. `python -m bench status {out}` shows them, "
             f"`python -m bench cancel {out}` ends them; the same command again waits for them.",
-            file=sys.stderr,
+            err=True,
         )
     elif outcome.stopped is not None:
-        print(f"stopped; {outcome.left} cells are left. Give the same command again to resume.", file=sys.stderr)
+        echo(f"stopped; {outcome.left} cells are left. Give the same command again to resume.", err=True)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
 
@@ -304,9 +303,9 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
             [tuple(cells_of(row)[i] for i in shown) for row in rows],
         )
     for record in board.failures:
-        print(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
+        echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
     for key, why in board.refused:
-        print(f"not shown: {key}: {why}")
+        echo(f"not shown: {key}: {why}")
 
 
 Runs = Annotated[Path, typer.Argument(help="Run directory.")]
@@ -323,7 +322,7 @@ def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
     for title, columns, rows in seen.tables():
         print_table(title, columns, rows)
     for note in seen.notes:
-        print(note)
+        echo(note)
 
 
 def cancel(runs: Runs = Path("runs")) -> None:
@@ -331,4 +330,4 @@ def cancel(runs: Runs = Path("runs")) -> None:
     from bench.launchers.status import cancel_all
 
     for line in cancel_all(runs):
-        print(line)
+        echo(line)

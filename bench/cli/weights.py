@@ -8,7 +8,7 @@ import typer
 
 from bench.cli.data import fetch_each, progress_display
 from bench.cli.run import Json, Quiet
-from bench.core.progress import print_json, print_table
+from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from bench.data.spec import Progress
@@ -52,7 +52,7 @@ def list_(json_: Json = False) -> None:
         for row in rows
     ]
     print_table(f"public weights under {folder()}", (*FACTS, "here"), cells)
-    print("Fetch weights with: python -m bench weights get NAME, for any timm model where a hub answers.")
+    echo("Fetch weights with: python -m bench weights get NAME, for any timm model where a hub answers.")
 
 
 def _row(found: PublicWeights) -> dict[str, Any]:
@@ -83,4 +83,4 @@ def verify(name: Name, quiet: Quiet = False) -> None:
     with progress_display(quiet) as progress:
         found = verify_weights(name, progress)
     for weights in found:
-        print(f"{name} ({weights.origin}): {weights.path} is as it was stored, SHA-256 {weights.sha256}")
+        echo(f"{name} ({weights.origin}): {weights.path} is as it was stored, SHA-256 {weights.sha256}")

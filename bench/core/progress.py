@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bench.core.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -22,16 +24,24 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False)
 
 
+def echo(text: object, *, err: bool = False) -> None:
+    """Print a line for people to standard output or error; see :func:`bench.core.printable.printable`."""
+    print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
+
+
 def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table that folds long cells."""
+    """Print a table that folds long cells; texts are no markup."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", show_lines=False)
+    def plain(text: object) -> Text:
+        return Text(printable(str(text)))
+
+    table = Table(title=plain(title), title_justify="left", show_lines=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(plain(column), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(text)) for text in row))
+        table.add_row(*map(plain, row))
     make_console().print(table)
 
 
@@ -86,7 +96,7 @@ class LineProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print a line to standard error."""
-        print(text, file=sys.stderr, flush=True)
+        echo(text, err=True)
 
 
 class _Line:
@@ -133,7 +143,7 @@ class TreeProgress(Progress):
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
-        task = self._bars.add_task("  " * self._depth + name, total=max(total, 1))
+        task = self._bars.add_task("  " * self._depth + printable(name), total=max(total, 1))
         self._depth += 1
         try:
             yield _Bar(self._bars, task)
@@ -143,7 +153,7 @@ class TreeProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bars.console.print(text, markup=False)
+        self._bars.console.print(printable(text), markup=False, emoji=False)
 
     def doing(self, rows: Sequence[tuple[str, int, int]]) -> None:
         """Show a bar for each of `rows`; see :meth:`Progress.doing`."""
@@ -153,7 +163,7 @@ class TreeProgress(Progress):
             self._bars.remove_task(TaskID(self._others.pop(gone)))
         for text, done, total in rows:
             if text not in self._others:
-                self._others[text] = self._bars.add_task(f"{'  ' * self._depth}{text}", total=max(total, 1))
+                self._others[text] = self._bars.add_task("  " * self._depth + printable(text), total=max(total, 1))
             self._bars.update(TaskID(self._others[text]), completed=done, total=max(total, 1))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError
+from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
@@ -237,12 +238,12 @@ def failure_of(
     """Log `error` and return it as a failure, without its message for non-public data, since it may quote records."""
     kind, private = type(error).__name__, not (public_benchmark or refused)
     if isinstance(error, BenchError) and not private:
-        return Failure(kind="refused" if refused else "error", reason=str(error), spent=list(spent))
+        return Failure(kind="refused" if refused else "error", reason=printable(str(error)), spent=list(spent))
     log = f"cache/{key}.log" if private else f"logs/{key}.log"
-    text = "".join(traceback.format_exception(error)).encode()
+    text = page("".join(traceback.format_exception(error)))
     with contextlib.suppress(BenchError):  # without the log the record is still written
         write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
-    reason = "; the message may tell of private records and stays in the log" if private else f": {error}"
+    reason = "; the message may tell of private records and stays in the log" if private else printable(f": {error}")
     return Failure(kind=kind, reason=kind + reason, log=log, spent=list(spent))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
-from bench.core.progress import LineProgress, Progress, Stage
+from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
     except Stopped as stop:
         return 128 + stop.number
     except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", err=True)
         return 2
     return 0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
+from bench.core.printable import page
 from bench.publishing.model_card import CardFacts, card
 from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
@@ -46,7 +47,7 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
     files = {
         "model.safetensors": weights,
         "config.json": (json.dumps(config_of(released, spec), indent=2) + "\n").encode(),
-        "README.md": card(record, _facts(record, released, spec, weights)).encode(),
+        "README.md": page(card(record, _facts(record, released, spec, weights))),
     }
     with tempfile.TemporaryDirectory(prefix="bench-export-") as folder:
         place = Path(folder) / record.key

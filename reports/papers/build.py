@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.core.printable import page
 from bench.results.text import csv_text, markdown_list, markdown_table, md
 from bench.storage.files import write_atomic
 from reports.leaderboard import cells_of
@@ -76,7 +77,7 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
         files, body = _write_figure(spec, panels, material, stem)
     caption = _caption(paper, spec, kind, entries, missing, (filled, wanted), material)
     aside = folder / f"{stem.name}.caption.md"
-    write_atomic(aside, caption.encode())
+    write_atomic(aside, page(caption))
     return Artefact(
         paper.name, kind, spec.number, _title(spec), (*files, aside), filled, wanted, tuple(missing), caption, body,
     )  # fmt: skip
@@ -104,7 +105,7 @@ def _write_table(
     }
     paths = {stem.with_name(f"{stem.name}.{form}"): text for form, text in written.items()}
     for path, text in paths.items():
-        write_atomic(path, text.encode())
+        write_atomic(path, page(text))
     return tuple(paths), body
 
 
@@ -113,7 +114,7 @@ def _write_figure(
 ) -> tuple[tuple[Path, ...], str]:
     drawn = draw_figure(spec, panels, material, stem)
     path = stem.with_name(f"{stem.name}.csv")
-    write_atomic(path, csv_text(POINT_COLUMNS, point_rows(panels, material)).encode())
+    write_atomic(path, page(csv_text(POINT_COLUMNS, point_rows(panels, material))))
     return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n"
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
+from bench.core.printable import page
 from bench.interface.registry import METHODS
 from bench.results.audited import with_audits
 from bench.results.frame import row_key
@@ -126,7 +127,7 @@ class _Pages:
         self._environment.filters["paragraphs"] = record_pages.paragraphs
 
     def _render(self, template: str, **values: Any) -> bytes:
-        return self._environment.get_template(template).render(**values).encode("utf-8", "replace")
+        return page(self._environment.get_template(template).render(**values))
 
     def index(self, every: Sequence[Ranking], methods: Sequence[str]) -> bytes:
         rows = [row for ranking in every for row in ranking.rows]
