@@ -8,7 +8,7 @@ import typer
 
 from bench.cli.run import Json, Quiet, Sets, whole_numbers
 from bench.core.config import Preset
-from bench.core.progress import open_progress, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table
 
 
 def check(

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from bench import __version__
 from bench.cli import attack, check, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
 from bench.cli.run import Json, Out
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, no_exit
 from bench.core.progress import echo, print_json, print_table
+
+
+class _Commands(TyperGroup):
+    """Commands that a plug-in cannot end with status 0 by `sys.exit`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with no_exit("a plug-in"):
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="bench",
+    cls=_Commands,
     help="Benchmark of private students: every row carries a claimed, a proven and an audited epsilon.",
     no_args_is_help=True,
     add_completion=False,

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class BenchError(Exception):
     """A user error; the message states the problem, the accepted values and the fix."""
+
+
+@contextmanager
+def no_exit(who: str) -> Iterator[None]:
+    """Turn `sys.exit` inside the block, which runs a plug-in, into a :class:`BenchError` that names `who` called it."""
+    try:
+        yield
+    except SystemExit as error:
+        raise BenchError(
+            f"{who} calls sys.exit({'' if error.code is None else repr(error.code)}), which would end the whole "
+            "program. Raise an exception instead."
+        ) from error
 
 
 class UnknownNameError(BenchError):

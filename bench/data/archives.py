@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import shutil
 import subprocess
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -19,6 +22,12 @@ Wanted = Callable[[str], "str | None"]
 
 LARGEST_MEMBER = 16 << 30
 """Limit on a member's unpacked bytes, against decompression bombs."""
+
+
+_UNREADABLE = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError,
+    RuntimeError,  # of zipfile: encrypted, or packed in an unknown way
+)  # fmt: skip
 
 
 def only(*patterns: str, keep: int = 1) -> Wanted:
@@ -51,8 +60,8 @@ def extract(archive: Path, into: Path, wanted: Wanted) -> int:
             with path.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
             count += 1
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise BenchError(f"{archive.name} is damaged or cut short ({error})") from error
+    except _UNREADABLE as error:
+        raise BenchError(f"{archive.name} is damaged, cut short or encrypted ({error})") from error
     if not count:
         raise BenchError(f"{archive.name} holds none of the files that were looked for")
     return count

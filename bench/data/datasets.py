@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.data import catalog as builtin
 from bench.data.array_store import data_root
 from bench.data.spec import ArrayRecords, DatasetSpec, Loaded, LoadRequest, Progress, Records, silent
@@ -50,9 +50,10 @@ def read_plugins() -> None:
 
     for point in entry_points(group=ENTRY_POINTS):
         try:
-            offered = point.load()
-            if callable(offered) and not isinstance(offered, DatasetSpec):
-                offered = offered()
+            with no_exit(point.value):
+                offered = point.load()
+                if callable(offered) and not isinstance(offered, DatasetSpec):
+                    offered = offered()
             for spec in [offered] if isinstance(offered, DatasetSpec) else offered:
                 register_dataset(spec)
         except Exception as error:  # noqa: BLE001 (a third-party package may fail in any way and must not affect the rest)

@@ -86,7 +86,7 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
                 with Image.open(train / name / file) as image:
                     grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
                     return (1 if grey else 3, image.height, image.width)
-            except (OSError, SyntaxError, ValueError) as error:
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
                 raise BenchError(f"the image {train / name / file} is damaged or no image ({error}).") from error
     raise BenchError(f"{train} has class folders but no image. Accepted: {LAYOUT}.")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.core.config import Preset, build_config
+from bench.core.errors import no_exit
 from bench.core.rows import Change
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
@@ -89,7 +90,8 @@ def attempted(
 ) -> dict[str, Any]:
     """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
     try:
-        parts = {**work(), "status": Status.DONE}
+        with no_exit(f"what {key} runs"):
+            parts = {**work(), "status": Status.DONE}
     except Exception as error:  # noqa: BLE001 (it becomes a record)
         parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
         if not record.public_benchmark:

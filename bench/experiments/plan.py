@@ -20,7 +20,7 @@ from bench.core.config import (
     default_delta,
     needed_overrides,
 )
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
@@ -150,7 +150,8 @@ def _calibrated(
         # A non-private method ignores the budget, but calibration also pins the digest of public weights.
         budget = Budget(1.0 if epsilon is None else epsilon, delta, basis, adjacency)
         try:
-            config = calibrations.calibrate(method, config, budget, dataset.facts)
+            with no_exit(f"calibrate of {method.name}"):
+                config = calibrations.calibrate(method, config, budget, dataset.facts)
         except BenchError as error:
             refusal, refused = Refusal.CALIBRATION, str(error)
     facts = dataset.facts

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from bench.core.config import NoiseKind, as_dict
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, no_exit
 from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -67,7 +67,8 @@ def run_cell(
         salt = salt_of(cell, run_dir, noise_salt)
         context = _context(cell, cache, progress, device, workers, devices, salt)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, salt))
-        record = _train(cell, run_dir, source, context, ledger, clock)
+        with no_exit(cell.method):
+            record = _train(cell, run_dir, source, context, ledger, clock)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
         if not public:  # the record will not hold the message: see failure_of
@@ -226,7 +227,8 @@ def make_shard(
         context = _context(cell, cache, progress, device, workers, devices)
         context.streams.seed_globals()
         material = source.material(cell.dataset)
-        METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
+        with no_exit(cell.method):
+            METHODS.get(cell.method)().make_shard(cell.config, material.private, material.public, context, *shard)
     except Exception as error:  # noqa: BLE001 (see above)
         progress.say(f"{cell.title}, shard {shard[0] + 1} of {shard[1]}: {type(error).__name__}: {error}")
 

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.interface.attack import Attack
 from bench.interface.method import Method
 
@@ -82,7 +82,8 @@ class Registry(Generic[T]):
     def _load(self, where: str, load: Callable[[str], Any]) -> None:
         before = set(self._members)
         try:
-            load(where)
+            with no_exit(where):
+                load(where)
         except Exception as error:  # noqa: BLE001 (a broken plug-in must not affect the rest)
             self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
             for name in set(self._members) - before:
@@ -109,7 +110,8 @@ class Registry(Generic[T]):
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        with no_exit(str(path)):
+            spec.loader.exec_module(module)
         added = sorted(set(self._members) - before)
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")

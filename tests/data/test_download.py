@@ -329,3 +329,15 @@ def test_cut_and_empty_archives_are_named(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:40])
     with pytest.raises(BenchError, match=r"a\.tgz is damaged"):
         unpack.extract(archive, tmp_path / "in", unpack.only("x"))
+
+
+@pytest.mark.parametrize("change", [(6, 0x1), (8, 99)], ids=["encrypted", "packed in an unknown way"])
+def test_a_zip_that_cannot_be_unpacked_is_named(tmp_path: Path, change: tuple[int, int]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.writestr("x", b"data")
+    data, (offset, value) = bytearray((tmp_path / "a.zip").read_bytes()), change
+    for header, place in ((b"PK\3\4", offset), (b"PK\1\2", offset + 2)):
+        data[data.index(header) + place] = value
+    (tmp_path / "a.zip").write_bytes(data)
+    with pytest.raises(BenchError, match=r"a\.zip is damaged, cut short or encrypted"):
+        unpack.extract(tmp_path / "a.zip", tmp_path / "in", unpack.only("x"))

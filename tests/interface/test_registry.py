@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -75,8 +76,10 @@ def test_broken_plugin_is_listed_and_stops_nothing_else(monkeypatch: pytest.Monk
         made.register("half", float)
         raise ImportError("no module named nowhere\nsecond line")
 
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", bad), Entry("good", good)])
+    entries = [Entry("bad", bad), Entry("good", good), Entry("gone", lambda: sys.exit(0))]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
     assert made.names() == ["good"]
-    assert made.broken == {"bad (bad:thing)": "ImportError: no module named nowhere"}
+    assert made.broken["bad (bad:thing)"] == "ImportError: no module named nowhere"
+    assert made.broken["gone (gone:thing)"].startswith("BenchError: gone (gone:thing) calls sys.exit(0)")
     with pytest.raises(UnknownNameError, match="nowhere"):
         made.get("half")
