@@ -11,18 +11,16 @@ from bench.core.errors import BenchError
 from bench.core.progress import echo, print_table
 
 Keys = Annotated[list[str] | None, typer.Argument(help="Keys of records; their beginnings are enough.")]
-Board = Annotated[bool, typer.Option("--board", help="All students of the published board that lie in --runs.")]
-Into = Annotated[Path, typer.Option("--into", help="The board that --board reads.")]
-Runs = Annotated[Path, typer.Option("--runs", help="Run directory with the released students.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder that gets a folder for each student.")]
+Board = Annotated[Path | None, typer.Option("--board", help="All students of this board that lie in --out.")]
+Into = Annotated[Path, typer.Option("--into", help="Folder that gets a folder for each student.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory with the released students.")]
 
 
 def export(
     keys: Keys = None,
-    board: Board = False,
-    into: Into = Path("leaderboards"),
-    runs: Runs = Path("runs"),
-    out: Out = Path("students"),
+    board: Board = None,
+    out: Out = Path("runs"),
+    into: Into = Path("students"),
 ) -> None:
     """Write released students as timm loads them, each with a card that states its three epsilons."""
     from bench.cli.listing import find_record
@@ -31,23 +29,23 @@ def export(
     from bench.results.audited import with_audits
     from bench.results.run_dir import RunDir
 
-    if bool(keys) == board:
-        raise BenchError("name the keys of records (`python -m bench ls RUNS` lists them), or give --board alone.")
-    source = RunDir(runs)
-    if board:
-        read = RunDir(into).read_records(set_aside=False)
-        every = with_audits(read.found, RunDir(into).read_audits()[0])
+    if bool(keys) == bool(board):
+        raise BenchError("name the keys of records (`python -m bench ls -o RUNS` lists them), or give --board alone.")
+    source = RunDir(out)
+    if board is not None:
+        read = RunDir(board).read_records(set_aside=False)
+        every = with_audits(read.found, RunDir(board).read_audits()[0])
         records = [r for r in every if r.student is not None and (source.path / r.student.file).is_file()]
         if not records:
-            raise BenchError(f"no student of {into} lies in {runs}. Name the directory of its run by --runs.")
-        echo(f"{len(every) - len(records)} of {len(every)} students do not lie in {runs}", err=True)
+            raise BenchError(f"no student of {board} lies in {out}. Name the directory of its run by --out.")
+        echo(f"{len(every) - len(records)} of {len(every)} students do not lie in {out}", err=True)
     else:
-        records = [find_record(runs, key) for key in dict.fromkeys(keys or ())]
+        records = [find_record(out, key) for key in dict.fromkeys(keys or ())]
     prepare_device("cpu", 1)
     rows, failed = [], 0
     for record in records:
         try:
-            rows.append((record.key, "written", str(export_student(record, source, out))))
+            rows.append((record.key, "written", str(export_student(record, source, into))))
         except BenchError as error:
             failed += 1
             rows.append((record.key, "not written", str(error)))

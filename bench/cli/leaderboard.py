@@ -19,8 +19,8 @@ def leaderboard(
         list[Path] | None,
         typer.Argument(help="Run directories; default: leaderboards, the committed records.", show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of leaderboard.md, .csv and site/; default: first RUNS.")
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Folder of leaderboard.md, .csv and site/; default: first RUNS.")
     ] = None,
     readme: Annotated[
         Path | None, typer.Option("--readme", help="A Markdown file that gets MNIST's table between its marks.")
@@ -34,7 +34,7 @@ def leaderboard(
     found = gather(folders)
     for line in found.warnings:
         echo(f"warning: {line}", err=True)
-    pages = write_pages(folders[0] if out is None else out, found, readme=readme)
+    pages = write_pages(folders[0] if into is None else into, found, readme=readme)
     for key, why in found.board.refused:
         echo(f"warning: {key} is not shown: {why}", err=True)
     print_board(found.shown(), found.audits, json_=json_, board=found.board)

@@ -61,13 +61,14 @@ def _root(
 
 @app.command("ls")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, datasets, attacks, models, or a run directory.")] = "methods",
+    what: Annotated[str, typer.Argument(help="methods, datasets, attacks or models.")] = "methods",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run directory: list its records.")] = None,
     json_: Json = False,
 ) -> None:
     """List methods, data sets, attacks or models, or the records of a run directory."""
     from bench.cli.listing import listing
 
-    title, columns, rows, notes = listing(what)
+    title, columns, rows, notes = listing(what if out is None else str(out))
     if json_:
         print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
         return

@@ -19,6 +19,12 @@ COMMITTED = (Path("leaderboards"), Path("leaderboards/ablations"))
 
 
 def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Run directories; default: leaderboards and leaderboards/ablations, as committed.", show_default=False
+        ),
+    ] = None,
     paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; none: all of them.")] = "",
     figure: Annotated[
         list[str] | None, typer.Option("--figure", help="Number of a figure, as the paper has it; repeatable.")
@@ -27,13 +33,7 @@ def report(
         list[str] | None, typer.Option("--table", help="Number of a table, as the paper has it; repeatable.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All tables and figures.")] = False,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--runs", help="Run directory, repeatable; default: leaderboards and leaderboards/ablations, as committed."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that is written to.")] = Path("reports-out"),
+    into: Annotated[Path, typer.Option("--into", help="Folder that is written to.")] = Path("reports-out"),
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -52,9 +52,9 @@ def report(
     artefacts = []
     with open_progress(quiet=quiet or json_) as progress, progress.stage("tables and figures", len(chosen)) as stage:
         for of, spec in chosen:
-            artefacts.append(make_artefact(of, spec, evidence, reported, out))
+            artefacts.append(make_artefact(of, spec, evidence, reported, into))
             stage.advance()
-    index = out / "index.md"
+    index = into / "index.md"
     write_atomic(index, page(index_text(artefacts, evidence.warnings)))
     missing = [one for artefact in artefacts for one in artefact.missing]
     if json_:

@@ -237,8 +237,8 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         return
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
         echo(
-            f"{outcome.left} cells are left to the jobs, which continue. `python -m bench status {out}` shows them, "
-            f"`python -m bench cancel {out}` ends them; the same command again waits for them.",
+            f"{outcome.left} cells are left to the jobs, which continue. `python -m bench status -o {out}` shows them, "
+            f"`python -m bench cancel -o {out}` ends them; the same command again waits for them.",
             err=True,
         )
     elif outcome.stopped is not None:
@@ -308,14 +308,14 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
         echo(f"not shown: {key}: {why}")
 
 
-Runs = Annotated[Path, typer.Argument(help="Run directory.")]
+Former = Annotated[Path | None, typer.Argument(hidden=True)]  # the run directory without --out
 
 
-def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
+def status(former: Former = None, out: Out = Path("runs"), json_: Json = False) -> None:
     """Show the launches of a run directory, from any terminal: cells done, running and where, failed, left."""
     from bench.launchers.status import overview
 
-    seen = overview(runs)
+    seen = overview(former or out)
     if json_:
         print_json(seen.as_dict())
         return
@@ -325,9 +325,9 @@ def status(runs: Runs = Path("runs"), json_: Json = False) -> None:
         echo(note)
 
 
-def cancel(runs: Runs = Path("runs")) -> None:
+def cancel(former: Former = None, out: Out = Path("runs")) -> None:
     """Stop everything that runs on a run directory: local launchers and workers, and Slurm jobs. Records remain."""
     from bench.launchers.status import cancel_all
 
-    for line in cancel_all(runs):
+    for line in cancel_all(former or out):
         echo(line)

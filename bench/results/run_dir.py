@@ -185,8 +185,8 @@ class RunDir:
                 f"`kill {owner}` (it goes on where it was), or choose another directory with --out."
             )
         return BenchError(
-            f"{self.path} is in use by a run. Wait for it (`python -m bench status {self.path}`), stop it "
-            f"(`python -m bench cancel {self.path}`), or choose another directory with --out."
+            f"{self.path} is in use by a run. Wait for it (`python -m bench status -o {self.path}`), stop it "
+            f"(`python -m bench cancel -o {self.path}`), or choose another directory with --out."
         )
 
     def _clean(self) -> None:

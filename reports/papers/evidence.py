@@ -286,7 +286,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     """
     advice = (
         f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
-        "`--runs leaderboards` reads the committed ones."
+        "`python -m bench report leaderboards` reads the committed ones."
     )
     read = read_runs(runs, advice)
     places: dict[str, Path] = {}

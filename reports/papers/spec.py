@@ -299,7 +299,7 @@ class Material:
         if isinstance(entry, Picture):
             if self.picture(entry) is not None:
                 return None
-            why = "the file is not beside its record; give the run directory that has it with --runs"
+            why = "the file is not beside its record; name the run directory that has it"
             not_run = found is None or bool(cell.cannot)
             return Missing(f"picture of {what}", cell.cannot or "not run" if not_run else why, run=run, then=then)
         if self.value(entry) is not None:

@@ -55,6 +55,15 @@ def test_help_imports_nothing_slow() -> None:
         assert command in printed
 
 
+@pytest.mark.parametrize(
+    "words", [("status",), ("cancel",), ("ls",), ("show", "a"), ("attack",), ("audit",), ("export", "a")]
+)
+def test_out_is_the_run_directory_of_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = bench(*words, "-o", tmp_path / "nowhere")
+    assert done.returncode == 2
+    assert str(tmp_path / "nowhere") in done.stderr
+
+
 def test_planning_imports_no_torch() -> None:
     imported, printed = imported_by(["run", "--dry-run", "-m", "pate,dp-sgd", "-d", "digits", "-e", "1", "--json"])
     assert not imported & {"torch", "timm", "pandas", "matplotlib"}
@@ -82,7 +91,7 @@ def test_ls_and_show(runs: Path) -> None:
     assert "pate-gnmax" in bench("ls").stdout
     assert "fmnist" in bench("ls", "datasets").stdout
     assert "salimans_mlp" in bench("ls", "models").stdout
-    listed = bench("ls", str(runs), "--json")
+    listed = bench("ls", "-o", str(runs), "--json")
     keys = [row["key"] for row in json.loads(listed.stdout)["rows"]]
     assert len(keys) == 3
     (key,) = [key for key in keys if "pate-eps10" in key]
@@ -127,11 +136,11 @@ def test_released_student_is_rebuilt(runs: Path) -> None:
 
 
 def test_leaderboard_writes_markdown_and_csv(runs: Path, tmp_path: Path) -> None:
-    done = bench("leaderboard", str(runs), "-o", str(tmp_path))
+    done = bench("leaderboard", str(runs), "--into", str(tmp_path))
     assert done.returncode == 0
     assert "| pate |" in (tmp_path / "leaderboard.md").read_text()
     first = (tmp_path / "leaderboard.csv").read_bytes()
-    bench("leaderboard", str(runs), "-o", str(tmp_path))
+    bench("leaderboard", str(runs), "--into", str(tmp_path))
     assert (tmp_path / "leaderboard.csv").read_bytes() == first
 
 
@@ -143,7 +152,7 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "more teachers than records" in done.stdout
     assert "nonprivate" in done.stdout
-    statuses = [row["status"] for row in json.loads(bench("ls", out, "--json").stdout)["rows"]]
+    statuses = [row["status"] for row in json.loads(bench("ls", "-o", out, "--json").stdout)["rows"]]
     assert sorted(statuses) == ["done", "failed"]
 
 

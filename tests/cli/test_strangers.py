@@ -63,18 +63,18 @@ def test_every_command_passes_over_what_it_cannot_read(kind: str, run: RunDir, t
     for folder in ("records", "audits", "attacks"):
         (board / folder).mkdir(parents=True)
 
-    listed = bench("ls", run.path)
+    listed = bench("ls", "-o", run.path)
     assert (listed.returncode, "bad.json is damaged" in listed.stdout) == (0, True), listed
     assert PATE in listed.stdout
     shown = bench("show", PATE, "-o", run.path)
     assert shown.returncode == 0
     HOSTILE[kind](run.records_path / "bad.json")  # `show` set it aside
-    made = bench("leaderboard", run.path, "-o", tmp_path / "pages")
+    made = bench("leaderboard", run.path, "--into", tmp_path / "pages")
     assert (made.returncode, made.stderr.count("bad.json is damaged")) == (0, 3), made
     published = bench("publish", run.path, "--into", board, "--dry-run")
     assert (published.returncode, published.stdout.count("bad.json")) == (1, 3), published
     assert "it is damaged" in " ".join(published.stdout.split())
-    seen = bench("status", run.path)
+    seen = bench("status", "-o", run.path)
     assert (seen.returncode, "bad.json is damaged" in seen.stdout) == (0, True), seen
 
 

@@ -89,8 +89,8 @@ def test_no_command_obeys_a_record(words: tuple[str, ...], run: Path) -> None:
 
 def test_no_page_holds_what_is_obeyed(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "pages"
-    assert bench("leaderboard", run, "-o", out).returncode == 0
-    report = bench("report", "--paper", "pate", "--table", "4", "--runs", run, "-o", out / "report", "-q")
+    assert bench("leaderboard", run, "--into", out).returncode == 0
+    report = bench("report", "--paper", "pate", "--table", "4", run, "--into", out / "report", "-q")
     assert report.returncode == 0, report.stderr
     texts = {path: path.read_bytes().decode() for path in out.rglob("*.*") if path.suffix in (".html", ".md", ".csv")}
     assert {path.name for path in texts} >= {"index.html", "a.html", "leaderboard.md", "leaderboard.csv", "attacks.md"}

@@ -186,7 +186,7 @@ def test_audits_fill_the_column_and_are_kept(trained: Path) -> None:
     again = bench(*words, "-q")
     assert again.returncode == 0
     assert RunDir(trained).read_audits()[0] == audits
-    board = bench("leaderboard", str(trained), "-o", str(trained / "board"), "--json")
+    board = bench("leaderboard", str(trained), "--into", str(trained / "board"), "--json")
     rows = json.loads(board.stdout)["records"]
     assert all(row["privacy"]["audited"]["confidence"] == 0.95 for row in rows)
     shown = bench("show", audits[0].student[:14], "-o", str(trained))

@@ -150,14 +150,16 @@ def test_the_command_exports_keys_and_the_board(tmp_path: Path) -> None:
     board.mkdir(parents=True)
     shutil.copy(run_dir.record_path(record.key), board)
     runner = CliRunner()
-    given = ["--runs", str(run_dir.path), "--into", str(board.parent)]
-    done = runner.invoke(app, ["export", record.key[:-1], *given, "-o", str(tmp_path / "a")], terminal_width=300)
+    given = ["-o", str(run_dir.path)]
+    done = runner.invoke(app, ["export", record.key[:-1], *given, "--into", str(tmp_path / "a")], terminal_width=300)
     assert done.exit_code == 0, done.output
-    done = runner.invoke(app, ["export", "--board", *given, "-o", str(tmp_path / "b")], terminal_width=300)
+    done = runner.invoke(
+        app, ["export", "--board", str(board.parent), *given, "--into", str(tmp_path / "b")], terminal_width=300
+    )
     assert done.exit_code == 0, done.output
     one, other = ((tmp_path / part / record.key / "README.md").read_bytes() for part in "ab")
     assert one == other
-    for words in ([], ["--board", record.key]):
+    for words in ([], ["--board", str(board.parent), record.key]):
         assert isinstance(runner.invoke(app, ["export", *words, *given]).exception, BenchError)
 
 

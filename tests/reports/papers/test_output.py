@@ -271,7 +271,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
-    done = bench("--paper", "pate", "--table", "4", "--figure", "3", "--runs", str(runs), "-o", str(tmp_path), "-q")
+    done = bench("--paper", "pate", "--table", "4", "--figure", "3", str(runs), "--into", str(tmp_path), "-q")
     assert done.returncode == 0, done.stderr
     for words in ("table 4", "figure 3", "0 of 18", "no cells", "python -m bench run --methods pate"):
         assert words in done.stdout
@@ -286,7 +286,7 @@ def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) 
 def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
     import json
 
-    done = bench("--paper", "pate", "--table", "4", "--runs", str(runs), "-o", str(tmp_path), "--json")
+    done = bench("--paper", "pate", "--table", "4", str(runs), "--into", str(tmp_path), "--json")
     told = json.loads(done.stdout)
     (table,) = told["artefacts"]
     assert (table["paper"], table["number"], table["wanted"]) == ("pate", "4", 18)
@@ -303,21 +303,21 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
         (("--paper", "dgf", "--all"), "Did you mean 'dgd'?"),
         (("--paper", "dgd", "--figure", "1"), "Accepted: 3, 4, 5, 6, 7, 8, 9."),
         (("--paper", "dgd", "--table", "7"), "dgd has no table '7'"),
-        (("--paper", "dgd", "--table", "I", "--runs", "/nowhere/at/all"), "no such run directory"),
+        (("--paper", "dgd", "--table", "I", "/nowhere/at/all"), "no such run directory"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     from bench.cli.main import app
 
     with pytest.raises(BenchError) as caught:
-        app(["report", *words, "-o", str(tmp_path / "out")], standalone_mode=False)
+        app(["report", *words, "--into", str(tmp_path / "out")], standalone_mode=False)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_mistake_has_no_traceback(tmp_path: Path) -> None:
-    done = bench("--paper", "dgd", "--figure", "1", "-o", str(tmp_path / "out"))
+    done = bench("--paper", "dgd", "--figure", "1", "--into", str(tmp_path / "out"))
     assert done.returncode == 2
     assert done.stderr.startswith("error: dgd has no figure '1'")
     assert "Traceback" not in done.stderr
