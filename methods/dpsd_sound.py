@@ -8,7 +8,7 @@ Private: images and labels. Public: the number of records; queries are images of
 Released: the student, the generator, some of its images. Unit record, adjacency replace.
 
 Each record trains one of many teachers (DPSD has one), so it changes one answer of a query: by sqrt(2) in L2 for a
-one-hot vote, by 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains for many
+one-hot vote, by up to 2 for a normalised gradient. The sum over teachers gets Gaussian noise. The student trains many
 passes over a few thousand answers by the squared error, whose mean unbiased noise does not move. Rounds alternate as in
 Algorithm 1: the student drives the generator, whose images are answered; the student then trains on all answers.
 Claimed and proven: the exact figure of the Gaussian mechanism over all queries.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from bench.interface import Event, FitSettings, Gaussian, Ledger
     from bench.training.ensemble import Ensemble
 
-VOTE, GRADIENT = math.sqrt(2), 2.0  # L2 sensitivity of the sum of answers to one query
+NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,13 @@ class DPSDSoundConfig:
         """Return how a teacher of `part` records is trained."""
         return augmented_settings(self.teacher_steps, min(60, max(4, part * 4 // 5)), self.teacher_lr, facts)
 
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity to one record of the sum of the answers to one query."""
-        return VOTE if self.answer == "votes" else GRADIENT
+    def sensitivity(self, facts: Facts) -> float:
+        """Return the L2 sensitivity to one record of the sum of the answers to one query."""
+        if self.answer == "votes":
+            return math.sqrt(2)
+        from methods._annotation import gradient_sensitivity
+
+        return gradient_sensitivity(self.distillation, facts.classes, self.top_k(facts), NON_TARGET_WEIGHT)
 
     def top_k(self, facts: Facts) -> int:
         """Return k; see :meth:`methods._alternation_config.AlternationConfig.top_k`."""
@@ -107,11 +110,11 @@ class DPSDSoundConfig:
         return AlternationConfig(k=self.k).top_k(facts)
 
 
-def events(config: DPSDSoundConfig, sigma: float) -> list[Gaussian]:
+def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian]:
     """Return the events of all queries of `config` with noise `sigma` on each sum of answers."""
     from bench.interface import Gaussian
 
-    return [Gaussian(sigma / config.sensitivity, config.queries)]
+    return [Gaussian(sigma / config.sensitivity(facts), config.queries)]
 
 
 @register_method("dpsd-sound")
@@ -140,7 +143,7 @@ class DPSDSound(EnsembleMethod):
         config.top_k(facts)
         cls.check_facts(config, facts)
         exact = "exact-gaussian"
-        sigma = smallest_noise(lambda noise: events(config, noise), budget, claimed=exact, sound=exact)
+        sigma = smallest_noise(lambda noise: events(config, facts, noise), budget, claimed=exact, sound=exact)
         return dataclasses.replace(config, sigma=sigma)
 
     @classmethod
@@ -149,12 +152,12 @@ class DPSDSound(EnsembleMethod):
         from bench.interface import claim_by
 
         source = "ours: exact figure of Gaussian noise"
-        return claim_by("exact-gaussian", events(config, config.sigma), delta, source, "as proven")
+        return claim_by("exact-gaussian", events(config, facts, config.sigma), delta, source, "as proven")
 
     @classmethod
     def charges(cls, config: DPSDSoundConfig, facts: Facts) -> Sequence[Event]:
         """Return the noisy sums of all queries."""
-        return events(config, config.sigma)
+        return events(config, facts, config.sigma)
 
     def train_student(
         self, config: DPSDSoundConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
@@ -216,15 +219,11 @@ def ask(
         k = config.top_k(facts)
         total = torch.zeros(believed.shape, dtype=torch.float64)
         for one in logits:
-            gradient = distillation_gradient(one.softmax(1), believed, config.distillation, 8.0)
+            gradient = distillation_gradient(one.softmax(1), believed, config.distillation, NON_TARGET_WEIGHT)
             total += bounded(keep_top(gradient, k), "normalise", 1.0, 1e-4)
-    rows = math.sqrt(len(images))
-    # One record moves each row by `sensitivity`, the matrix by that times sqrt(rows).
-    noisy = ledger.gaussian(
-        total.numpy(),
-        sensitivity=config.sensitivity * rows,
-        noise_multiplier=config.sigma / (config.sensitivity * rows),
-    )
+    # One record moves each row by the sensitivity of one query, the matrix by that times the root of their number.
+    sensitivity = config.sensitivity(facts) * math.sqrt(len(images))
+    noisy = ledger.gaussian(total.numpy(), sensitivity=sensitivity, noise_multiplier=config.sigma / sensitivity)
     mean = torch.from_numpy(noisy / len(teachers)).float()
     return mean if config.answer == "votes" else believed - config.step * mean
 

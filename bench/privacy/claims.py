@@ -128,18 +128,19 @@ def dpsd(beta: float, classes: int, batch: int, iterations: int, sigma: float, d
     )
 
 
-def dpsd_events(batch: int, iterations: int, sigma: float) -> list[Gaussian]:
+def dpsd_events(batch: int, iterations: int, sigma: float, sensitivity: float = 2.0) -> list[Gaussian]:
     """Return the releases of DPSD's Eq. (3): ``batch * iterations`` Gaussian answers.
 
-    Each is a gradient of sensitivity 2 beta with noise of deviation sigma beta; one record can change every answer.
+    Each is a gradient of this `sensitivity` in units of beta, 2 for any gradients of norm beta, with noise of deviation
+    sigma beta; one record can change every answer.
     """
     whole("batch", batch)
     whole("iterations", iterations)
-    return [Gaussian(positive("sigma", sigma) / 2, batch * iterations)]
+    return [Gaussian(positive("sigma", sigma) / positive("sensitivity", sensitivity), batch * iterations)]
 
 
 def dpsd_proven(batch: int, iterations: int, sigma: float, delta: float) -> list[Accounted]:
-    """Return every accountant's figure for :func:`dpsd_events`; neither beta nor the classes enter."""
+    """Return every accountant's figure for :func:`dpsd_events` of sensitivity 2; beta does not enter."""
     return accountants.account(dpsd_events(batch, iterations, sigma), delta)
 
 
