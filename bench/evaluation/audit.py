@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from bench.data.splits import Materialised
     from bench.results.run_dir import RunDir
 
+LEAST_SHARE = 0.5
+"""The share of the record's accuracy above chance that shadow runs must reach; no two seeds on the board differ so."""
 PRIVATE_FIGURES = "measured on private records: keep these figures private, or account for them"
 AUDIT_VERSION = 2  # Part of every key: raise it when the same options give another bound.
 
@@ -183,7 +186,33 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
         context.note(PRIVATE_FIGURES)
     if not method.private:
         context.note("there is no noise to leave out: the audit is its own power run")
-    return {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
+    found = {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
+    return _like_the_record(found, record, cell)
+
+
+def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
+    """Return what was `found`; raise :class:`BenchError` if weak shadow runs are why nothing was refuted."""
+    limits = [found["allowed"], record.privacy.claimed.epsilon if record.privacy else None]
+    refuted = any(limit is not None and found["epsilon"] > limit for limit in limits)
+    if record.utility is not None and not refuted:
+        check_accuracy(record.utility.accuracy, found["accuracy"], cell.facts.classes, record.utility.test_records)
+    return found
+
+
+def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> None:
+    """Raise :class:`BenchError` if shadow runs are far less accurate than the record, both on `tests` records.
+
+    Far less: below chance plus :data:`LEAST_SHARE` of what the record has above it, by over three standard errors of
+    the difference. Canaries and other seeds cost less; a method that behaves otherwise when audited may cost more.
+    """
+    error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
+    least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error
+    if shadow < least:
+        raise BenchError(
+            f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
+            "needed, or the bound tells nothing about the record. Does the method behave otherwise in an audit, or "
+            "vary so much? See with other --seed, or more --runs."
+        )
 
 
 def _result(unit: PrivacyUnit, channels: list[Channel], shadow_runs: Sequence[ShadowRun]) -> dict[str, Any]:
@@ -221,7 +250,8 @@ def _many_runs(
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
     channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
-    return {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
+    found = {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
+    return _like_the_record(found, record, cell)
 
 
 def count_guesses(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +16,20 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, Released
-from bench.evaluation.audit import AuditOptions, audit_key, audit_student, count_guesses
+from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, PublicData, Released
+from bench.evaluation.audit import AuditOptions, audit_key, audit_student, check_accuracy, count_guesses
 from bench.evaluation.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.canary_runs import ShadowRun
 from bench.experiments.run import run_cell
 from bench.models.build import build
-from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
+from bench.privacy.ledger import Ledger
+from bench.results.attack_record import AuditRecord, Channel, MechanismAudited, parse_row
 from bench.results.audited import audited_of, with_audits
-from bench.results.record import Status
+from bench.results.record import Record, Status, parse_record
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.one_teacher import OneTeacher, one_cell
+from helpers.paths import BOARD
 from helpers.records import asked, provenance, record
 from reports.leaderboard import build_board, cells_of
 
@@ -101,6 +106,67 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
     assert filled.privacy is not None
     assert filled.privacy.audited is not None
     assert filled.privacy.audited.epsilon == audit.epsilon
+
+
+class Shy(OneTeacher):
+    """Learns from private labels, and trains nothing where it recognises an audit."""
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        if context.streams.prefix:
+            config = dataclasses.replace(config, epochs=0.01)
+        return super().train_student(config, private, public, ledger, context)
+
+
+@pytest.mark.parametrize("kind", list(AuditKind))
+def test_an_audit_of_shadow_runs_that_learn_far_less_than_the_record_fails(kind: AuditKind, tmp_path: Path) -> None:
+    options = AuditOptions(canaries=10, guesses=4, draws=0, power=False)
+    if kind is AuditKind.MANY_RUN:
+        options = AuditOptions(kind=kind, runs=8, draws=0)
+    with one_cell(tmp_path, "epochs=10", "images=0", method=Shy) as (cell, run_dir, source):
+        student = run_cell(cell, run_dir, source, Progress())
+        audit = audit_student(student, options, run_dir, source, Progress())
+    assert audit.status is Status.FAILED
+    assert "the shadow runs have accuracy 0." in audit.verdict
+    assert audited_of([audit], PrivacyUnit.RECORD) is None
+    assert run_dir.read_audits()[0] == [audit]
+
+
+def test_seeds_of_one_pipeline_are_not_told_apart_by_their_accuracy() -> None:
+    """On the committed board, where some pipelines hardly learn and others differ by 20 points."""
+    groups: dict[str, list[Record]] = {}
+    for path in sorted((BOARD / "records").glob("*.json")):
+        found = parse_record(path.read_text())
+        if found.utility is not None and found.student is not None:
+            alike = found.cell.model_copy(update={"seed": 0}).model_dump_json() + str(sorted(found.config.items()))
+            groups.setdefault(alike, []).append(found)
+    pairs = [pair for group in groups.values() for pair in itertools.permutations(group, 2)]
+    assert len(pairs) > 400
+    for one, other in pairs:
+        assert one.utility is not None
+        assert other.utility is not None
+        assert one.student is not None
+        classes = one.student.options.get("num_classes", 10)
+        check_accuracy(one.utility.accuracy, other.utility.accuracy, classes, one.utility.test_records)
+
+
+@pytest.mark.parametrize(("record", "shadow", "far"), [(0.9, 0.4, True), (0.9, 0.5, False), (0.12, 0.1, False)])
+def test_how_much_less_is_far_less(record: float, shadow: float, far: bool) -> None:
+    with pytest.raises(BenchError, match="behave otherwise") if far else contextlib.nullcontext():
+        check_accuracy(record, shadow, 10, 1000)
+
+
+def test_audits_on_the_board_are_of_shadow_runs_like_their_records() -> None:
+    for path in sorted((BOARD / "audits").glob("*.json")):
+        audit = parse_row(path.read_text(), AuditRecord)
+        found = parse_record((BOARD / "records" / f"{audit.student}.json").read_text())
+        assert found.utility is not None
+        assert found.student is not None
+        assert audit.accuracy is not None
+        check_accuracy(
+            found.utility.accuracy, audit.accuracy, found.student.options["num_classes"], found.utility.test_records
+        )
 
 
 def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
