@@ -38,11 +38,11 @@ TEXTS = Texts("dpsd", lambda material: {"why_not": why_not()})
 
 
 def shown(material: Material, one: WantedCell, between: str = ", proven ") -> str:
-    """Return accuracy and proven epsilon of a cell; empty if it was not run."""
+    """Return accuracy and proven epsilon of a cell, for one replaced record; empty if it was not run."""
     found = material.find(one)
     if found is None:
         return ""
-    return f"{number_text(found.row.accuracy)}{between}{epsilon_text(found.row.proven, 'up')}"
+    return f"{number_text(found.row.accuracy)}{between}{epsilon_text(found.row.replace_one, 'up')}"
 
 
 # --- Figure 4: teachers on ImageNet -----------------------------------------------------------------------------------

@@ -154,8 +154,8 @@ def _beside_3(
 
 
 def _proven_3(cells: Sequence[WantedCell]) -> TableRow:
-    pairs = ((Ours(one, "proven"), "") for one in cells)
-    return TableRow(("its proven ε", "record", "none", "", *(entry for pair in pairs for entry in pair)))
+    pairs = ((Ours(one, "replace_one"), "") for one in cells)
+    return TableRow(("its proven ε, replace-one", "record", "none", "", *(entry for pair in pairs for entry in pair)))
 
 
 def _found_3(material: Material) -> Mapping[str, str]:

@@ -134,6 +134,7 @@ COUNTS = ("queries", "private", "public", "test")
 OF_ROW: dict[str, Callable[[BoardRow], float | None]] = {
     "claimed": lambda row: row.claimed,
     "proven": lambda row: row.proven,
+    "replace_one": lambda row: row.replace_one,
     "audited": lambda row: row.audited,
 }
 """The epsilons of a board row, the worst over its seeds."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.results.text import epsilon_text
 from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 
-_EPSILONS = ("claimed", "proven", "audited")
+_EPSILONS = ("claimed", "proven", "replace_one", "audited")
 
 
 def entry_text(entry: Entry, material: Material) -> str:
@@ -26,7 +26,7 @@ def entry_text(entry: Entry, material: Material) -> str:
     if isinstance(entry, Ours) and entry.measure in _EPSILONS:
         if entry.measure == "claimed":
             return epsilon_text(value.mean)
-        return epsilon_text(value.mean, "up" if entry.measure == "proven" else "down")
+        return epsilon_text(value.mean, "down" if entry.measure == "audited" else "up")
     text = number_text(value.mean, entry.digits)
     if value.spread is not None:
         text += f" ± {value.spread:.{entry.digits}f}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
+from bench.core.types import Adjacency
 from bench.interface.method import Method
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel
 from bench.results.command import command_for
@@ -150,6 +151,8 @@ def how_to_read(row: RowView, record: Record) -> str:
         proof = "Nothing finite is proven of what ran" + (f": {'; '.join(p.bypasses)}." if p.bypasses else ".")
     else:
         proof = f"What ran is proven to cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."
+        if p.adjacency is Adjacency.ADD_REMOVE:
+            proof += f" For one replaced record it is {row.replaced.text}."
         if row.uncovered:
             proof += " That is more than is claimed: the claim does not follow."
     audit = "" if row.audited.text == "–" else f" An experiment has seen at least {row.audited.text}."

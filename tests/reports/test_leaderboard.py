@@ -14,7 +14,7 @@ from bench.privacy.accountants import proven
 from bench.privacy.events import Gaussian
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
-from bench.results.text import epsilon_text
+from bench.results.text import epsilon_rows, epsilon_text
 from helpers.records import failed, provenance, record
 from reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
 from reports.site.rows import glance, rankings
@@ -127,6 +127,12 @@ def test_every_row_states_its_proven_epsilon_for_one_replaced_record() -> None:
     assert "zero-out" not in to_markdown(build_board([record()]))
     (row,) = csv.DictReader(io.StringIO(to_csv(build_board([add_remove()]))))
     assert (float(row["proven"]), float(row["replace_one"])) == pytest.approx((sums.proven, sums.replace_one), rel=1e-4)
+
+
+def test_a_record_states_both_figures() -> None:
+    rows = {name: value for name, value, _ in epsilon_rows(add_remove().privacy)}
+    assert (rows["proven"], rows["proven, replace-one"]) == ("1.08", "2.32")
+    assert "proven, replace-one" not in {name for name, *_ in epsilon_rows(record().privacy)}
 
 
 def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
