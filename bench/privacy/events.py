@@ -49,6 +49,10 @@ class LNMax(Event):
     that of the whole noisy histogram. Unit: record; adjacency: replace (and add-remove where a record alone determines
     its teacher). With `secure_granularity` g the noise is exact discrete Laplace on steps of 1/g vote, of parameter
     gamma/g per step.
+
+    The arg max alone is cheaper: at gamma 0.05 and delta 1e-5, 1,000 labels of two tied classes cost 7.49, whole
+    histograms 11.35. It is not charged so: a tie of two is not the worst (a third class as high as the two raises the
+    divergence of a label by 30%), and no bound below the histogram's is proven here for all votes.
     """
 
     gamma: float
@@ -120,7 +124,9 @@ class GaussianEvent(Event):
 class GNMax(GaussianEvent):
     """The arg max of vote counts with Gaussian noise of deviation `sigma`; unit record, adjacency replace.
 
-    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``).
+    Sensitivity: one moved vote changes two counts by 1 (L2 sensitivity ``sqrt(2)``). The worst profile of the arg max
+    alone is the histogram's: for each epsilon there is a margin of two classes at which the label has the same delta,
+    as half-lines are the best tests of a shift.
     """
 
     sigma: float

@@ -1,0 +1,65 @@
+"""Why a released arg max is charged as the whole noisy histogram."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import integrate, optimize, stats
+
+from bench.privacy import losses
+from bench.privacy.accountants import pld
+from bench.privacy.conversions import gaussian_delta
+from bench.privacy.events import LNMax
+
+GAMMA, DELTA = 0.05, 1e-5
+NOWHERE = -60.0
+
+
+def label(first: float, second: float, third: float) -> NDArray[np.float64]:
+    """Return how often each of three counts is the largest: two with Laplace noise of scale 1, the third without."""
+
+    def wins(x: float, y: float) -> float:
+        points = sorted({third, 60.0, *(p for p in (x, y) if p > third)})
+        density = stats.laplace(x).pdf
+        rank = stats.laplace(y).cdf
+        return math.fsum(
+            integrate.quad(lambda t: density(t) * rank(t), low, high, epsabs=1e-13)[0]
+            for low, high in itertools.pairwise(points)
+        )
+
+    found = wins(first, second), wins(second, first)
+    return np.array([*found, max(1 - sum(found), 0.0)])
+
+
+def divergence(third: float) -> float:
+    """Return the divergence of one label where a vote moves between two tied classes, the `third` at this height."""
+    before, after = label(GAMMA / 2, -GAMMA / 2, third), label(-GAMMA / 2, GAMMA / 2, third)
+    possible = before > 1e-12
+    return float((before[possible] * np.log(before[possible] / after[possible])).sum())
+
+
+def test_a_tie_of_two_costs_a_third_less_and_is_not_the_worst() -> None:
+    one, other = label(GAMMA, 0.0, NOWHERE)[:2], label(0.0, GAMMA, NOWHERE)[:2]
+    labels = losses.finite_pld(list(np.log(one / one.sum())), list(np.log(one / other)), 1000, 1e-4)
+    histograms = pld([LNMax(GAMMA, 1000)], DELTA)
+    assert histograms is not None
+    assert losses.epsilon_of(labels, DELTA) == pytest.approx(7.49, abs=0.01)
+    assert histograms.epsilon == pytest.approx(11.35, abs=0.01)
+    assert divergence(0.0) > 1.3 * divergence(NOWHERE)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 1.0])
+def test_gaussian_labels_have_the_histograms_profile(epsilon: float) -> None:
+    sigma = 2.0
+
+    def delta(margin: float) -> float:
+        """Return the label's delta where one class leads by `margin` and a moved vote takes 2 away."""
+        before, after = (stats.norm.cdf(lead / (math.sqrt(2) * sigma)) for lead in (margin, margin - 2))
+        return float(before - math.exp(epsilon) * after)
+
+    worst = -optimize.minimize_scalar(lambda margin: -delta(margin), bounds=(-40, 40), method="bounded").fun
+    assert worst == pytest.approx(gaussian_delta(math.sqrt(2) / sigma, epsilon), rel=1e-4)
