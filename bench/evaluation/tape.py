@@ -76,16 +76,17 @@ class Taping:
             expected = self._expected(name)
             self._inside, self._depth, before = expected, 1, len(self._ledger.events)
             answers: list[NDArray[Any]] = []
+            bound = inspect.signature(mechanism).bind(*args, **options)
             if name == "dp_sgd":
-                args, options = self._with_gradients(inspect.signature(mechanism).bind(*args, **options), answers)
+                bound.arguments["run"] = self._through_tape(bound.arguments["run"], answers)
             try:
-                result = mechanism(*args, **options)
+                result = mechanism(*bound.args, **bound.kwargs)
             finally:
                 self._inside, self._depth = None, 0
             if isinstance(result, np.ndarray):
                 answers.append(result.copy())
             charged = canonical_json([event.as_dict() for event in self._ledger.events[before:]])
-            self.calls.append(Call(name, self._given(name, args, options), charged, answers))
+            self.calls.append(Call(name, self._given(name, bound.arguments), charged, answers))
             if expected is None:
                 return result
             if charged != expected.charged:
@@ -118,15 +119,15 @@ class Taping:
                 "same answers"
             )
 
-    def _given(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Given | None:
+    def _given(self, name: str, arguments: dict[str, Any]) -> Given | None:
         norm = NORMS.get(name)
         # Under the unit query label one record may change the label of every query.
         if norm is None or (norm == "labels" and self._ledger.unit is PrivacyUnit.QUERY_LABEL):
             return None
-        values = args[0] if args else next(iter(options.values()))
-        if name == "sampled_noisy_max":  # distances, with the records' labels below
-            values = np.vstack([values, args[1] if len(args) > 1 else options["labels"]])
-        return Given(name, np.array(values), norm, options.get("sensitivity", 1.0))
+        values, *others = arguments.values()
+        if name == "sampled_noisy_max":  # a record's column of distances, with its label below
+            values = np.vstack([values, others[0]])
+        return Given(name, np.array(values), norm, arguments.get("sensitivity", 1.0))
 
     def _released(self, event: Any, counts: Any, answers: NDArray[np.int64]) -> NDArray[np.int64]:
         # The number of answered queries follows from the answers: it is the tape's too.
@@ -134,11 +135,8 @@ class Taping:
             answers = self._inside.answers[-1].copy()
         return self._release_votes(event, counts, answers)
 
-    def _with_gradients(
-        self, bound: inspect.BoundArguments, answers: list[NDArray[Any]]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of `dp_sgd` with an optimiser whose every step passes through the tape."""
-        run: DPSGDRun = bound.arguments["run"]
+    def _through_tape(self, run: DPSGDRun, answers: list[NDArray[Any]]) -> DPSGDRun:
+        """Return `run` with an optimiser whose every step passes through the tape."""
         expected = None if self._inside is None else self._inside.answers
 
         def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -159,8 +157,7 @@ class Taping:
             optimizer.register_step_pre_hook(before_step)
             return optimizer
 
-        bound.arguments["run"] = dataclasses.replace(run, optimizer=make)
-        return bound.args, bound.kwargs
+        return dataclasses.replace(run, optimizer=make)
 
 
 def record(ledger: Ledger) -> Taping:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ def given(values: object, norm: str, bound: float = 1.0) -> Given:
         ("l2", 2.0, [0.0, 0.0], [3.0, 4.0], 5.0),
         ("l1", 2.0, [0.0, 0.0], [3.0, 4.0], 7.0),
         ("labels", 1.0, [1, 2, 3], [1, 0, 0], 2.0),
+        ("records", 1.0, [[5, 3, 2], [10, 0, 0]], [[5, 3, 1], [10, 0, 7]], 1.0),
+        ("records", 1.0, [[[5], [3]], [[1], [0]]], [[[4], [3]], [[1], [2]]], 2.0),
     ],
 )
 def test_how_far_a_record_moved_what_was_given(
@@ -44,6 +47,38 @@ def test_how_far_a_record_moved_what_was_given(
     factor = 2 if norm in ("l1", "l2") else 1
     assert bool(violation([a], [b], Adjacency.ADD_REMOVE)) == (moved > factor * bound)
     assert violation([a], [a], Adjacency.REPLACE) == ""
+
+
+class SampledMean(Honest):
+    """Nearest records of a sample vote, in distances from the mean of all: one record moves every column."""
+
+    name = "sampled-mean"
+    adjacency = Adjacency.ADD_REMOVE
+    centred = True
+
+    def answer(self, given: Any, votes: np.ndarray) -> np.ndarray:
+        images = given.private.images.float().flatten(1)
+        asked = given.public.images[self.choose(given)].float().flatten(1)
+        middle = images.mean(0) if self.centred else 0.0
+        distances = (asked[:, None] - (images - middle)[None]).abs().sum(2).numpy()
+        return given.ledger.sampled_noisy_max(
+            distances, given.private.labels.numpy(), classes=10, neighbours=20, sampling_rate=0.5, sigma=2.0
+        )
+
+
+class SampledAlone(SampledMean):
+    name = "sampled-alone"
+    centred = False
+
+
+def test_a_record_that_moves_the_distances_of_others_is_found() -> None:
+    check = check_method(SampledMean)
+    assert check.verdict is CheckVerdict.REJECTED
+    assert (
+        "what the mechanism takes of 1000 records in its call 1 of sampled_noisy_max, which is charged for 1"
+        in check.reason
+    )
+    assert check_method(SampledAlone).ok
 
 
 def test_another_number_of_calls_or_another_shape_is_a_violation() -> None:
