@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.seeds import Streams
+from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, Released
 from bench.data.splits import Materialised
 from bench.evaluation.check_data import Variant, generated, renamed_source, variant_of
@@ -33,7 +33,7 @@ from bench.evaluation.tape import Call, Taping, record, replay
 from bench.interface.method import Method
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
-from bench.storage.cache import Cache, digest_of
+from bench.storage.cache import Cache
 from bench.training.context import Context
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Trial:
     noisy: bool = False  # whether the mechanisms' noise is on
     noise: int = field(default_factory=lambda: secrets.randbits(256))
     """Seed of noise and samples, the same in all runs; nothing that a method is given leads to it."""
+    cell: str = field(default_factory=new_salt)  # the runs' token, which looks like that of any run
 
     def material(self) -> Materialised:
         """Return the data, read or generated anew: a method's writes must not reach the next run."""
@@ -155,8 +156,7 @@ def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | 
         public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
     streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
     cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
-    context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append)
-    context.cell = digest_of([method.name, trial.config, trial.seed])
+    context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
     noise = SeededNoise if trial.noisy else _NoNoise
     ledger = Ledger(method.unit, method.adjacency, noise(np.random.default_rng(trial.noise)))
     taping = record(ledger) if tape is None else replay(ledger, tape)
