@@ -101,7 +101,8 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
             "seed": options.seed,
         }
     )
-    place.run_dir.write_attack(result)
+    with place.run_dir.guarded(not record.public_benchmark):
+        place.run_dir.write_attack(result)
     return result
 
 

@@ -144,7 +144,8 @@ def audit_student(
             **parts,
         }
     )
-    run_dir.write_audit(result)
+    with run_dir.guarded(not record.public_benchmark):
+        run_dir.write_audit(result)
     return result
 
 

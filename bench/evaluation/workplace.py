@@ -89,15 +89,17 @@ def attempted(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Return the parts of a record from `work`, with status, notes and provenance; an exception gives a failure."""
+    private = not record.public_benchmark
     try:
-        with no_exit(f"what {key} runs"):
+        with no_exit(f"what {key} runs"), run_dir.guarded(private):
             parts = {**work(), "status": Status.DONE}
     except Exception as error:  # noqa: BLE001 (it becomes a record)
         parts = {"status": Status.FAILED, "failure": failure_of(error, record.public_benchmark, run_dir, key)}
-        if not record.public_benchmark:
+        if private:
             progress.say(f"{type(error).__name__}: {error}")
     made, found = (sum(len(getattr(cache, side)) for cache in caches) for side in ("made", "found"))
-    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": clock.stop(made=made, found=found)}
+    provenance = clock.stop(made=made, found=found, private=private)
+    return {**parts, "notes": list(dict.fromkeys(notes)), "provenance": provenance}
 
 
 def configurable(name: str) -> Any:

@@ -132,9 +132,10 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
-    digest = save_released(released, run_dir.path / file)
     picture = f"released/{cell.key}.png"
-    seen = save_image_grid(released, run_dir.path / picture)
+    with run_dir.guarded(not cell.facts.public_benchmark):
+        digest = save_released(released, run_dir.path / file)
+        seen = save_image_grid(released, run_dir.path / picture)
     return _record(
         cell,
         clock,

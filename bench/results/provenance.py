@@ -39,13 +39,18 @@ class Clock:
     ) -> Provenance:
         """Return the provenance since the start, less the seconds `waited` for other processes.
 
-        For `private` data the running time is in minutes, because it may depend on the records.
+        For `private` data, whose records may tell in all of these: the date of the start alone, the running time in
+        minutes and the memory as a power of 2, both rounded up.
         """
         unread: dict[str, str] = {}
-        seconds = time.perf_counter() - self._begin - waited
+        started, seconds, memory = self.started, time.perf_counter() - self._begin - waited, _peak_memory_mib()
         if private:
-            seconds = 60.0 * math.ceil(seconds / 60)
-            unread["wall_seconds"] = "rounded up to minutes: how long private data takes may tell of it"
+            started, seconds, memory = started[:10], 60.0 * math.ceil(seconds / 60), 2.0 ** math.ceil(math.log2(memory))
+            unread |= {
+                "started": "the date alone: the time may tell of private data",
+                "wall_seconds": "rounded up to minutes: how long private data takes may tell of it",
+                "peak_memory_mib": "rounded up to a power of 2: how much private data takes may tell of it",
+            }
         commit, dirty = _git(unread)
         packages: dict[str, str] = {}
         for name in PACKAGES:
@@ -54,9 +59,9 @@ class Clock:
             except PackageNotFoundError:
                 unread[f"packages.{name}"] = "not installed"
         return Provenance(
-            started=self.started,
+            started=started,
             wall_seconds=round(seconds, 3),
-            peak_memory_mib=_peak_memory_mib(),
+            peak_memory_mib=memory,
             git_commit=commit,
             git_dirty=dirty,
             packages=packages,

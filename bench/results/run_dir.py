@@ -239,10 +239,29 @@ class RunDir:
         """Return the path of the cell's record."""
         return self.records_path / f"{key}.json"
 
+    @contextmanager
+    def guarded(self, private: bool) -> Iterator[None]:
+        """Let only the owner read what is written in the block, and the folders of results, if `private`.
+
+        For data that is no public benchmark. The mode is the whole process's meanwhile.
+        """
+        if not private:
+            yield
+            return
+        with writing(self.path):
+            for folder in (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path):
+                folder.chmod(0o700)
+        before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
     def write_record(self, record: Record) -> Path:
         """Write `record` and return its path."""
         path = self.record_path(record.key)
-        write_atomic(path, record.to_json().encode())
+        with self.guarded(not record.public_benchmark):
+            write_atomic(path, record.to_json().encode())
         return path
 
     def read_record(self, key: str) -> Record | None:

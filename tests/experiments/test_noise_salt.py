@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -26,6 +25,7 @@ from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped
 from bench.training.context import Context
 from bench.training.student import make_student
+from helpers.data import image_folder
 from helpers.one_teacher import Config, OneTeacher, one_cell
 
 seen: list[Any] = []
@@ -56,14 +56,7 @@ def nothing_seen() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """An image folder of one's own."""
-    generator = np.random.default_rng(0)
-    for label in ("cat", "dog"):
-        (tmp_path / "mine" / label).mkdir(parents=True)
-        for number in range(60):
-            pixels = generator.integers(0, 256, (12, 12), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "mine" / label / f"{number}.png")
-    return f"folder:{tmp_path / 'mine'}"
+    return image_folder(tmp_path / "mine")
 
 
 def stop() -> None:

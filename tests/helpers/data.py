@@ -61,3 +61,16 @@ def whole(blocks: Blocks) -> np.ndarray[Any, Any]:
 def put_image(path: Path, value: int = 100, size: tuple[int, int] = (80, 70), mode: str = "L") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode == "L" else (value, value, value)).save(path)
+
+
+def image_folder(path: Path, count: int = 60) -> str:
+    """Write an image folder of random images, `count` for each of two labels; return its name as a data set."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (path / label).mkdir(parents=True)
+        for number in range(count):
+            pixels = generator.integers(0, 256, (12, 12), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / label / f"{number}.png")
+    return f"folder:{path}"

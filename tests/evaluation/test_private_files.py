@@ -1,0 +1,98 @@
+"""What a run, an audit and an attack on data of one's own leave on the disk: for its owner alone, and coarse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.core.config import Preset
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.evaluation.attack import attack_student
+from bench.evaluation.audit import AuditOptions, audit_student
+from bench.evaluation.workplace import AttackOptions, Workplace
+from bench.experiments.run import record_failure, run_cell
+from bench.results.provenance import Clock
+from bench.results.record import Provenance, Record
+from bench.results.run_dir import RunDir
+from helpers.data import image_folder
+from helpers.one_teacher import OneTeacher, one_cell
+
+RESULTS = ("records", "released", "attacks", "audits", "logs")
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(run_dir: RunDir) -> dict[str, int]:
+    return {
+        str(path.relative_to(run_dir.path)): path.stat().st_mode & 0o777
+        for name in RESULTS
+        for path in (run_dir.path / name, *(run_dir.path / name).rglob("*"))
+    }
+
+
+def is_coarse(provenance: Provenance) -> bool:
+    memory = provenance.peak_memory_mib
+    assert memory is not None
+    return (
+        len(provenance.started) == len("2026-01-01")
+        and provenance.wall_seconds % 60 == 0
+        and memory.is_integer()
+        and int(memory).bit_count() == 1
+        and {"started", "wall_seconds", "peak_memory_mib"} <= provenance.unread.keys()
+    )
+
+
+class Baseline(OneTeacher):
+    """Trains on the private labels, without any noise."""
+
+    private = False
+
+
+@pytest.mark.parametrize("method", [OneTeacher, Baseline])
+def test_results_on_data_of_ones_own_are_the_owners_alone(method: type[OneTeacher], tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "mine")
+    with one_cell(tmp_path / "runs", dataset=folder, method=method) as (cell, run_dir, source):
+        record = run_cell(cell, run_dir, source, Progress())
+        assert record.failure is None, record.failure
+        options = AuditOptions(canaries=4, guesses=2, draws=0, power=False)
+        audit = audit_student(record, options, run_dir, source, Progress(), dataset=folder)
+        with ExitStack() as stack:
+            place = Workplace(run_dir, source, Progress(), AttackOptions(Preset.TINY), folder=folder, stack=stack)
+            attack = attack_student(record, "loss", place)
+        lost = record_failure(cell, run_dir, BenchError("its process died"))
+    assert audit.failure is None, audit.failure
+    assert attack.failure is None, attack.failure
+    found = modes(run_dir)
+    assert len([name for name in found if name.startswith("attacks/")]) == 2, "a record and a picture"
+    assert len([name for name in found if name.startswith("released/")]) == 2
+    folders = {name for name in found if name in RESULTS}
+    assert {found[name] for name in folders} == {0o700}
+    assert {found[name] for name in found.keys() - folders} == {0o600}
+    assert all(is_coarse(one.provenance) for one in (record, audit, attack, lost))
+    assert os.umask(0o022) == 0o022, "the process's mode is as before"
+
+
+def test_results_on_a_public_benchmark_are_for_everyone_and_exact(tmp_path: Path) -> None:
+    with one_cell(tmp_path) as (cell, run_dir, source):
+        record: Record = run_cell(cell, run_dir, source, Progress())
+    found = modes(run_dir)
+    assert {mode for name, mode in found.items() if name in RESULTS} == {0o755}
+    assert {mode for name, mode in found.items() if name not in RESULTS} == {0o644}
+    assert not is_coarse(record.provenance)
+
+
+def test_how_much_memory_private_data_took_is_told_to_a_power_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    for peak, told in ((700.3, 1024.0), (1024.0, 1024.0), (1024.1, 2048.0)):
+        monkeypatch.setattr("bench.results.provenance._peak_memory_mib", lambda peak=peak: peak)
+        assert Clock().stop(private=True).peak_memory_mib == told
+        assert Clock().stop().peak_memory_mib == peak
