@@ -152,9 +152,9 @@ def _warnings(record: Record, privacy: Privacy) -> list[str]:
         said.append(f"The epsilons below are of the labels of queries, not of training records{follows}.")
     if record.noise == "seeded" and record.epsilon is not None and record.public_benchmark:
         said.append(
-            "The noise was drawn from a seed that the benchmark publishes, so that everybody can run it again. Whoever "
-            "knows the seed can take the noise away: the epsilons are the mechanism's. The weights do not hold it; the "
-            "command below names it."
+            f"The noise was drawn from a seed{' and a salt' if record.noise_salt else ''} that the benchmark "
+            "publishes, so that everybody can run it again. Whoever knows the seed can take the noise away: the "
+            "epsilons are the mechanism's. The weights do not hold it; the command below names it."
         )
     return ["\n".join(f"> **Warning.** {line}\n>" for line in said).removesuffix("\n>")] if said else []
 
