@@ -232,20 +232,23 @@ def _check_examples(
     rows = secrets.SystemRandom().sample(range(len(inputs)), min(PROBED, len(inputs)))
     kept = [(parameter.grad_sample, parameter.grad) for parameter in parameters]  # type: ignore[attr-defined]
 
-    def gradients(pick: list[int] | slice) -> torch.Tensor:
+    def passed(pick: list[int] | slice) -> None:
         for parameter in parameters:
             parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
         torch.autograd.backward(run.loss(module(inputs[pick]), targets[pick]))
-        return flat()
 
-    def flat() -> torch.Tensor:
-        found = [parameter.grad_sample.flatten(1) for parameter in parameters]  # type: ignore[attr-defined]
+    def gradients(pick: list[int]) -> torch.Tensor:
+        found = [parameter.grad_sample[pick].flatten(1) for parameter in parameters]  # type: ignore[attr-defined]
         return torch.cat(found, 1).nan_to_num(0.0, 0.0, 0.0)
+
+    def alone_of(row: int) -> torch.Tensor:
+        passed([row])
+        return gradients([0])
 
     def drawn() -> bool:
         return not all(map(torch.equal, before, _generator_states(device)))
 
-    together, random = flat()[rows], drawn()
+    together, random = gradients(rows), drawn()
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
         _set_generator_states(before, device)
         if random:
@@ -254,8 +257,9 @@ def _check_examples(
                 if layer.training and not list(layer.parameters(recurse=False)):
                     layer.training = False
                     restoring.callback(setattr, layer, "training", True)
-            together = gradients(slice(None))[rows]
-        alone = torch.cat([gradients([row]) for row in rows])
+            passed(slice(None))
+            together = gradients(rows)
+        alone = torch.cat([alone_of(row) for row in rows])
         if drawn():
             raise BenchError(
                 "the loss, or a layer with weights, draws random numbers, so that gradients cannot be compared. Use "

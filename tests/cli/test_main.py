@@ -167,6 +167,8 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["run", "-m", "pate", "--delta", "0"], "delta"),
         (["run", "-m", "pate", "--delta", "nan"], "delta"),
         (["run", "-m", "pate", "-s", "x"], "whole numbers"),
+        (["run", "-m", "pate", "-d", "digits", "--noise-salt", "abc"], "64 hex digits"),
+        (["run", "-m", "pate", "-d", "digits", "--noise", "secure", "--noise-salt", "none"], "cannot be drawn again"),
         (["run", "-m", "pate", "--set", "teacherz=1"], "teachers"),
         (["run", "-m", "pate", "-o", "/proc/nowhere"], "could not be written"),
         (["show", "nothing-like-it"], "unknown method or record"),

@@ -8,13 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bench.cli.main import app
 from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.evaluation.attack import attack_student
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.workplace import AttackOptions, Workplace
+from bench.experiments.noise_salt import salt_of
 from bench.experiments.run import record_failure, run_cell
 from bench.results.provenance import Clock
 from bench.results.record import Provenance, Record
@@ -80,6 +83,27 @@ def test_results_on_data_of_ones_own_are_the_owners_alone(method: type[OneTeache
     assert {found[name] for name in found.keys() - folders} == {0o600}
     assert all(is_coarse(one.provenance) for one in (record, audit, attack, lost))
     assert os.umask(0o022) == 0o022, "the process's mode is as before"
+
+
+@pytest.mark.parametrize("command", ["audit", "attack", "run"])
+def test_every_command_deletes_salts_of_cells_that_are_done(command: str, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "mine")
+    out = ["-o", str(tmp_path / "runs"), "-q", "--workers", "1"]
+    options = {
+        "audit": ["--data", folder, "--canaries", "4", "--guesses", "2", "--draws", "0", "--no-power", *out],
+        "attack": ["--data", folder, "-a", "robustness", "-p", "tiny", *out],
+        "run": ["-m", "one-teacher", "-d", folder, "-p", "tiny", "-e", "1", *out],
+    }
+    with one_cell(tmp_path / "runs", dataset=folder) as (cell, run_dir, source):
+        salt_of(cell, run_dir)
+        left = (run_dir.noise_path / cell.key).read_bytes()
+        record = run_cell(cell, run_dir, source, Progress())
+        assert record.failure is None, record.failure
+        (run_dir.noise_path / cell.key).write_bytes(left)
+        (run_dir.cache_path / f"{cell.key}.noise").write_bytes(b"of an earlier version")
+        done = CliRunner().invoke(app, [command, *options[command]])
+    assert done.exit_code == 0, done.output
+    assert [*run_dir.noise_path.iterdir(), *run_dir.path.glob("**/*.noise")] == []
 
 
 def test_results_on_a_public_benchmark_are_for_everyone_and_exact(tmp_path: Path) -> None:
