@@ -72,6 +72,8 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
             try:
                 check = check_method(METHODS.get(name))
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
+                given = {f"{k}={v}" for r in records if r.method == name for k, v in (r.cell.overrides or {}).items()}
+                why += f". With its tiny settings, not with {', '.join(sorted(given))}" if given else ""
             except Exception as error:  # noqa: BLE001 (of a plug-in: no other record may be added unchecked)
                 fate, why = Fate.REFUSED, f"it cannot be checked: {type(error).__name__}: {error}"
             found.items.append(Item("check", name, fate, why))

@@ -19,6 +19,7 @@ import pytest
 
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
+from bench.evaluation.noninterference import Check, CheckVerdict
 from bench.interface.registry import METHODS
 from bench.publishing.publish import Fate, examine
 from bench.publishing.verify import _chosen, _seconds, compared, demand_audits, verify
@@ -132,6 +133,19 @@ def test_a_plugin_that_fails_in_the_check_is_refused(honest: Path, into: Path) -
     with mock.patch("bench.evaluation.noninterference.check_method", side_effect=ZeroDivisionError("by nothing")):
         verify(found, Progress(), skip_rerun=True)
     assert [item.why for item in found.refused] == ["it cannot be checked: ZeroDivisionError: by nothing"]
+
+
+def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -> None:
+    put(run, values_of("cifar10-pate-eps5.8-quick-s1-6ac8dfbd8d47"))
+    found = examine([run], into)
+    passed = Check("pate", CheckVerdict.PASSED, "equal releases")
+    with mock.patch("bench.evaluation.noninterference.check_method", return_value=passed):
+        verify(found, Progress(), skip_rerun=True)
+    (check,) = [item for item in found.items if item.kind == "check"]
+    assert check.fate is Fate.PASSED
+    assert check.why == (
+        "passed: equal releases. With its tiny settings, not with gamma=0.05, least_queries=1, teachers=200"
+    )
 
 
 def test_without_a_second_run_that_is_said(honest: Path, into: Path) -> None:
