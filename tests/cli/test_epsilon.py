@@ -39,6 +39,8 @@ COMMANDS = [
     ["randomized-response", "--epsilon", 1, "--classes", 10],
     ["top-k", "--epsilon", 1, "--k", 3, "--classes", 10],
     ["dp-sgd", "--sampling-rate", 0.01, "--sigma", 1, "--steps", 100],
+    ["sampled-gnmax", "--sampling-rate", 0.05, "--sigma", 8, "--queries", 100],
+    ["sampled-gaussian", "--sampling-rate", 0.05, "--sigma", 2, "--count", 100],
     ["claimed", "pate", "--gamma", 0.05, "--queries", 100],
     ["claimed", "trpate", "--gamma", 0.05, "--queries", 100],
     ["claimed", "dgd", "--eps0", 0.05, "--queries", 400, "--eps1", 0.01],
@@ -143,3 +145,22 @@ def test_bad_files(votes: Path, tmp_path: Path) -> None:
     refused("list of whole numbers", "--votes", votes, "--indices", votes)
     np.save(tmp_path / "beyond.npy", np.array([0, 40]))
     refused("index 40 is not one of the queries 0 to 39", "--votes", votes, "--indices", tmp_path / "beyond.npy")
+
+
+def test_add_remove_mechanisms_state_the_cost_of_a_replaced_record_too() -> None:
+    for command in (
+        ["dp-sgd", "--sampling-rate", 0.01, "--sigma", 1, "--steps", 100],
+        ["sampled-gaussian", "--sampling-rate", 0.01, "--sigma", 1, "--count", 100],
+    ):
+        content = json.loads(run(*command, "--json"))
+        assert content["facts"]["replace_one"] == pytest.approx(0.8951, abs=1e-3)
+        assert content["facts"]["replace_one"] > min(row["epsilon"] for row in content["accountants"])
+    assert "replace_one" not in json.loads(run("gaussian", "--sigma", 10, "--json"))["facts"]
+
+
+def test_a_target_of_dp_sgd_in_either_adjacency() -> None:
+    asked = ["dp-sgd", "--sampling-rate", 0.05, "--steps", 20, "--target-epsilon", 2, "--json"]
+    own, replaced = (json.loads(run(*asked, "--adjacency", name)) for name in ("own", "replace-one"))
+    assert own["facts"]["sigma"] < replaced["facts"]["sigma"]
+    assert replaced["facts"]["replace_one"] == pytest.approx(2.0, abs=1e-3)
+    assert min(row["epsilon"] for row in own["accountants"]) == pytest.approx(2.0, abs=1e-3)
