@@ -80,15 +80,17 @@ def audit(
         if found is not None and _kept(found.failure is not None, reuse):
             results.append(found)
             return
-        result = audit_student(record, options, run_dir, source, progress, dataset=data, device=where, workers=crew)
+        folder = data if record.cell.own_folder else None
+        result = audit_student(record, options, run_dir, source, progress, dataset=folder, device=where, workers=crew)
         progress.say(f"{record.key}: {result.verdict}")
         results.append(result)
 
-    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_)
+    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_)
     if json_:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
         print_audits(results)
+        _print_failures(results, out)
     _leave(stopped, any(result.violated or result.failure for result in results))
 
 
@@ -108,6 +110,7 @@ def _each_student(
     keys: Sequence[str] | None,
     out: Path,
     methods: str,
+    data: str | None,
     do: Callable[[Record, RunDir, DataSource, Progress, str, int], None],
     device: str,
     workers: int,
@@ -127,6 +130,11 @@ def _each_student(
 
     run_dir = RunDir(out)
     students = choose_students(run_dir, keys, methods)
+    if data is None and (own := [record.key for record in students if record.cell.own_folder]):
+        raise BenchError(
+            f"{own[0]} was trained on a folder of your own, whose path no record holds. Give the folder: "
+            "--data folder:PATH, as it was given to `bench run`; or give keys of other students."
+        )
     run_dir.create()
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
@@ -298,7 +306,7 @@ def attack(
         compare([record for record in students if record.key not in broken], names, places[0])
 
     stack = contextlib.ExitStack()  # closed inside the lock: its processes write to the directory
-    stopped = _each_student(keys, out, methods, do, device, workers, threads, quiet or json_, end, stack)
+    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_, end, stack)
     if json_:
         print_json({"attacks": [result.model_dump(mode="json") for result in results]})
     else:
@@ -318,6 +326,11 @@ def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
     pictures = [picture for result in results for picture in result.pictures]
     if pictures:
         echo(f"{len(pictures)} pictures in {out / 'attacks'}")
+    _print_failures(results, out)
+
+
+def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:
     for result in results:
         if result.failure is not None:
-            echo(f"failed: {result.key}: {result.failure.reason}")
+            where = f" (log: {out / result.failure.log})" if result.failure.log else ""
+            echo(f"failed: {result.key}: {result.failure.reason}{where}")

@@ -113,6 +113,7 @@ def configurable(name: str) -> Any:
 
 def configured(record: Record, name: str, place: Workplace) -> tuple[Cell, Any, list[Change]]:
     """Return the cell of `record`, the config of the attack `name`, and its differences from the paper's."""
-    cell = cell_of(record, place.source.describe(place.folder or record.dataset))
+    folder = place.folder if record.cell.own_folder else None
+    cell = cell_of(record, place.source.describe(folder or record.dataset))
     config, reduced = build_config(configurable(name), place.options.preset, cell.facts, place.options.overrides)
     return cell, config, reduced

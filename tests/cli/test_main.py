@@ -267,6 +267,17 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     released = [next((tmp_path / out / "released").iterdir()).read_bytes() for out in ("runs", "elsewhere")]
     assert released[0] != released[1], "two runs have two secrets"
+    # No record holds the path of the folder: whoever attacks or audits gives it, and a failure names its private log.
+    out = str(tmp_path / "runs")
+    for command in ("audit", "attack"):
+        asked = bench(command, record.key, "-o", out)
+        assert asked.returncode == 2
+        assert "Give the folder: --data folder:PATH" in asked.stderr
+    other = bench("audit", record.key, "-o", out, "--data", "folder:/nowhere", "--workers", "1", "-q")
+    assert other.returncode == 1
+    (line,) = (line for line in other.stdout.splitlines() if line.startswith("failed: "))
+    log = Path(line.partition("(log: ")[2].rstrip(")"))
+    assert "/nowhere is no folder" in log.read_text()
     # A failure's message may quote records: it stays in a private log.
     failed = bench(
         "run", "-m", "pate", "-d", f"folder:{tmp_path / 'secret-place' / 'mine'}", "-p", "tiny", "-e", "10",
