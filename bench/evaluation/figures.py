@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -83,8 +83,7 @@ def comparison_grid(
         figure.text(middle, 1 - (head - 0.07) / high, column.title, fontsize=8.5, ha="center", va="bottom")
         for place in range(len(rows)):
             top = head + place * step_h
-            axes = figure.add_axes((start / wide, 1 - (top + cell_h) / high, cell_w / wide, cell_h / high))
-            _draw(axes, column, place)
+            _draw(figure, (start / wide, 1 - (top + cell_h) / high, cell_w / wide, cell_h / high), column, place)
             if column.captions:
                 verdict = column.good[place] if column.good else None
                 colour = _GREY if verdict is None else (_GOOD if verdict else _BAD)
@@ -97,17 +96,25 @@ def comparison_grid(
     _save(figure, path)
 
 
-def _draw(axes: Any, column: Column, place: int) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_linewidth(0.5)
-        spine.set_color("#9ca3af")
+def _draw(figure: Figure, bounds: tuple[float, float, float, float], column: Column, place: int) -> None:
+    """Draw an image and its frame at `bounds`. An axes for each of hundreds would take most of an attack's time."""
+    from matplotlib.colors import Normalize
+    from matplotlib.image import BboxImage
+    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import Bbox, TransformedBbox
+
+    cell, across = Bbox.from_bounds(*bounds), figure.transFigure
     if column.absent and column.absent[place]:
-        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center", fontsize=8, color=_GREY)
-        return
-    pixels = _pixels(column.images[place])
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
+        middle = (cell.x0 + cell.x1) / 2, (cell.y0 + cell.y1) / 2
+        figure.text(*middle, "none", ha="center", va="center", fontsize=8, color=_GREY)
+    else:
+        image = BboxImage(
+            TransformedBbox(cell, across), cmap="gray", norm=Normalize(0, 255), interpolation="nearest", origin="upper"
+        )
+        image.set_data(_pixels(column.images[place]))
+        figure.add_artist(image)
+    frame = Rectangle((cell.x0, cell.y0), cell.width, cell.height, transform=across, fill=False, lw=0.5, ec="#9ca3af")
+    figure.add_artist(frame)
 
 
 def _pixels(image: torch.Tensor) -> NDArray[np.uint8]:
