@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import Budget, Context, Facts, PrivateData, PublicData, Released, register_method, setting
+from bench.interface import Budget, Claim, Context, Facts, PrivateData, PublicData, Released, register_method, setting
 from methods._linear import OURS, LinearConfig
 from methods._transfer import OnBackbone, paper_transfer, quick_transfer, tiny_transfer, with_digest
 from methods.dp_sgd import DPSGD, PoissonBatches
@@ -40,6 +40,7 @@ class DPLinear(OnBackbone, DPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer; by Opacus through the ledger."""
 
     Config: ClassVar[type] = DPLinearConfig
+    version = 1
     citation = "De et al. 2022; Tramer and Boneh 2021"
 
     @classmethod
@@ -57,6 +58,19 @@ class DPLinear(OnBackbone, DPSGD):
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that `budget` allows, as DP-SGD does, and with its weights named."""
         return super().calibrate(with_digest(config, facts), budget, facts)
+
+    @classmethod
+    def accountant(cls) -> str:
+        """Return Renyi accounting with the improved conversion, De et al.'s."""
+        return "rdp"
+
+    @classmethod
+    def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
+        """Return De et al.'s figure: Renyi accounting with the improved conversion."""
+        from bench.privacy.claims import dp_sgd_improved
+
+        records = facts.private_records
+        return dp_sgd_improved(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
 
     def train_student(
         self, config: DPLinearConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

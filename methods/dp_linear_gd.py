@@ -77,15 +77,15 @@ class DPLinearGD(OnBackbone):
         def events(noise: float) -> Sequence[Event]:
             return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
 
-        noise = least_noise(events, budget, "exact-gaussian", tolerance=1e-6)
+        noise = least_noise(events, budget, "rdp", "exact-gaussian", tolerance=1e-6)
         return dataclasses.replace(named, noise_multiplier=noise)
 
     @classmethod
     def claimed(cls, config: DPLinearGDConfig, facts: Facts, delta: float) -> Claim:
         """Return the moments accountant's figure for DP-SGD whose batches are the whole set."""
-        from bench.privacy.claims import dp_sgd
+        from bench.privacy.claims import dp_sgd_improved
 
-        return dp_sgd(1.0, config.noise_multiplier, config.steps, delta)
+        return dp_sgd_improved(1.0, config.noise_multiplier, config.steps, delta)
 
     @classmethod
     def charges(cls, config: DPLinearGDConfig, facts: Facts) -> Sequence[Event]:

@@ -38,6 +38,7 @@ from methods._common import student_depends
 if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.interface import Event, Ledger
+    from bench.privacy.accountants import AccountantFunction
     from bench.privacy.dp_sgd import DPSGDRun
     from bench.training.checkpoint import Checkpoint
 
@@ -70,11 +71,14 @@ class DPSGDConfig(PoissonBatches):
     noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
 
 
-def least_noise(events: Callable[[float], Sequence[Event]], budget: Budget, sound: str, *, tolerance: float) -> float:
-    """Return the least noise for which RDP (claimed) or the accountant `sound` (proven) is in `budget`, rounded up."""
+def least_noise(
+    events: Callable[[float], Sequence[Event]], budget: Budget, claimed: AccountantFunction | str, sound: str, *,
+    tolerance: float,
+) -> float:  # fmt: skip
+    """Return the least noise for which `claimed` or the accountant `sound` (proven) is in `budget`, rounded up."""
     from bench.interface import smallest_noise
 
-    noise = smallest_noise(events, budget, claimed="rdp", sound=sound, tolerance=tolerance)
+    noise = smallest_noise(events, budget, claimed=claimed, sound=sound, tolerance=tolerance)
     # More noise stays within the budget, and a short number reads well in a record.
     return math.ceil(noise * 1e4) / 1e4
 
@@ -84,6 +88,7 @@ class DPSGD(Method):
     """Poisson batches, per-example clipping, Gaussian noise; by Opacus through the ledger."""
 
     Config: ClassVar[type] = DPSGDConfig
+    version = 2
     adjacency = Adjacency.ADD_REMOVE
     citation = "Abadi et al. 2016; Tramer and Boneh 2021"
     public_data = "none"
@@ -99,7 +104,7 @@ class DPSGD(Method):
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the least noise that keeps RDP (claimed) or the PLD (proven) within `budget`."""
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
         from bench.privacy.events import DPSGD as Steps
 
         records = facts.private_records
@@ -111,8 +116,15 @@ class DPSGD(Method):
         rate, steps = config.sampling_rate(records), config.steps(records)
         # The exact figure replaces the PLD where every record is in every batch.
         sound = "proven" if rate == 1 else "pld"
-        noise = least_noise(lambda noise: [Steps(rate, noise, steps)], budget, sound, tolerance=1e-4)
+        noise = least_noise(lambda noise: [Steps(rate, noise, steps)], budget, cls.accountant(), sound, tolerance=1e-4)
         return dataclasses.replace(config, noise_multiplier=noise)
+
+    @classmethod
+    def accountant(cls) -> AccountantFunction | str:
+        """Return the accountant of :meth:`claimed`."""
+        from bench.privacy.claims import moments_accountant
+
+        return moments_accountant
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:

@@ -205,7 +205,7 @@ def claimed_dp_sgd(
     delta: shared.Delta = 1e-5,
     json: shared.Json = False,
 ) -> None:
-    """DP-SGD: the moments accountant, as Renyi accounting."""
+    """DP-SGD: the moments accountant, as Abadi et al. use it, with the classic conversion."""
     from bench.privacy import claims, events
 
     event = events.DPSGD(shared.sampling_rate_of(sampling_rate, batch, records), sigma, steps)

@@ -10,17 +10,17 @@ from scipy import optimize
 
 from bench.core.errors import BenchError
 from bench.core.types import Basis, Budget, TargetAdjacency
-from bench.privacy.accountants import accountant
+from bench.privacy.accountants import AccountantFunction, accountant
 from bench.privacy.events import Event
 
 _HUGE = 1e6
 """Replaces every larger epsilon, so that infinity can be interpolated."""
 
 
-def _epsilon(events: Sequence[Event], budget: Budget, name: str) -> float:
+def _epsilon(events: Sequence[Event], budget: Budget, name: str | AccountantFunction) -> float:
     if budget.basis is Basis.PROVEN and budget.adjacency is TargetAdjacency.REPLACE_ONE:
         events = [event.replaced() for event in events]
-    found = accountant(name)(events, budget.delta)
+    found = (accountant(name) if isinstance(name, str) else name)(events, budget.delta)
     if found is None:
         kinds = ", ".join(sorted({event.kind for event in events}))
         raise BenchError(f"the accountant {name!r} does not apply to {kinds}. Use 'proven'.")
@@ -85,7 +85,7 @@ def smallest_noise(
     make_events: Callable[[float], Sequence[Event]],
     budget: Budget,
     *,
-    claimed: str = "proven",
+    claimed: str | AccountantFunction = "proven",
     sound: str = "proven",
     start: float = 1.0,
     tolerance: float = 1e-7,
@@ -101,7 +101,11 @@ def smallest_noise(
 
 
 def _smallest(
-    make_events: Callable[[float], Sequence[Event]], budget: Budget, name: str, start: float, tolerance: float
+    make_events: Callable[[float], Sequence[Event]],
+    budget: Budget,
+    name: str | AccountantFunction,
+    start: float,
+    tolerance: float,
 ) -> float:
     epsilon, delta = budget.epsilon, budget.delta
 

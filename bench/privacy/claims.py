@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +13,8 @@ from bench.core.errors import BenchError
 from bench.core.types import Claim
 from bench.privacy import accountants, pate
 from bench.privacy.accountants import Accounted
-from bench.privacy.base_event import positive, whole
-from bench.privacy.conversions import check_delta, check_epsilon
+from bench.privacy.base_event import Event, positive, whole
+from bench.privacy.conversions import check_delta, check_epsilon, classic_epsilon
 from bench.privacy.events import DPSGD, Gaussian
 
 DGD_BYPASS = (
@@ -150,8 +151,26 @@ def dpsd_label(epsilon: float, delta: float) -> Claim:
     return Claim(check_epsilon(epsilon), delta, "DPSD, Theorem 2 (delta 0)", DPSD_LABEL_GAP)
 
 
+def moments_accountant(events: Sequence[Event], delta: float) -> Accounted:
+    """Return the moments accountant's figure: Renyi accounting with the classic conversion, looser than today's."""
+    epsilon, order = classic_epsilon(accountants.ORDERS, sum(event.rdp(accountants.ORDERS) for event in events), delta)
+    return Accounted("moments", epsilon, sound=True, data_dependent=False, releasable=True, order=order)
+
+
 def dp_sgd(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
-    """Return the moments accountant's figure for DP-SGD: Renyi accounting of Poisson-sampled Gaussian noise."""
+    """Return the moments accountant's figure for DP-SGD, as Abadi et al. and Tramer and Boneh compute it."""
+    check_delta(delta)
+    row = moments_accountant([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
+    return Claim(
+        row.epsilon,
+        delta,
+        "Abadi et al., CCS 2016 (arXiv:1607.00133), theorem 2: moments accountant",
+        f"order {row.order:g}; sound, and loose",
+    )
+
+
+def dp_sgd_improved(sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> Claim:
+    """Return the figure of DP-SGD by Renyi accounting with the improved conversion, as papers since 2020 compute it."""
     check_delta(delta)
     row = accountants.rdp([DPSGD(sampling_rate, noise_multiplier, steps)], delta)
     assert row is not None  # Renyi accounting always applies.

@@ -6,12 +6,14 @@ import math
 
 import pytest
 
-from bench.core.types import Basis, Budget, TargetAdjacency
+from bench.core.types import Basis, Budget, Facts, TargetAdjacency
 from bench.privacy import accountants, claims, conversions
 from bench.privacy.accountants import proven
 from bench.privacy.calibrate import largest_count, smallest_noise
 from bench.privacy.events import DPSGD, Bypass, Gaussian, LNMax, RandomizedResponse
 from helpers.epsilons import answer, digits, epsilons
+from methods.dp_linear import DPLinear
+from methods.dp_sgd import DPSGD as DPSGDMethod
 
 # ------------------------------------------------------------------------------------------------- TrPATE, DGD and DPSD
 
@@ -113,7 +115,32 @@ def test_dp_sgd(steps: int, rdp: float, pld: float) -> None:
     found = epsilons("dp-sgd", "--batch", 256, "--records", 60000, "--sigma", 1.1, "--steps", steps)
     assert found["rdp"] == (digits(rdp), pytest.approx(8.1))
     assert found["pld"][0] == digits(pld)
-    assert claims.dp_sgd(RATE, 1.1, steps, 1e-5).epsilon == digits(rdp)
+    assert claims.dp_sgd_improved(RATE, 1.1, steps, 1e-5).epsilon == digits(rdp)
+
+
+@pytest.mark.parametrize(
+    ("records", "batch", "sigma", "epochs"),
+    [(60_000, 512, 1.23, 40), (60_000, 2048, 2.15, 40), (50_000, 1024, 1.54, 30)],
+)
+def test_dp_sgd_claims_what_tramer_and_boneh_print(records: int, batch: int, sigma: float, epochs: int) -> None:
+    """Epsilon 3 in each row of their appendix C, with whole batches and the conversion of that time; now it is 2.6."""
+    steps = epochs * (records // batch)
+    assert claims.dp_sgd(batch / records, sigma, steps, 1e-5).epsilon == pytest.approx(3.0, abs=0.02)
+    assert claims.dp_sgd_improved(batch / records, sigma, steps, 1e-5).epsilon == pytest.approx(2.58, abs=0.02)
+
+
+def test_dp_sgd_at_the_rounded_steps_of_the_method() -> None:
+    assert claims.dp_sgd(512 / 60_000, 1.23, 4688, 1e-5).epsilon == pytest.approx(2.995, abs=5e-4)
+
+
+def test_dp_sgds_paper_setting_is_calibrated_to_the_papers_noise() -> None:
+    facts = Facts("mnist", 60_000, 0, 10_000, 10, (1, 28, 28), public_benchmark=True)
+    found = DPSGDMethod.calibrate(DPSGDMethod.Config(), Budget(3.0, 1e-5), facts)
+    assert found.noise_multiplier == pytest.approx(1.23, abs=0.005)
+    assert DPSGDMethod.claimed(found, facts, 1e-5).epsilon == pytest.approx(3.0, abs=1e-3)
+    # De et al. convert Renyi divergences as it is done today, and so do the heads after them.
+    head = DPLinear.Config(noise_multiplier=1.23, epochs=40.0, batch_size=512)
+    assert DPLinear.claimed(head, facts, 1e-5).epsilon == pytest.approx(2.58, abs=0.005)
 
 
 @pytest.mark.parametrize(("epsilon", "rdp", "pld"), [(1.0, 2.178421, 2.025146), (10.0, 0.632985, 0.612975)])

@@ -74,10 +74,7 @@ class SampledAlone(SampledMean):
 def test_a_record_that_moves_the_distances_of_others_is_found() -> None:
     check = check_method(SampledMean)
     assert check.verdict is CheckVerdict.REJECTED
-    assert (
-        "takes of 1000 records in its call 1 of sampled_noisy_max, which is charged for 1"
-        in check.reason
-    )
+    assert "takes of 1000 records in its call 1 of sampled_noisy_max, which is charged for 1" in check.reason
     assert check_method(SampledAlone).ok
 
 
