@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.cli.run import Json, Quiet, Sets, whole_numbers
 from bench.core.config import Preset
+from bench.core.errors import BenchError
 from bench.core.progress import echo, open_progress, print_json, print_table
+
+if TYPE_CHECKING:
+    from bench.evaluation.noninterference import Check
+    from bench.interface.method import Method
+
+SECONDS = 5.0  # for neighbours beyond the two of each seed
 
 
 def check(
@@ -33,13 +40,20 @@ def check(
     from bench.training.processes import available_cores
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
+
+    def checked(method: type[Method]) -> Check:
+        try:
+            return check_method(method, **options)
+        except BenchError as error:
+            raise BenchError(f"{method.name}: {error}") from error
+
     options: dict[str, Any] = {
         "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": whole_numbers(seeds),
-        "awake": None if preset or dataset else Preset.QUICK,
+        "awake": None if preset or dataset else Preset.QUICK, "seconds": SECONDS,
     }  # fmt: skip
     # Each check waits for processes of its own.
     with ThreadPoolExecutor(available_cores()) as pool, open_progress(quiet=quiet or json_) as progress:
-        running = [pool.submit(check_method, method, **options) for method in chosen]
+        running = [pool.submit(checked, method) for method in chosen]
         try:
             with progress.stage("checks", len(running)) as stage:
                 for done in as_completed(running):

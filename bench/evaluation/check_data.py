@@ -87,28 +87,27 @@ def renamed_source(public: PublicData, classes: int, seed: int = 0) -> PublicDat
     return dataclasses.replace(public, labelled=dataclasses.replace(public.labelled, labels=labels))
 
 
-def neighbours(data: PrivateData, unit: PrivacyUnit, count: int = 2, seed: int = 0) -> list[PrivateData]:
-    """Return sets that differ from `data` in one record each, by much: a bright pattern with another label.
+def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) -> PrivateData:
+    """Return the neighbour `number` of `data`: one record has another label, and another image of one of four kinds.
 
-    For the unit label only the label differs. No class loses its last record.
+    These are a pattern of black and white, all white, a copy of another record, and its own. For the unit label the
+    image stays. No class loses its last record.
     """
     import torch
 
-    generator = np.random.default_rng(seed)
-    labels = data.labels.numpy()
-    common = np.flatnonzero(np.bincount(labels)[labels] > 1)
-    found = []
-    for position in generator.choice(common, count, replace=False):
-        images, changed = data.images.clone(), data.labels.clone()
-        if unit is not PrivacyUnit.LABEL:
-            images[position] = torch.from_numpy(generator.integers(0, 2, data.facts.shape).astype(np.uint8) * 255)
-        shift = 1 + int(generator.integers(data.facts.classes - 1))
-        changed[position] = (changed[position] + shift) % data.facts.classes
-        found.append(dataclasses.replace(data, images=images, labels=changed))
-    return found
+    generator = np.random.default_rng([seed, 3, number])
+    images, labels = data.images.clone(), data.labels.clone()
+    position = int(generator.choice(np.flatnonzero((data.labels.bincount()[data.labels] > 1).numpy())))
+    copied = int(generator.integers(len(data)))
+    kinds = [generator.integers(0, 2, data.facts.shape) * 255, np.full(data.facts.shape, 255), images[copied].numpy()]
+    if unit is not PrivacyUnit.LABEL and number % 4 < len(kinds):
+        images[position] = torch.from_numpy(kinds[number % 4].astype(np.uint8))
+    labels[position] = (labels[position] + 1 + int(generator.integers(data.facts.classes - 1))) % data.facts.classes
+    return dataclasses.replace(data, images=images, labels=labels)
 
 
-Variant = Literal["given", "unrelated", "renamed", "neighbour 0", "neighbour 1"]
+Variant = Literal["given", "unrelated", "renamed"] | int
+"""A private set made from another; a number is that of a neighbour."""
 
 
 def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, seed: int) -> PrivateData:
@@ -119,7 +118,7 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, seed: int) 
         return renamed(data, seed)
     if which == "given":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
-    return neighbours(data, unit, seed=seed)[int(which[-1])]
+    return neighbour(data, unit, which, seed)
 
 
 def _labels(count: int, classes: int, generator: np.random.Generator) -> NDArray[np.int64]:

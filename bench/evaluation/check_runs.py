@@ -13,6 +13,7 @@ import multiprocessing
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, Released
@@ -39,6 +40,9 @@ from bench.training.context import Context
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+
+NEIGHBOURS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +129,31 @@ class _NoNoise(SeededNoise):
         return positions.copy()
 
 
-def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None) -> list[Outcome]:
+def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, seconds: float = 0.0) -> list[Outcome]:
     """Return the outcomes of runs on `variants`, one after the other in this process.
 
-    Without a tape the first run is recorded and its tape answers the others, which share its cache.
+    Without a tape the first run is recorded and its tape answers the others, which share its cache. With a tape as many
+    of up to :data:`NEIGHBOURS` neighbours follow as take `seconds`.
     """
     from bench.experiments.device import prepare_device
 
     prepare_device("cpu", 1)
     method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
-    outcomes = []
+    outcomes: list[Outcome] = []
+    first = sum(isinstance(which, int) for which in variants)
+    more = range(first, NEIGHBOURS) if tape is not None else range(0)
     with contextlib.ExitStack() as stack:
         shared = None if tape is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
-        for which in variants:
+        for number, which in enumerate([*variants, *more]):
             folder = shared or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+            begin = time.monotonic()
             outcomes.append(_run(trial, method, which, tape, Path(folder)))
+            took = time.monotonic() - begin
             tape = outcomes[0].calls if tape is None else tape
+            if number + 1 >= len(variants):
+                seconds -= took if number >= len(variants) else 0.0
+                if seconds < took:
+                    break
     return outcomes
 
 
@@ -163,9 +176,8 @@ def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | 
     streams.seed_globals()
     config = method.Config(**trial.config)
     try:
-        released = method().train_student(config, private, public, ledger, context)
-    except SystemExit as error:
-        raise BenchError(f"{method.name} ends its process (status {error.code}). Raise BenchError instead.") from error
+        with no_exit(method.name):
+            released = method().train_student(config, private, public, ledger, context)
     except Exception as error:
         if tape is None:
             raise
@@ -222,12 +234,14 @@ class Processes:
         if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
             self._context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
 
-    def run(self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None) -> list[Outcome]:
+    def run(
+        self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None, seconds: float = 0.0
+    ) -> list[Outcome]:
         """Return the outcomes of :func:`session`; errors of the method propagate."""
         if not isinstance(trial.method, MethodPlace):
-            return session(trial, variants, tape)
+            return session(trial, variants, tape, seconds)
         with ProcessPoolExecutor(1, self._context) as pool:
             try:
-                return pool.submit(session, trial, variants, tape).result()
+                return pool.submit(session, trial, variants, tape, seconds).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error

@@ -28,7 +28,7 @@ from bench.interface.method import Method
 SEEDS = (0, 1)
 """Seeds of a full check."""
 FAR: list[Variant] = ["unrelated", "renamed"]
-NEAR: list[Variant] = ["neighbour 0", "neighbour 1"]
+NEAR: list[Variant] = [0, 1]
 LEVEL = 1e-6  # of the binomial test of renamed classes
 AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
 
@@ -69,13 +69,15 @@ def check_method(
     preset: Preset = Preset.TINY,
     awake: Preset | None = None,
     seeds: Sequence[int] = SEEDS[:1],
+    seconds: float = 0.0,
 ) -> Check:
     """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
     `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
     with a labelled source if `labelled`, or on the data set `dataset`. With the preset `awake`, whose students are good
-    enough for branches that bad ones do not take, one seed is replayed on unrelated and renamed data. Exceptions of the
-    method in run A propagate: failing to run is no leak.
+    enough for branches that bad ones do not take, one seed is replayed on unrelated and renamed data. Neighbours beyond
+    two for each seed are added as long as they take `seconds`. Exceptions of the method in run A propagate: failing to
+    run is no leak.
     """
     if dataset:
         from bench.experiments.data_source import DataSource
@@ -98,13 +100,13 @@ def check_method(
             declared = _declared(method, first)
             if not declared:
                 _same_again(first, again)
-                _replayed(trial, first, FAR + NEAR, processes)
+                _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
             _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
         if awake and not declared:
             trial, (first,) = _recorded(trial_of(awake, seeds[0]), ["given"], processes)
             accuracies.append(first.accuracy)
-            _replayed(trial, first, FAR, processes)
+            _replayed(first, processes.run(trial, FAR, first.calls, seconds))
     except _Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
@@ -153,9 +155,8 @@ def _same_again(first: Outcome, again: Outcome) -> None:
         )
 
 
-def _replayed(trial: Trial, first: Outcome, variants: Sequence[Variant], processes: Processes) -> None:
-    runs = dict(zip(variants, processes.run(trial, variants, first.calls), strict=True))
-    for run in (runs[which] for which in FAR):
+def _replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
+    for run in runs[: len(FAR)]:
         found = _difference(first, run)
         if found:
             raise _Rejected(
@@ -163,7 +164,7 @@ def _replayed(trial: Trial, first: Outcome, variants: Sequence[Variant], process
                 "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
                 "data. Route it through the ledger, or declare it with ledger.bypass"
             )
-    for run in (runs[which] for which in NEAR if which in runs):
+    for run in runs[len(FAR) :]:
         if run.moved:
             raise _Rejected(
                 f"{run.moved}. The noise is sized for less than the effect of one record. State the sensitivity that "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Facts, PrivacyUnit
-from bench.evaluation.check_data import CHECK_FACTS, generated, neighbours, renamed, renamed_source, unrelated
-from bench.evaluation.check_runs import MethodPlace, Processes, Trial
+from bench.evaluation.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
+from bench.evaluation.check_runs import MethodPlace, Processes, Trial, session
 from bench.evaluation.noninterference import CheckVerdict, check_method
 from bench.evaluation.sensitivity import Given, violation
 from cheats.figures import ClassCounts
@@ -85,14 +86,23 @@ def test_another_number_of_calls_or_another_shape_is_a_violation() -> None:
 
 
 @pytest.mark.parametrize("unit", [PrivacyUnit.RECORD, PrivacyUnit.LABEL])
-def test_neighbours_differ_in_one_record_and_keep_every_class(unit: PrivacyUnit) -> None:
+@pytest.mark.parametrize("number", range(8))
+def test_neighbours_differ_in_one_record_and_keep_every_class(number: int, unit: PrivacyUnit) -> None:
     data = private_pair()[1]
-    for other in neighbours(data, unit, count=5):
-        images = (data.images != other.images).flatten(1).any(1)
-        labels = data.labels != other.labels
-        assert int(labels.sum()) == 1
-        assert int(images.sum()) == (0 if unit is PrivacyUnit.LABEL else 1)
-        assert set(other.labels.tolist()) == set(range(data.facts.classes))
+    other = neighbour(data, unit, number)
+    images = (data.images != other.images).flatten(1).any(1)
+    labels = data.labels != other.labels
+    assert int(labels.sum()) == 1
+    assert int(images.sum()) == (0 if unit is PrivacyUnit.LABEL or number % 4 == 3 else 1)
+    assert set(other.labels.tolist()) == set(range(data.facts.classes))
+
+
+def test_more_neighbours_follow_as_long_as_they_take_the_seconds_given() -> None:
+    trial = Trial(Honest, vars(Honest.Config()), CHECK_FACTS, 0)
+    (first,) = session(trial, ["given"], None)
+    assert len(session(trial, ["renamed", 0], first.calls, 0.0)) == 2
+    with mock.patch("bench.evaluation.check_runs.NEIGHBOURS", 4):
+        assert len(session(trial, ["renamed", 0], first.calls, 1e9)) == 5
 
 
 FACTS = [CHECK_FACTS, Facts("two", 300, 60, 60, 2, (3, 32, 32)), Facts("words", 240, 80, 40, 3, (2, 1, 40))]
@@ -159,7 +169,7 @@ def test_a_class_that_no_other_process_can_import_is_checked_in_this_one() -> No
 def test_a_method_that_ends_its_process_is_an_error() -> None:
     place = MethodPlace.of(Leaves)
     assert place is not None
-    with pytest.raises(BenchError, match=r"leaves ends its process \(status 3\)"):
+    with pytest.raises(BenchError, match=r"leaves calls sys.exit\(3\)"):
         Processes().run(Trial(place, vars(Honest.Config()), CHECK_FACTS, 0), ["given"])
 
 
