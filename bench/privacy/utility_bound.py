@@ -175,9 +175,11 @@ def honest_tries(probabilities: Sequence[float]) -> float:
 
 def odds(probabilities: Sequence[float]) -> str:
     """Return in words how probable a row with these bounds is, and how many honest tries would make it likely."""
-    together, tries = max(probabilities) ** len(probabilities), honest_tries(probabilities)
+    seeds, tries = len(probabilities), honest_tries(probabilities)
     count = "more than a billion" if math.isinf(tries) else f"{tries:,.0f}"
-    return f"such an accuracy has probability at most {rounded_up(together)}; {count} honest tries would reach 5%"
+    shown = count if seeds == 1 else f"the best {seeds} of {count}"
+    together = rounded_up(max(probabilities) ** seeds)
+    return f"such an accuracy has probability at most {together}; {shown} honest tries would reach 5%"
 
 
 def remark(probabilities: Sequence[float]) -> str:

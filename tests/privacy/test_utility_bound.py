@@ -270,7 +270,9 @@ def test_board_says_what_is_impossible() -> None:
     )
     # The best two of 58 runs do as well by chance, the best three only of 135.
     assert remarks(plausible(0.0061, 0), plausible(0.001, 1)) == ()
-    assert "135 honest tries" in remarks(plausible(0.0061, 0), plausible(0.001, 1), plausible(0.001, 2))[0]
+    assert (
+        "the best 3 of 135 honest tries" in remarks(plausible(0.0061, 0), plausible(0.001, 1), plausible(0.001, 2))[0]
+    )
     assert to_csv(build_board([plausible(None)])) == to_csv(build_board([record()])), "and nothing else changes"
 
 
