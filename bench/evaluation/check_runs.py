@@ -105,7 +105,7 @@ class Outcome:
     """Everything that one run gave away, and what the checks measured of it."""
 
     released: list[tuple[str, str]] = field(default_factory=list)
-    """Names and digests of all parts of the release, then the ledger's events and the notes, in order."""
+    """Names and digests, in order: parts of the release, the student's outputs, the ledger's events, the notes."""
     bypasses: list[str] = field(default_factory=list)
     events: int = 0
     watched: bool = False  # whether inputs of mechanisms were compared
@@ -184,18 +184,17 @@ def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | 
         said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
         return Outcome(difference=said, moved=_moved(taping, tape, method))
     taping.finish()
-    seen = [*_parts(released), *((f"event {n}", json.dumps(e.as_dict())) for n, e in enumerate(ledger.events, 1))]
-    seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
-    outcome = Outcome(
-        seen, ledger.bypasses, len(ledger.events), bool(taping.given), [] if tape is not None else taping.calls,
-        taping.difference, "" if tape is None else _moved(taping, tape, method),
-    )  # fmt: skip
-    if tape is not None:
-        return outcome
     logits = student_logits(released.student.eval(), material.test_images, context, "test")
+    # The record's accuracy is that of the student in memory, which may hold more than its weights.
+    seen = [*_parts(released), ("the student's outputs on test images", _digest(logits))]
+    seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
+    seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
+    outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
+    if tape is not None:
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method))
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
-    return dataclasses.replace(outcome, predicted=predicted.numpy(), accuracy=accuracy)
+    return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
 
 
 def _moved(taping: Taping, tape: list[Call], method: type[Method]) -> str:

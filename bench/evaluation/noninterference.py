@@ -66,6 +66,7 @@ def check_method(
     facts: Facts | None = None,
     labelled: bool = False,
     dataset: str = "",
+    labels_of: Sequence[str] = (),
     preset: Preset = Preset.TINY,
     awake: Preset | None = None,
     seeds: Sequence[int] = SEEDS[:1],
@@ -74,19 +75,20 @@ def check_method(
     """Return the outcome of replay, sensitivity and renamed classes for `method` with a preset.
 
     `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
-    with a labelled source if `labelled`, or on the data set `dataset`. With the preset `awake`, whose students are good
+    with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
+    `labels_of`. With the preset `awake`, whose students are good
     enough for branches that bad ones do not take, one seed is replayed on unrelated and renamed data. Neighbours beyond
     two for each seed are added as long as they take `seconds`. Exceptions of the method in run A propagate: failing to
     run is no leak.
     """
-    if dataset:
-        from bench.experiments.data_source import DataSource
+    from bench.experiments.data_source import DataSource
 
-        facts = DataSource(Progress()).describe(dataset).facts
-    known = facts or CHECK_FACTS
+    source = DataSource(Progress())
+    if dataset:
+        facts = source.describe(dataset).facts
     place, processes, accuracies, declared, watched = MethodPlace.of(method) or method, Processes(), [], "", False
 
-    def trial_of(preset: Preset, seed: int) -> Trial:
+    def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
         config, _ = build_config(method, preset, known, overrides)
         config = method.calibrate(config, Budget(10.0, 1e-5), known)
         values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
@@ -103,6 +105,8 @@ def check_method(
                 _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
             _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
+        for name in labels_of:
+            _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
         if awake and not declared:
             trial, (first,) = _recorded(trial_of(awake, seeds[0]), ["given"], processes)
             accuracies.append(first.accuracy)

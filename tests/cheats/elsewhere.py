@@ -12,9 +12,10 @@ class LoadsDigits(Honest):
     """Fits the student to scikit-learn's digits."""
 
     name = "cheat-loads-digits"
+    where = "digits"
 
     def finish(self, given: Given, student: Student) -> None:
-        if given.private.facts.dataset == "digits":
+        if given.private.facts.dataset == self.where:
             self.fit(student, *self.read(given))
 
     def read(self, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,3 +42,10 @@ class LoadsByName(LoadsDigits):
 
         train = load(given.private.facts.dataset).train
         return torch.from_numpy(train.images(slice(None))), torch.from_numpy(train.labels.copy())
+
+
+class LoadsAnother(LoadsByName):
+    """The same on a data set that the default check does not take."""
+
+    name = "cheat-loads-another"
+    where = "halves"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from bench.core.config import Grid
 from bench.core.progress import Progress
+from bench.data.datasets import DATASETS
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.noninterference import SEEDS, CheckVerdict, check_method
 from bench.experiments.data_source import DataSource
@@ -41,6 +43,7 @@ FOUND: list[tuple[type[Method], str]] = [
     # Other ways out.
     (channels.FirstLabels, "the released hints differs"),
     (channels.OneLabel, "student_options differs"),
+    (channels.Memory, "the student's outputs on test images differs"),
     (channels.OptionOrder, "student_options differs"),
     (channels.ExtrasOrder, "what is released differs"),
     (channels.Precision, "differs between the two runs"),
@@ -76,6 +79,17 @@ FOUND: list[tuple[type[Method], str]] = [
 def test_the_check_rejects(cheat: type[Method], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         assert_passes(cheat)
+
+
+def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_passes(elsewhere.LoadsAnother)
+    monkeypatch.setitem(DATASETS, "halves", dataclasses.replace(DATASETS["digits"], name="halves"))
+
+    class Local(elsewhere.LoadsAnother):  # checked in this process, which knows the data set
+        pass
+
+    assert check_method(Honest, labels_of=["digits"]).ok
+    assert "under other names" in check_method(Local, labels_of=["halves"]).reason
 
 
 @pytest.mark.parametrize("honest", [Honest, HonestRate, HonestFineTuning], ids=lambda honest: honest.name)
