@@ -53,7 +53,7 @@ def salt_of(cell: Cell, run_dir: RunDir, given: str = RANDOM) -> str | None:
         return given
     path = run_dir.noise_path / cell.key
     with holding(run_dir.cache_path / "locks" / cell.key):  # all processes must use the same salt
-        found = _stored(path)
+        found = None if _finished(run_dir, path) else _stored(path)
         if found is None:
             found = new_salt(), run_dir.signature(cell.key)
             with writing(path):
@@ -94,6 +94,7 @@ def sweep_salts(run_dir: RunDir) -> None:
 
 
 def _finished(run_dir: RunDir, path: Path) -> bool:
+    """Return whether the salt in `path` is of no further use: not valid, or of a cell recorded since."""
     found, now = _stored(path), run_dir.signature(path.name)
     if found is None or now is None or now == found[1]:
         return found is None

@@ -15,7 +15,7 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import PrivateData, PublicData, Released
 from bench.evaluation.audit import AuditOptions, audit_student
-from bench.experiments.noise_salt import check_salt, sweep_salts
+from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
 from bench.interface.registry import METHODS
 from bench.privacy.ledger import Ledger
@@ -177,6 +177,16 @@ def test_a_run_killed_after_its_record_leaves_a_salt_that_the_next_command_delet
         sweep_salts(run_dir)
         assert len(salts(run_dir)) == 1
     assert not np.array_equal(seen[0][0], seen[1][0])
+
+
+def test_a_salt_left_behind_is_not_used_again(tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Asks) as (cell, run_dir, source):
+        left = salt_of(cell, run_dir)
+        kept = (run_dir.noise_path / cell.key).read_bytes()
+        first = run_cell(cell, run_dir, source, Progress())
+        assert first.noise_salt == left
+        (run_dir.noise_path / cell.key).write_bytes(kept)
+        assert run_cell(cell, run_dir, source, Progress()).noise_salt not in (None, left)
 
 
 def test_the_salt_of_a_failed_cell_is_deleted_and_that_of_a_lost_one_is_kept(tmp_path: Path) -> None:
