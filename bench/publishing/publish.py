@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bench.core.config import NoiseKind
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
 from bench.core.progress import Progress
@@ -202,6 +203,8 @@ class _Work:
         elsewhere = [p.model_dump(include=set(MACHINE)) for p in (record.provenance, there.provenance)]
         if elsewhere[0] != elsewhere[1]:
             return Fate.SKIPPED, "the same cell from another machine: the first stays (--replace takes this one)"
+        if record.noise_salt != there.noise_salt or record.noise is NoiseKind.SECURE:
+            return Fate.SKIPPED, "the same cell with other noise: the first stays (--replace takes this one)"
         parts = ", ".join(name for name, value in content_of(record).items() if value != content_of(there)[name])
         self._out.add(record.key)
         return Fate.REFUSED, (

@@ -129,6 +129,11 @@ def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
     put(tmp_path / "other", other)
     assert "with another utility" in refusals(tmp_path / "other", into)[0]
 
+    put(tmp_path / "again", {**other, "noise_salt": "5" * 64})
+    found = examine([tmp_path / "again"], into)
+    assert (found.items[0].fate, found.files) == (Fate.SKIPPED, {})
+    assert "with other noise" in found.items[0].why
+
     other["provenance"]["platform"] = "Darwin arm64"
     put(tmp_path / "elsewhere", other)
     found = examine([tmp_path / "elsewhere"], into)
