@@ -52,7 +52,7 @@ def plugin_of(member: type) -> Plugin | None:
 def _distribution(top: str) -> Distribution | None:
     """Return the distribution whose entry points name the top-level module `top`."""
     found = (entry for group in GROUPS for entry in entry_points(group=group))
-    return next((entry.dist for entry in found if entry.module.partition(".")[0] == top), None)
+    return next((entry.dist for entry in found if entry.value.partition(":")[0].split(".")[0] == top), None)
 
 
 def _tops(root: Path, top: str, distribution: Distribution | None) -> frozenset[str] | None:

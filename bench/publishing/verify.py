@@ -52,8 +52,10 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
     """
     records = [record for record, _ in found.added.values()]
     chosen = _chosen(records, rerun)
+    if not records:
+        return
     _check(found, records, progress)
-    if skip_rerun and records:
+    if skip_rerun:
         found.unchecked["whether a cell of theirs gives the same student again (--no-rerun): say so"] = len(records)
     elif not found.refused:
         for record in chosen:
