@@ -207,6 +207,8 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
         return None
     steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
     interval = losses.grid_interval(spread, min(steps, default=math.inf))
+    if interval > 100:  # Its exponential overflows, and Renyi accounting says as much.
+        return None
     parts = [event.pld(interval) for event in others]
     if mu is not None:
         parts.append(losses.gaussian_pld(mu, interval))

@@ -161,9 +161,12 @@ def replaced_gaussian_rdp(noise: float, rate: float, orders: ArrayLike) -> Float
 
     A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against ``N(-1)`` likewise. The
     trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi noise``
-    of the branch points from the real line.
+    of the branch points from the real line. Infinite for a noise below an eighth: sampling gains nothing there, and the
+    sum would take memory without bound.
     """
     mu = 1 / noise
+    if mu > 8:
+        return np.full(_order(orders).shape, np.inf)
     step = min(0.25, 0.25 / mu)
     found = []
     for order in _order(orders):

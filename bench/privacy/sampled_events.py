@@ -12,7 +12,8 @@ so by Kahane's inequality (1986) the divergence grows with each covariance. Henc
 
 - of bounded answers, ``|u|, |v| <= 1``, all three are largest at u = 1, v = -1: that pair dominates;
 - of neighbours' votes, u and v take away the same vote, so ``|u|, |v|, |u - v| <= C``, and all three are largest at
-  v = 0: at alpha >= 1 the curve of add-remove bounds both orders, which gives the rest of the curve by its symmetry.
+  v = 0: at alpha >= 1 the curve of add-remove bounds both orders, which gives the rest of the curve by its symmetry. No
+  two records attain both halves at once: the bound is loose for small rates with little noise, by up to sqrt(2) in mu.
 
 Dominating pairs compose, also where later queries depend on earlier answers.
 """

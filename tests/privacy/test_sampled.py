@@ -145,6 +145,14 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
     assert losses.replaced_gaussian_rdp(noise, rate, [order])[0] == pytest.approx(wanted, rel=1e-8, abs=1e-12)
 
 
+def test_hardly_any_noise_costs_a_finite_amount_in_little_memory() -> None:
+    """As a stranger's record may state."""
+    for event in (DPSGD(0.5, 1e-6, 10), SampledGaussian(0.5, 1e-6, 10), SampledGNMax(0.5, 1e-6, 10)):
+        assert proven([event], 1e-5).epsilon <= replace_one([event], 1e-5).epsilon * (1 + 1e-6) < math.inf
+    few = [DPSGD(0.1, noise, 5).replaced().rdp([8.0])[0] for noise in (0.12, 0.126, 0.2)]
+    assert few == sorted(few, reverse=True)
+
+
 GRID = np.linspace(-9, 9, 361)
 X, Y = np.meshgrid(GRID, GRID)
 CELL = (GRID[1] - GRID[0]) ** 2
