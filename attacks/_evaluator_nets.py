@@ -147,6 +147,13 @@ class Recipe:
     def build(self, facts: Facts) -> FeatureNet:
         return KINDS[self.kind](facts, self.size(facts))
 
+    def shorter(self) -> Recipe:
+        """Return the recipe of the tiny preset, with a tenth of the steps."""
+        settings = self.settings
+        if settings is None or settings.steps is None:
+            return self
+        return replace(self, settings=replace(settings, steps=settings.steps // 10))
+
     def train(
         self,
         images: Tensor,

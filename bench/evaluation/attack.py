@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from bench.core.config import as_dict
+from bench.core.config import Preset, as_dict
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import Streams
+from bench.evaluation.data_roles import TINY_RECORDS
 from bench.evaluation.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
 from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
@@ -49,8 +50,19 @@ def attack_key(record: Record, name: str, config: Any, options: AttackOptions) -
         JUDGED[_goal(name)], name, configurable(name).version, None if config is None else as_dict(config),
         options.seed, options.auxiliary_revision or None, options.preset.value,
         options.shadow_run_count() if name in ATTACKS and issubclass(ATTACKS.get(name), MembershipAttack) else 0,
+        *_tiny(name, options),
     ]  # fmt: skip
     return f"{record.key}--{name}-{digest_of(depends)[:12]}"
+
+
+def _tiny(name: str, options: AttackOptions) -> tuple[str, ...]:
+    """Return what the tiny preset changes around an inversion attack."""
+    if options.preset is not Preset.TINY or _goal(name) != "inversion":
+        return ()
+    return (
+        f"records of each role: all -> {TINY_RECORDS} at most, or 20 of each class",
+        "training steps of the evaluators: all -> a tenth",
+    )
 
 
 def planned_key(record: Record, name: str, place: Workplace) -> str:
@@ -76,7 +88,7 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
 
     def attack() -> dict[str, Any]:
         cell, config, reduced = configured(record, name, place)
-        about.update(config=as_dict(config), reduced=list(map(str, reduced)))
+        about.update(config=as_dict(config), reduced=[*map(str, reduced), *_tiny(name, options)])
         caches.append(Cache(place.run_dir.cache_path, cache_base(cell), place.progress.say))
         context = Context(
             torch.device(place.device), Streams(options.seed, f"attack/{name}/"), caches[0], place.progress,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.core.config import NoiseKind, PrecisionKind, as_dict
+from bench.core.config import NoiseKind, PrecisionKind, Preset, as_dict
 from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Adjacency, Family, PrivacyUnit, Released
@@ -263,7 +263,8 @@ def train_shadow_runs(
     missing = [index for index, shadow_run in found.items() if shadow_run is None]
     job = functools.partial(_train_one, cell, canaries, context.cache.root, context.cache.base, material)
     importable = not plugin_file(METHODS.get(cell.method))
-    workers = min(context.workers, len(missing)) if importable else 1
+    quick = cell.preset is Preset.TINY and len(missing) <= 4  # processes would start for longer than they work
+    workers = min(context.workers, len(missing)) if importable and not quick else 1
     if missing:
         with (
             context.progress.stage(f"shadow runs of {cell.method}", len(missing)) as stage,

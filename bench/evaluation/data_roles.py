@@ -8,11 +8,13 @@ attacker's half; evaluators train on test records and are tested on members.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bench.core.errors import BenchError
-from bench.core.types import PublicData
+from bench.core.types import PrivateData, PublicData
 from bench.data.index_hash import ranks
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class AttackData:
     disjoint: Labelled | None  # Training records of the counterfactual control.
     evaluators: Labelled
     held_out: Labelled  # Test records of the evaluators.
+    tiny: bool = False  # Reduced by :func:`fewer`.
 
     @property
     def members(self) -> Labelled:
@@ -95,6 +98,38 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
         check_disjoint("the auxiliary data", digests(known.images), "the private records", held)
         check_disjoint("the auxiliary data", digests(known.images), "the evaluators' data", judged)
     return AttackData(material, known, disjoint, evaluators, held_out)
+
+
+TINY_RECORDS = 1000
+
+
+def fewer(data: AttackData) -> AttackData:
+    """Return `data` for the tiny preset: about a thousand records of each role, or twenty of each class."""
+    import torch
+
+    facts = data.material.private.facts
+    most = max(TINY_RECORDS, 20 * facts.classes)
+
+    def order(count: int) -> torch.Tensor:
+        return torch.from_numpy(ranks(facts.dataset, count, "tiny").astype(np.int64))
+
+    def some(part: Labelled) -> Labelled:
+        images, labels = part
+        shuffled = order(len(labels))
+        each = [shuffled[labels[shuffled] == label][: most // facts.classes] for label in range(facts.classes)]
+        chosen = torch.cat(each).sort().values
+        return images[chosen], labels[chosen]
+
+    known = data.auxiliary
+    if known is not None and len(known) > most:
+        known = PublicData(known.images[order(len(known))[:most].sort().values], f"{most} of {known.source}")
+    images, labels = some(data.members)
+    tests, test_labels = some(data.nonmembers)
+    material = replace(
+        data.material, private=PrivateData(images, labels, facts), test_images=tests, test_labels=test_labels
+    )
+    disjoint = None if data.disjoint is None else some(data.disjoint)
+    return AttackData(material, known, disjoint, some(data.evaluators), some(data.held_out), tiny=True)
 
 
 def _origin(source: str) -> str:

@@ -125,13 +125,15 @@ def inversion(
 
 def committee_of(data: AttackData, context: Context) -> Committee:
     """Return the evaluators of a data set; they saw no private and no auxiliary image."""
+    from attacks._evaluator_nets import recipes
     from attacks.evaluators import digests, train_committee
 
     forbidden = {"the private records": digests(data.members[0])}
     if data.auxiliary is not None:
         forbidden["the auxiliary data"] = digests(data.auxiliary.images)
     facts = data.material.private.facts
-    return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out)
+    chosen = [recipe.shorter() if data.tiny else recipe for recipe in recipes(facts, len(data.evaluators[0]))]
+    return train_committee(*data.evaluators, facts, context, forbidden, held_out=data.held_out, chosen=chosen)
 
 
 def _reconstruct_all(

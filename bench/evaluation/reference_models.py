@@ -54,6 +54,8 @@ def make_control(
     # A matched control is a state on the non-private control's training path: the same draws.
     streams = Streams(seed, f"control/{Role.NON_PRIVATE if role is Role.MATCHED else role}/")
     settings = recipe(facts, preset)
+    if len(material.private) < facts.private_records:
+        depends["records"] = len(material.private)
     if role in (Role.NON_PRIVATE, Role.MATCHED):
         until = None
         if role is Role.MATCHED:

@@ -61,9 +61,11 @@ class Workplace:
     _pool: list[ProcessPoolExecutor | None] = dataclasses.field(default_factory=list)
 
     def pool(self) -> ProcessPoolExecutor | None:
-        """Return the worker pool, started on first use; None for a single worker."""
+        """Return the worker pool, started on first use; None for a single worker, and where work takes no longer."""
         from bench.training.processes import worker_pool
 
+        if self.options.preset is Preset.TINY:
+            return None
         if not self._pool:
             kind = "cpu" if self.device == "cpu" else "cuda"
             self._pool.append(self.stack.enter_context(worker_pool(self.workers, kind)))
@@ -71,10 +73,11 @@ class Workplace:
 
     def data_of(self, name: str) -> AttackData:
         """Return the evaluation's records of the data set `name`, checked once."""
-        from bench.evaluation.data_roles import attack_data
+        from bench.evaluation.data_roles import attack_data, fewer
 
         if name not in self.data:
-            self.data[name] = attack_data(name, self.source, self.options.auxiliary)
+            data = attack_data(name, self.source, self.options.auxiliary)
+            self.data[name] = fewer(data) if self.options.preset is Preset.TINY else data
         return self.data[name]
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Released
-from bench.evaluation.attack import attack_student, planned_key
+from bench.evaluation.attack import attack_key, attack_student, planned_key
+from bench.evaluation.data_roles import attack_data, fewer
 from bench.evaluation.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.release import load_student, save_released
@@ -83,6 +85,29 @@ def test_what_is_done_is_not_done_again(attacked: tuple[Path, str]) -> None:
     assert {path: path.stat().st_mtime_ns for path in (out / "attacks").glob("*.json")} == before
 
 
+def test_the_tiny_preset_is_said_to_be_reduced_and_has_keys_of_its_own(attacked: tuple[Path, str]) -> None:
+    found = {record.attack: record for record in RunDir(attacked[0]).read_attacks()[0]}
+    assert any(line.startswith("records of each role: all -> 1000") for line in found["mi-face"].reduced)
+    assert "training steps of the evaluators: all -> a tenth" in found["mi-face"].reduced
+    (student,) = (r for r in RunDir(attacked[0]).read_records().found if r.key == found["mi-face"].student)
+    keys = {attack_key(student, "mi-face", None, AttackOptions(preset)) for preset in Preset}
+    assert len(keys) == 3
+
+
+def test_fewer_records_of_each_role_for_the_tiny_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.evaluation.data_roles.TINY_RECORDS", 50)  # 20 of each class are more
+    data = attack_data("digits", DataSource(Progress()))
+    small = fewer(data)
+    for part in (small.members, small.nonmembers, small.evaluators, small.disjoint, small.held_out):
+        assert part is not None
+        assert len(part[0]) == len(part[1]) <= 200
+        assert set(part[1].tolist()) == set(range(10))
+    assert small.tiny
+    assert len(small.members[0]) == 200 < len(data.members[0])
+    assert small.auxiliary is not None
+    assert len(small.auxiliary) <= 200
+
+
 def test_a_student_that_is_not_the_recorded_one_is_refused(attacked: tuple[Path, str], tmp_path: Path) -> None:
     copy = tmp_path / "runs"
     shutil.copytree(attacked[0], copy)
@@ -97,7 +122,7 @@ def test_a_student_that_is_not_the_recorded_one_is_refused(attacked: tuple[Path,
     (copy / mine.file).write_bytes(b"nothing")
     done = bench("attack", records["nonprivate"].key, "-o", str(copy), "-a", "mi-face", "-p", "tiny", "--reuse", "none")
     assert done.returncode == 1
-    assert "is damaged" in done.stdout
+    assert "SHA-256 differs" in done.stdout
     assert "Traceback" not in done.stderr
 
 
