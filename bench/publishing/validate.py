@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import getpass
-import math
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
@@ -82,7 +81,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
     from bench.evaluation.canaries import canary_unit, speaks_of
 
-    problems = [*_look(audit), *_clean(audit.provenance), *_numbers(audit.model_dump())]
+    problems = [*_look(audit), *_clean(audit.provenance)]
     if record.method not in METHODS:
         return problems
     method = METHODS.get(record.method)
@@ -114,7 +113,7 @@ def vet_attack(attack: AttackRecord, record: Record) -> list[str]:
     """Return the problems of a finished attack on the student of `record`."""
     from bench.evaluation.workplace import ROBUSTNESS, configurable
 
-    problems = [*_look(attack), *_clean(attack.provenance), *_numbers(attack.model_dump())]
+    problems = [*_look(attack), *_clean(attack.provenance)]
     if attack.dataset != record.dataset:
         problems.append(f"it is of {attack.dataset}, its student of {record.dataset}. Attack again.")
     if attack.attack != ROBUSTNESS and attack.attack not in ATTACKS:
@@ -207,27 +206,9 @@ def _clean(provenance: Provenance) -> list[str]:
     return []
 
 
-def _numbers(values: Any, where: str = "") -> list[str]:
-    """Return a problem for each NaN, and for each infinite number in a field that must be finite."""
-    if isinstance(values, float):
-        if math.isnan(values):
-            return [f"{where} is no number (NaN). Find out why, and run it again."]
-        last = where.rpartition(".")[2]
-        if math.isinf(values) and last not in ("epsilon", "exact", "claimed", "allowed", "cap", "order", "half_noise"):
-            return [f"{where} is infinite. Find out why, and run it again."]
-        return []
-    if isinstance(values, Mapping):
-        parts = [(f"{where}.{name}" if where else str(name), value) for name, value in values.items()]
-    elif isinstance(values, (list, tuple)):
-        parts = [(where, value) for value in values]
-    else:
-        return []
-    return [line for name, value in parts for line in _numbers(value, name)]
-
-
 def _figures(record: Record) -> list[str]:
     """Return the problems of a record's numbers and provenance."""
-    problems = [*_clean(record.provenance), *_numbers(record.model_dump())]
+    problems = _clean(record.provenance)
     if not record.public_benchmark:
         problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
     if record.failure is not None:
@@ -235,21 +216,13 @@ def _figures(record: Record) -> list[str]:
     if record.status is not Status.DONE or record.privacy is None or record.utility is None or record.student is None:
         problems.append("it has no student, accuracy or privacy. Run the cell again with --reuse none.")
         return problems
-    if not 0 <= record.utility.accuracy <= 1:
-        problems.append(f"its accuracy {record.utility.accuracy} lies outside 0 to 1. Find out why, and run it again.")
     if record.queries is not None and not 0 <= record.queries.answered <= record.queries.asked:
         problems.append("more answers than questions, or fewer than none. Run the cell again.")
-    right = None if record.queries is None else record.queries.label_accuracy
-    if right is not None and not 0 <= right <= 1:
-        problems.append(f"a share {right} of its answers is right. Run the cell again.")
     if record.provenance.wall_seconds < 0 or record.student.parameters < 0:
         problems.append("its time or its parameters are fewer than none. Run the cell again.")
     if not _DIGEST.fullmatch(record.student.sha256):
         problems.append("its student's SHA-256 is none. Run the cell again.")
     privacy = record.privacy
-    figures = [privacy.claimed, privacy.proven, *privacy.accountants, privacy.record_level, privacy.audited]
-    if any(figure is not None and figure.epsilon < 0 for figure in figures):
-        problems.append("an epsilon is negative. Run the cell again.")
     if privacy.audited is not None:
         problems.append("an audited epsilon stands in it: audits have records of their own. Run the cell again.")
     return problems + list(filter(None, [audited_above_proven(record, ())]))

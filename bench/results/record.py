@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from pydantic import Field
 
@@ -40,7 +42,7 @@ class Accountant(Row):
     sound: bool
     data_dependent: bool
     releasable: bool
-    order: Unbounded | None = None
+    order: Annotated[Unbounded, Field(gt=0)] | None = None
     note: str = ""
 
 

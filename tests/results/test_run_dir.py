@@ -91,6 +91,24 @@ def test_words_that_tell_no_change_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("privacy.proven.order", "NaN"), ("privacy.proven.epsilon", "NaN"), ("privacy.claimed.epsilon", -1),
+        ("cell.epsilon", "Infinity"), ("utility.accuracy", 1.5), ("provenance.wall_seconds", "-Infinity"),
+    ],
+)  # fmt: skip
+def test_figures_that_are_none_are_refused(field: str, value: object) -> None:
+    data = json.loads(record().to_json())
+    *parts, last = field.split(".")
+    part = data
+    for name in parts:
+        part = part[name]
+    part[last] = value
+    with pytest.raises(ValueError, match=f"field {field}: Input should be"):
+        parse_record(json.dumps(data))
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("{", "no JSON"),
