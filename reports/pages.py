@@ -11,8 +11,9 @@ from reports import summary
 from reports.attacks import attacks_page
 from reports.leaderboard import Source, to_csv, to_markdown
 from reports.papers.trpate_page import trpate_page
-from reports.reported.numbers import FOLDER, read_reported
+from reports.reported.numbers import read_reported
 from reports.reported.page import to_markdown as reported_page
+from reports.reported.systems import FOLDER
 from reports.runs import read_runs
 from reports.site.build import write_site
 

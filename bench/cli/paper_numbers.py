@@ -24,8 +24,9 @@ def reported(
     import dataclasses
 
     from bench.storage.files import write_atomic
-    from reports.reported.numbers import FOLDER, read_reported
+    from reports.reported.numbers import read_reported
     from reports.reported.page import to_markdown
+    from reports.reported.systems import FOLDER
 
     rows = read_reported(FOLDER if folder is None else folder)
     if json_:

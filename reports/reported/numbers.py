@@ -13,25 +13,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import PublicKind
 from bench.privacy.utility_bound import IMPLAUSIBLE, TRIES, honest_tries, odds, probability_bound
-from reports.reported.yaml_lines import YamlLines
-
-FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
-NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
-
-PAPERS = {
-    "pate": "Papernot et al., ICLR 2017",
-    "trpate": "Wang et al., IEEE Access 2019",
-    "dgd": "Ge et al., IEEE TIP 2023",
-    "dpsd": "Liu et al., arXiv:2601.19090",
-}
-"""By year, the order on pages."""
+from reports.reported.systems import (
+    FOLDER,
+    NUMBERS,
+    PAPERS,
+    SYSTEMS,
+    Code,
+    Override,
+    Strict,
+    System,
+    first_of,
+    read_systems,
+    text_of,
+)
 
 BASELINE = "Baseline"
 """A paper's own model without privacy, the reference of its drops."""
@@ -125,126 +125,7 @@ class Reported:
 _NOTHING_AGAINST = (Verdict.SOUND, Verdict.HOLDS, Verdict.NOT_FOUND, Verdict.NOT_READ)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
-
-
-Unit = Literal["record", "label", "query-label", "client", "none"]
-Typed = Literal["sound", "step fails, number holds", "unsound", "unclear", "no privacy"]
-TypedOfCode = Literal["sound", "step fails, number holds", "unsound", "unclear", "none found", "not read"]
-
-
-def _check_told(verdict: str | None, reason: str | None, source: str | None) -> None:
-    if verdict is not None and not (reason and source):
-        raise ValueError("a verdict needs a reason and a source")
-    if reason is not None and not source:
-        raise ValueError("a reason needs a source")
-    if any("\n" in text for text in (reason or "", source or "")):
-        raise ValueError("reason and source are one line each")
-
-
-class Code(_Strict):
-    """The verdict on a system's published code."""
-
-    verdict: TypedOfCode
-    reason: str | None = None
-    source: str | None = None
-
-    @model_validator(mode="after")
-    def _told(self) -> Code:
-        if self.verdict not in ("none found", "not read"):
-            _check_told(self.verdict, self.reason, self.source)
-        elif self.reason is not None:
-            _check_told(None, self.reason, self.source)
-        return self
-
-
-class _Facts(_Strict):
-    method: str | None = None
-    unit: Unit | None = None
-    public_data: str | None = None
-    public_kinds: tuple[PublicKind, ...] | None = None
-    verdict: Typed | None = None
-    reason: str | None = None
-    source: str | None = None
-    code: Code | None = None
-
-    @model_validator(mode="after")
-    def _told(self) -> _Facts:
-        _check_told(self.verdict, self.reason, self.source)
-        if (self.public_data is None) != (self.public_kinds is None):
-            raise ValueError("public_data and public_kinds are given together: the words and their kinds")
-        kinds = self.public_kinds or ()
-        if len(set(kinds)) < len(kinds) or (len(kinds) > 1 and {PublicKind.NONE, PublicKind.NOT_STATED} & {*kinds}):
-            raise ValueError("public_kinds names each kind once; none and not-stated stand alone")
-        return self
-
-
-class Override(_Facts):
-    """Facts that replace a system's for the numbers that match every given paper, table, dataset and epsilon."""
-
-    paper: str | None = None
-    table: str | None = None
-    dataset: str | None = None
-    epsilon: float | None = None
-
-    @model_validator(mode="after")
-    def _narrow(self) -> Override:
-        if (self.paper, self.table, self.dataset, self.epsilon) == (None, None, None, None):
-            raise ValueError("an override needs a paper, table, dataset or epsilon to apply to")
-        if self.paper is not None and self.paper not in PAPERS:
-            raise ValueError(f"unknown paper {self.paper!r}: {', '.join(PAPERS)}")
-        return self
-
-    def fits(self, number: Number) -> bool:
-        """Return whether the override applies to `number`."""
-        wanted = (self.paper, self.table, self.dataset, self.epsilon)
-        found = (number.paper, number.table, number.dataset, number.epsilon)
-        return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
-
-
-class System(_Facts):
-    """The facts about one system: citation, privacy unit, public data, and the verdict on its epsilon."""
-
-    citation: str = Field(min_length=1)
-    unit: Unit
-    public_data: str = Field(min_length=1)
-    public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
-    verdict: Typed
-    between_any_teachers: Literal["stated", "inferred"] | None = None
-    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy.
-
-    ``inferred`` where the proof itself was not read: the bound is then given as a condition and decides no verdict.
-    """
-    overrides: tuple[Override, ...] = ()
-
-    @model_validator(mode="after")
-    def _same(self) -> System:
-        for facts in (self, *self.overrides):
-            unit, verdict = facts.unit or self.unit, facts.verdict or self.verdict
-            if (unit == "none") != (verdict == "no privacy"):
-                raise ValueError("unit none and verdict 'no privacy' go together")
-            if (facts.code or self.code) is None and verdict != "no privacy":
-                raise ValueError("the verdict has two parts: code is missing (none found and not read are accepted)")
-        return self
-
-
-class Systems(_Strict):
-    """All of ``systems.yaml``. `test_classes` has the number of test records per class of a data set."""
-
-    systems: Mapping[str, System] = Field(min_length=1)
-    test_classes: Mapping[str, tuple[int, ...]] = {}
-
-    @field_validator("test_classes")
-    @classmethod
-    def _counts(cls, counts: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
-        for name, classes in counts.items():
-            if len(classes) < 2 or min(classes) < 1:
-                raise ValueError(f"{name} needs the records of 2 or more classes, each at least 1")
-        return counts
-
-
-class Number(_Strict):
+class Number(Strict):
     """One line of ``numbers.csv``."""
 
     paper: str
@@ -325,19 +206,8 @@ def read_reported(folder: Path = FOLDER) -> list[Reported]:
     return found
 
 
-def read_systems(folder: Path = FOLDER) -> Systems:
-    """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` as :func:`read_reported` does."""
-    path = folder / SYSTEMS
-    lines = YamlLines(_text(path), str(path))
-    try:
-        return Systems.model_validate(lines.data)
-    except ValidationError as error:
-        where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
-        raise BenchError(f"{where}: {_first(error)}. See the head of the file.") from error
-
-
 def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
-    rows = csv.reader(_text(path).splitlines(keepends=True), strict=True)
+    rows = csv.reader(text_of(path).splitlines(keepends=True), strict=True)
     columns = list(Number.model_fields)
     try:
         head = next(rows, [])
@@ -353,28 +223,16 @@ def _numbers(path: Path) -> Iterator[tuple[int, Number]]:
             try:
                 number = Number.model_validate(dict(zip(columns, cells, strict=True)))
             except ValidationError as error:
-                raise BenchError(f"{where}: {_first(error)}.") from error
+                raise BenchError(f"{where}: {first_of(error)}.") from error
             yield begins, number
             begins = rows.line_num + 1
     except csv.Error as error:
         raise BenchError(f"{path}, line {rows.line_num}: no CSV: {error}.") from error
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"cannot read {path}: {error}. The folder needs {NUMBERS} and {SYSTEMS}.") from error
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{name}: {said}" if name else said
-
-
 def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[int]]) -> Reported:
-    override = next((each for each in system.overrides if each.fits(number)), Override(paper=number.paper))
+    at = (number.paper, number.table, number.dataset, number.epsilon)
+    override = next((each for each in system.overrides if each.fits(*at)), Override(paper=number.paper))
     unit = override.unit or system.unit
     verdict, reason = Verdict(override.verdict or system.verdict), override.reason or system.reason or ""
     source = override.source or system.source or ""

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from bench.privacy.utility_bound import TRIES
 from bench.results.text import markdown_list, markdown_table, md
 from reports.reported.contradictions import Conflict, DropError, conflicts, drop_errors
-from reports.reported.numbers import PAPERS, Reported, Verdict
+from reports.reported.numbers import Reported, Verdict
+from reports.reported.systems import PAPERS
 
 NAMES = {"pate": "PATE", "trpate": "TrPATE", "dgd": "DGD", "dpsd": "DPSD"}
 

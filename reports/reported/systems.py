@@ -1,0 +1,172 @@
+"""What is known of each system whose numbers papers print: ``leaderboards/reported/systems.yaml``. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bench.core.errors import BenchError
+from bench.core.types import PublicKind
+from reports.reported.yaml_lines import YamlLines
+
+FOLDER = Path(__file__).parent.parent.parent / "leaderboards" / "reported"
+NUMBERS, SYSTEMS = "numbers.csv", "systems.yaml"
+
+PAPERS = {
+    "pate": "Papernot et al., ICLR 2017",
+    "trpate": "Wang et al., IEEE Access 2019",
+    "dgd": "Ge et al., IEEE TIP 2023",
+    "dpsd": "Liu et al., arXiv:2601.19090",
+}
+"""By year, the order on pages."""
+
+
+class Strict(BaseModel):
+    """A frozen model without further fields; texts lose the spaces around them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+Unit = Literal["record", "label", "query-label", "client", "none"]
+Typed = Literal["sound", "step fails, number holds", "unsound", "unclear", "no privacy"]
+TypedOfCode = Literal["sound", "step fails, number holds", "unsound", "unclear", "none found", "not read"]
+
+
+def _check_told(verdict: str | None, reason: str | None, source: str | None) -> None:
+    if verdict is not None and not (reason and source):
+        raise ValueError("a verdict needs a reason and a source")
+    if reason is not None and not source:
+        raise ValueError("a reason needs a source")
+    if any("\n" in text for text in (reason or "", source or "")):
+        raise ValueError("reason and source are one line each")
+
+
+class Code(Strict):
+    """The verdict on a system's published code."""
+
+    verdict: TypedOfCode
+    reason: str | None = None
+    source: str | None = None
+
+    @model_validator(mode="after")
+    def _told(self) -> Code:
+        if self.verdict not in ("none found", "not read"):
+            _check_told(self.verdict, self.reason, self.source)
+        elif self.reason is not None:
+            _check_told(None, self.reason, self.source)
+        return self
+
+
+class Facts(Strict):
+    """The facts that a system has and an override may replace: None leaves them."""
+
+    method: str | None = None
+    unit: Unit | None = None
+    public_data: str | None = None
+    public_kinds: tuple[PublicKind, ...] | None = None
+    verdict: Typed | None = None
+    reason: str | None = None
+    source: str | None = None
+    code: Code | None = None
+
+    @model_validator(mode="after")
+    def _told(self) -> Facts:
+        _check_told(self.verdict, self.reason, self.source)
+        if (self.public_data is None) != (self.public_kinds is None):
+            raise ValueError("public_data and public_kinds are given together: the words and their kinds")
+        kinds = self.public_kinds or ()
+        if len(set(kinds)) < len(kinds) or (len(kinds) > 1 and {PublicKind.NONE, PublicKind.NOT_STATED} & {*kinds}):
+            raise ValueError("public_kinds names each kind once; none and not-stated stand alone")
+        return self
+
+
+class Override(Facts):
+    """Facts that replace a system's for the numbers that match every given paper, table, dataset and epsilon."""
+
+    paper: str | None = None
+    table: str | None = None
+    dataset: str | None = None
+    epsilon: float | None = None
+
+    @model_validator(mode="after")
+    def _narrow(self) -> Override:
+        if (self.paper, self.table, self.dataset, self.epsilon) == (None, None, None, None):
+            raise ValueError("an override needs a paper, table, dataset or epsilon to apply to")
+        if self.paper is not None and self.paper not in PAPERS:
+            raise ValueError(f"unknown paper {self.paper!r}: {', '.join(PAPERS)}")
+        return self
+
+    def fits(self, *found: str | float | None) -> bool:
+        """Return whether the override applies to a number of this paper, table, dataset and epsilon."""
+        wanted = (self.paper, self.table, self.dataset, self.epsilon)
+        return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
+
+
+class System(Facts):
+    """The facts about one system: citation, privacy unit, public data, and the verdict on its epsilon."""
+
+    citation: str = Field(min_length=1)
+    unit: Unit
+    public_data: str = Field(min_length=1)
+    public_kinds: tuple[PublicKind, ...] = Field(min_length=1)
+    verdict: Typed
+    between_any_teachers: Literal["stated", "inferred"] | None = None
+    """The proof uses only that a teacher's answer is bounded: its epsilon may rule out an accuracy.
+
+    ``inferred`` where the proof itself was not read: the bound is then given as a condition and decides no verdict.
+    """
+    overrides: tuple[Override, ...] = ()
+
+    @model_validator(mode="after")
+    def _same(self) -> System:
+        for facts in (self, *self.overrides):
+            unit, verdict = facts.unit or self.unit, facts.verdict or self.verdict
+            if (unit == "none") != (verdict == "no privacy"):
+                raise ValueError("unit none and verdict 'no privacy' go together")
+            if (facts.code or self.code) is None and verdict != "no privacy":
+                raise ValueError("the verdict has two parts: code is missing (none found and not read are accepted)")
+        return self
+
+
+class Systems(Strict):
+    """All of ``systems.yaml``. `test_classes` has the number of test records per class of a data set."""
+
+    systems: Mapping[str, System] = Field(min_length=1)
+    test_classes: Mapping[str, tuple[int, ...]] = {}
+
+    @field_validator("test_classes")
+    @classmethod
+    def _counts(cls, counts: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        for name, classes in counts.items():
+            if len(classes) < 2 or min(classes) < 1:
+                raise ValueError(f"{name} needs the records of 2 or more classes, each at least 1")
+        return counts
+
+
+def read_systems(folder: Path = FOLDER) -> Systems:
+    """Return ``systems.yaml`` of `folder`; raise :class:`BenchError` with file and line for anything amiss."""
+    path = folder / SYSTEMS
+    lines = YamlLines(text_of(path), str(path))
+    try:
+        return Systems.model_validate(lines.data)
+    except ValidationError as error:
+        where = f"{path}, line {lines.line(error.errors()[0]['loc'])}"
+        raise BenchError(f"{where}: {first_of(error)}. See the head of the file.") from error
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of the folder; raise :class:`BenchError` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"cannot read {path}: {error}. The folder needs {NUMBERS} and {SYSTEMS}.") from error
+
+
+def first_of(error: ValidationError) -> str:
+    """Return the first of the errors in one line: field and message."""
+    first = error.errors()[0]
+    name, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{name}: {said}" if name else said
