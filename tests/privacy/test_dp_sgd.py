@@ -72,6 +72,7 @@ def test_audit_of_dp_sgd_steps() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # four million optimiser steps
 def test_audit_of_a_million_dp_sgd_steps() -> None:
     found, stated = dp_sgd_bound(DRAWS, 0.8)
     assert 0.9 * stated < found < stated
