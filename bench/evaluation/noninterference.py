@@ -107,7 +107,7 @@ def check_method(
             _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
         for name in labels_of:
             _renamed(trial_of(preset, seeds[0], name, source.describe(name).facts), processes)
-        if awake and not declared:
+        if awake and awake.value in method.presets(facts or CHECK_FACTS) and not declared:
             trial, (first,) = _recorded(trial_of(awake, seeds[0]), ["given"], processes)
             accuracies.append(first.accuracy)
             _replayed(first, processes.run(trial, FAR, first.calls, seconds))

@@ -144,7 +144,7 @@ def test_settings_that_the_check_does_not_have_are_said(into: Path, run: Path) -
     (check,) = [item for item in found.items if item.kind == "check"]
     assert check.fate is Fate.PASSED
     assert check.why == (
-        "passed: equal releases. With its tiny settings, not with gamma=0.05, least_queries=1, teachers=200"
+        "passed: equal releases. With its tiny and quick settings, not with gamma=0.05, least_queries=1, teachers=200"
     )
 
 
