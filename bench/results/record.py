@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pydantic import Field
-
 from bench.core.config import NoiseKind
 from bench.core.rows import Change, Epsilon, Row, SchemaError, Share, Unbounded, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
