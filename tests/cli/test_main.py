@@ -174,6 +174,8 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["show", "nothing-like-it"], "unknown method or record"),
         (["ls", "methodz"], "methods"),
         (["check", "pat"], "pate"),
+        (["check", "pate", "--seeds", "one"], "--seeds takes whole numbers"),
+        (["check", "pate", "--set", "teachers=2000", "--quiet"], "pate: more teachers than records"),
         (["leaderboard", "no-such-folder"], "no such run directory"),
         (["epsilon", "lnmax", "--gamma", "0", "--queries", "10"], "gamma"),
         (["epsilon", "lnmax", "--gamma", "0.05", "--votes", "missing.npy"], "missing.npy"),
@@ -217,7 +219,7 @@ def test_run_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_check_passes_and_fails_by_exit_state(tmp_path: Path) -> None:
-    done = bench("check", "nonprivate", "--json")
+    done = bench("check", "nonprivate", "--json", "--dataset", "digits", "--preset", "tiny", "--seeds", "1")
     assert done.returncode == 0
     assert json.loads(done.stdout)["checks"][0]["verdict"] == "declared bypass"
     (tmp_path / "leak.py").write_text(
