@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from bench.evaluation.noninterference import Check
     from bench.interface.method import Method
 
-SECONDS = 5.0  # for neighbours beyond the two of each seed
-
 
 def check(
     methods: Annotated[list[str] | None, typer.Argument(help="Methods or Python files; none: all methods.")] = None,
@@ -35,7 +33,7 @@ def check(
     """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    from bench.evaluation.noninterference import check_method
+    from bench.evaluation.noninterference import SECONDS, check_method
     from bench.interface.registry import METHODS
     from bench.training.processes import available_cores
 

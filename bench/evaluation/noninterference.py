@@ -27,6 +27,8 @@ from bench.interface.method import Method
 
 SEEDS = (0, 1)
 """Seeds of a full check."""
+SECONDS = 5.0
+"""Time of a full check for neighbours beyond two of each seed."""
 FAR: list[Variant] = ["unrelated", "renamed"]
 NEAR: list[Variant] = [0, 1]
 LEVEL = 1e-6  # of the binomial test of renamed classes
@@ -76,10 +78,9 @@ def check_method(
 
     `overrides` (``FIELD=VALUE``) reach other paths. Run A is on generated data of `facts` (default: those of digits),
     with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
-    `labels_of`. With the preset `awake`, whose students are good
-    enough for branches that bad ones do not take, one seed is replayed on unrelated and renamed data. Neighbours beyond
-    two for each seed are added as long as they take `seconds`. Exceptions of the method in run A propagate: failing to
-    run is no leak.
+    `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
+    seed is replayed on unrelated and renamed data. Neighbours beyond two for each seed are added as long as they take
+    `seconds`. Exceptions of the method in run A propagate: failing to run is no leak.
     """
     from bench.experiments.data_source import DataSource
 

@@ -64,7 +64,7 @@ def verify(found: Publication, progress: Progress, *, rerun: Sequence[str] = (),
 
 
 def _check(found: Publication, records: Sequence[Record], progress: Progress) -> None:
-    from bench.evaluation.noninterference import SEEDS, check_method
+    from bench.evaluation.noninterference import SECONDS, SEEDS, check_method
     from bench.experiments.device import prepare_device
 
     names = sorted({record.method for record in records})
@@ -73,7 +73,9 @@ def _check(found: Publication, records: Sequence[Record], progress: Progress) ->
         for name in names:
             try:
                 sets = sorted({record.dataset for record in records if record.method == name})
-                check = check_method(METHODS.get(name), seeds=SEEDS, awake=Preset.QUICK, labels_of=sets)
+                check = check_method(
+                    METHODS.get(name), seeds=SEEDS, awake=Preset.QUICK, seconds=SECONDS, labels_of=sets
+                )
                 fate, why = Fate.PASSED if check.ok else Fate.REFUSED, f"{check.verdict.value}: {check.reason}"
                 given = {f"{k}={v}" for r in records if r.method == name for k, v in (r.cell.overrides or {}).items()}
                 why += f". With its tiny and quick settings, not with {', '.join(sorted(given))}" if given else ""
