@@ -60,7 +60,7 @@ def _tiny(name: str, options: AttackOptions) -> tuple[str, ...]:
     if options.preset is not Preset.TINY or _goal(name) != "inversion":
         return ()
     return (
-        f"records of each role: all -> {TINY_RECORDS} at most, or 20 of each class",
+        f"records of a class in each role: all -> {TINY_RECORDS}",
         "training steps of the evaluators: all -> a tenth",
     )
 

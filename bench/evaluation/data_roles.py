@@ -100,15 +100,16 @@ def attack_data(name: str, source: DataSource, auxiliary: str | None = None) -> 
     return AttackData(material, known, disjoint, evaluators, held_out)
 
 
-TINY_RECORDS = 1000
+TINY_RECORDS = 20
+"""Records of a class in each role, for the tiny preset."""
 
 
 def fewer(data: AttackData) -> AttackData:
-    """Return `data` for the tiny preset: about a thousand records of each role, or twenty of each class."""
+    """Return `data` with at most :data:`TINY_RECORDS` records of a class in each role, for the tiny preset."""
     import torch
 
     facts = data.material.private.facts
-    most = max(TINY_RECORDS, 20 * facts.classes)
+    most = TINY_RECORDS * facts.classes
 
     def order(count: int) -> torch.Tensor:
         return torch.from_numpy(ranks(facts.dataset, count, "tiny").astype(np.int64))
@@ -116,7 +117,7 @@ def fewer(data: AttackData) -> AttackData:
     def some(part: Labelled) -> Labelled:
         images, labels = part
         shuffled = order(len(labels))
-        each = [shuffled[labels[shuffled] == label][: most // facts.classes] for label in range(facts.classes)]
+        each = [shuffled[labels[shuffled] == label][:TINY_RECORDS] for label in range(facts.classes)]
         chosen = torch.cat(each).sort().values
         return images[chosen], labels[chosen]
 

@@ -87,15 +87,14 @@ def test_what_is_done_is_not_done_again(attacked: tuple[Path, str]) -> None:
 
 def test_the_tiny_preset_is_said_to_be_reduced_and_has_keys_of_its_own(attacked: tuple[Path, str]) -> None:
     found = {record.attack: record for record in RunDir(attacked[0]).read_attacks()[0]}
-    assert any(line.startswith("records of each role: all -> 1000") for line in found["mi-face"].reduced)
+    assert "records of a class in each role: all -> 20" in found["mi-face"].reduced
     assert "training steps of the evaluators: all -> a tenth" in found["mi-face"].reduced
     (student,) = (r for r in RunDir(attacked[0]).read_records().found if r.key == found["mi-face"].student)
     keys = {attack_key(student, "mi-face", None, AttackOptions(preset)) for preset in Preset}
     assert len(keys) == 3
 
 
-def test_fewer_records_of_each_role_for_the_tiny_preset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.evaluation.data_roles.TINY_RECORDS", 50)  # 20 of each class are more
+def test_fewer_records_of_each_role_for_the_tiny_preset() -> None:
     data = attack_data("digits", DataSource(Progress()))
     small = fewer(data)
     for part in (small.members, small.nonmembers, small.evaluators, small.disjoint, small.held_out):

@@ -208,24 +208,25 @@ def kill_at_random(
 ) -> dict[str, set[tuple[int, int]]]:
     """Kill workers, the launcher or both at random moments; return every record that was ever seen.
 
-    There are `kills` moments, and more until `late` of them came while some but not all of the `cells` had a record.
+    At least `late` of the `kills` come while some but not all of the `cells` have a record: once the others are used
+    up, the first record is waited for.
     """
     moments, struck, after = random.Random(seed), 0, 0
     seen: dict[str, set[tuple[int, int]]] = {}
     process = start(out, *options)
     due = time.monotonic() + moments.uniform(1, 6)
     try:
-        while (more := struck < kills or (after < late and len(seen) < cells)) or process.poll() is None:
+        while struck < kills or process.poll() is None:
             for path in out.glob("records/*.json"):
                 signature = RunDir(out).signature(path.stem)
                 assert signature is not None
                 seen.setdefault(path.stem, set()).add(signature)
                 json.loads(path.read_text())  # none is ever torn
             if process.poll() is not None:
-                if not more:
+                if struck >= kills:
                     break
                 process = start(out, *options)
-            if time.monotonic() >= due and more:
+            if time.monotonic() >= due and struck < kills and (seen or struck < kills - late):
                 crew = workers(out)
                 what = moments.choice(["worker", "launcher", "both"])
                 targets = [moments.choice(crew)] if crew and what != "launcher" else []
@@ -245,7 +246,7 @@ def kill_at_random(
     finally:
         process.kill()
         process.communicate()
-    assert struck >= kills
+    assert struck == kills
     assert after >= late
     return seen
 
