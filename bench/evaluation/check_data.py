@@ -7,6 +7,7 @@ different draws of the same templates.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -106,7 +107,14 @@ def neighbour(data: PrivateData, unit: PrivacyUnit, number: int, seed: int = 0) 
     return dataclasses.replace(data, images=images, labels=labels)
 
 
-Variant = Literal["given", "unrelated", "renamed"] | int
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The set of which the first `changed` records, in random order, are those of the unrelated set."""
+
+    changed: int
+
+
+Variant = Literal["given", "unrelated", "renamed"] | int | Step
 """A private set made from another; a number is that of a neighbour."""
 
 
@@ -116,6 +124,12 @@ def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, seed: int) 
         return unrelated(data, unit, seed)
     if which == "renamed":
         return renamed(data, seed)
+    if isinstance(which, Step):
+        other = unrelated(data, unit, seed)
+        rows = np.random.default_rng([seed, 4]).permutation(len(data))[: which.changed]
+        images, labels = data.images.clone(), data.labels.clone()
+        images[rows], labels[rows] = other.images[rows], other.labels[rows]
+        return dataclasses.replace(data, images=images, labels=labels)
     if which == "given":
         return dataclasses.replace(data, images=data.images.clone(), labels=data.labels.clone())
     return neighbour(data, unit, which, seed)

@@ -14,12 +14,12 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, Released
 from bench.data.splits import Materialised
-from bench.evaluation.check_data import Variant, generated, renamed_source, variant_of
-from bench.evaluation.sensitivity import violation
+from bench.evaluation.check_data import Step, Variant, generated, renamed_source, variant_of
+from bench.evaluation.sensitivity import Given, violation, walk
 from bench.evaluation.tape import Call, Taping, record, replay
 from bench.interface.method import Method
 from bench.privacy.ledger import Ledger
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 
 NEIGHBOURS = 24
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,25 @@ def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, 
     return outcomes
 
 
-def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | None, folder: Path) -> Outcome:
+def walked(trial: Trial, tape: list[Call], patience: float) -> str:
+    """Return what a walk to the unrelated set finds wrong with the stated sensitivities, empty if nothing."""
+    from bench.experiments.device import prepare_device
+
+    prepare_device("cpu", 1)
+    method = trial.method.load() if isinstance(trial.method, MethodPlace) else trial.method
+
+    def given_at(changed: int) -> list[Given] | str:
+        with tempfile.TemporaryDirectory(prefix="runs-") as folder:
+            run = _run(trial, method, Step(changed), tape, Path(folder), keep=True)
+        return run.difference or [call.given for call in run.calls if call.given is not None]
+
+    return walk(given_at, trial.facts.private_records, method.adjacency, patience)
+
+
+def _run(
+    trial: Trial, method: type[Method], which: Variant, tape: list[Call] | None, folder: Path, *, keep: bool = False
+) -> Outcome:
+    """Return the outcome of one run; its calls are in it without a `tape`, or to `keep` them."""
     import torch
 
     from bench.training.features import student_logits
@@ -191,7 +212,8 @@ def _run(trial: Trial, method: type[Method], which: Variant, tape: list[Call] | 
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
     if tape is not None:
-        return dataclasses.replace(outcome, moved=_moved(taping, tape, method))
+        calls = taping.calls if keep else []
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method), calls=calls)
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
@@ -237,10 +259,17 @@ class Processes:
         self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None, seconds: float = 0.0
     ) -> list[Outcome]:
         """Return the outcomes of :func:`session`; errors of the method propagate."""
+        return self._apart(trial, session, variants, tape, seconds)
+
+    def walk(self, trial: Trial, tape: list[Call], patience: float) -> str:
+        """Return the finding of :func:`walked`."""
+        return self._apart(trial, walked, tape, patience)
+
+    def _apart(self, trial: Trial, work: Callable[..., T], *parts: Any) -> T:
         if not isinstance(trial.method, MethodPlace):
-            return session(trial, variants, tape, seconds)
+            return work(trial, *parts)
         with ProcessPoolExecutor(1, self._context) as pool:
             try:
-                return pool.submit(session, trial, variants, tape, seconds).result()
+                return pool.submit(work, trial, *parts).result()
             except BrokenProcessPool as error:
                 raise BenchError("the process of a checked run died: it ran out of memory or was killed.") from error

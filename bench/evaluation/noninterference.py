@@ -20,7 +20,7 @@ from enum import StrEnum
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.types import Budget, Facts
+from bench.core.types import Budget, Facts, PrivacyUnit
 from bench.evaluation.check_data import CHECK_FACTS, Variant
 from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.interface.method import Method
@@ -31,6 +31,8 @@ SECONDS = 5.0
 """Time of a full check for neighbours beyond two of each seed."""
 FAR: list[Variant] = ["unrelated", "renamed"]
 NEAR: list[Variant] = [0, 1]
+WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # of other units a record's change may be that of two
+WALK = 4  # times the seconds for neighbours
 LEVEL = 1e-6  # of the binomial test of renamed classes
 AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
 
@@ -80,7 +82,8 @@ def check_method(
     with a labelled source if `labelled`, or on the data set `dataset`. Renamed classes are also those of the data sets
     `labels_of`. With the preset `awake`, whose students are good enough for branches that bad ones do not take, one
     seed is replayed on unrelated and renamed data. Neighbours beyond two for each seed are added as long as they take
-    `seconds`. Exceptions of the method in run A propagate: failing to run is no leak.
+    `seconds`, then a walk to the unrelated set of four times as long. Exceptions of the method in run A propagate:
+    failing to run is no leak.
     """
     from bench.experiments.data_source import DataSource
 
@@ -95,6 +98,10 @@ def check_method(
         values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
         return Trial(place, values, known, seed, dataset, labelled)
 
+    def walk_to_unrelated(trial: Trial, first: Outcome) -> None:
+        if first.watched and seconds and method.unit in WALKED:
+            _bounded(processes.walk(trial, first.calls, WALK * seconds))
+
     try:
         for seed in seeds:
             trial, (first, again) = _recorded(trial_of(preset, seed), ["given", "given"], processes)
@@ -104,6 +111,7 @@ def check_method(
             if not declared:
                 _same_again(first, again)
                 _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
+                walk_to_unrelated(trial, first)
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
             _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
         for name in labels_of:
@@ -112,6 +120,7 @@ def check_method(
             trial, (first,) = _recorded(trial_of(awake, seeds[0]), ["given"], processes)
             accuracies.append(first.accuracy)
             _replayed(first, processes.run(trial, FAR, first.calls, seconds))
+            walk_to_unrelated(trial, first)
     except _Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
@@ -170,14 +179,18 @@ def _replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
                 "data. Route it through the ledger, or declare it with ledger.bypass"
             )
     for run in runs[len(FAR) :]:
-        if run.moved:
-            raise _Rejected(
-                f"{run.moved}. The noise is sized for less than the effect of one record. State the sensitivity that "
-                "holds, clip, or give each record to one teacher only"
-            )
+        _bounded(run.moved)
         found = _difference(first, run)
         if found:
             raise _Rejected(f"{found}, which differ in one record. It uses that record outside any mechanism")
+
+
+def _bounded(moved: str) -> None:
+    if moved:
+        raise _Rejected(
+            f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
+            "all data, clip, or give each record to one teacher only"
+        )
 
 
 def _difference(first: Outcome, other: Outcome) -> str:

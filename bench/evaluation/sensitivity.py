@@ -4,10 +4,15 @@ The ledger cannot verify the sensitivity that a method states, such as a norm bo
 method runs with equal seeds on a private set and, with the answers that it got there, on neighbours with one other
 record. Any difference in mechanism inputs then comes from that record. A difference above the bound proves it wrong;
 without one it may still be wrong, since other neighbours may differ more.
+
+A bound that holds near one data set only, where an input jumps at a threshold for instance, shows on the way to
+another: :func:`walk` halves a path of changed records towards the part in which the inputs move most.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,18 +55,25 @@ NORMS: dict[str, Norm] = {
 }  # fmt: skip
 
 
-def violation(base: list[Given], other: list[Given], adjacency: Adjacency) -> str:
-    """Return a description of the first call whose values differ by more than its charge; empty if none does."""
+def share(first: Given, second: Given, adjacency: Adjacency) -> float:
+    """Return by how many times what one changed record may move `second` differs from `first`."""
+    # Replacing a record is removing one and adding another: twice the norm, but still one teacher's vote.
+    steps = 2 if adjacency is Adjacency.ADD_REMOVE and first.norm in ("l1", "l2") else 1
+    return first.moved(second) / (steps * max(first.bound, second.bound))
+
+
+def violation(base: list[Given], other: list[Given], adjacency: Adjacency, records: int = 1) -> str:
+    """Return a description of the first call whose values differ by more than its charge; empty if none does.
+
+    The two sets differ in `records` records, which may move a value by as many times its charge.
+    """
     if len(base) != len(other):
         return f"it called mechanisms {len(base)} times on a private set and {len(other)} times on a neighbour of it"
     for number, (first, second) in enumerate(zip(base, other, strict=True)):
         if first.values.shape != second.values.shape or first.mechanism != second.mechanism:
             return f"its call {number + 1} is another on a neighbouring private set"
-        # Replacing a record is removing one and adding another: twice the norm, but still one teacher's vote.
-        steps = 2 if adjacency is Adjacency.ADD_REMOVE and first.norm in ("l1", "l2") else 1
-        bound = steps * max(first.bound, second.bound)
-        moved = first.moved(second)
-        if moved > bound * TOLERANCE:
+        times, moved = share(first, second, adjacency), first.moved(second)
+        if times > records * TOLERANCE:
             what = {
                 "votes": f"{moved:.0f} votes of one query",
                 "labels": f"{moved:.0f} labels",
@@ -69,8 +81,39 @@ def violation(base: list[Given], other: list[Given], adjacency: Adjacency) -> st
                 "l1": f"the values by {moved:.3g} (L1)",
                 "l2": f"the values by {moved:.3g} (L2)",
             }[first.norm]
+            who = "one record moves" if records == 1 else f"{records} records together move"
             return (
-                f"one record moves {what} in its call {number + 1} of {first.mechanism}, which is charged for "
-                f"{bound:.3g}"
+                f"{who} {what} in its call {number + 1} of {first.mechanism}, which is charged for "
+                f"{records * moved / times:.3g}"
             )
     return ""
+
+
+def walk(given_at: Callable[[int], list[Given] | str], length: int, adjacency: Adjacency, patience: float) -> str:
+    """Return a violation between two points of a path of data sets, each of which changes one more record.
+
+    ``given_at(k)`` runs the method with `k` changed records and returns what its mechanisms were given, or how the run
+    left the tape. Halves the path towards the larger movement in `patience` seconds at most; empty if nothing is found.
+    """
+    begin, low, high = time.monotonic(), 0, length
+    seen: dict[int, list[Given]] = {}
+
+    def move(start: int, end: int) -> float:
+        pairs = zip(seen[start], seen[end], strict=False)
+        return max((share(first, second, adjacency) for first, second in pairs), default=0.0) / (end - start)
+
+    for point in (low, high):
+        found = given_at(point)
+        if isinstance(found, str):
+            return found
+        seen[point] = found
+    while True:
+        found = violation(seen[low], seen[high], adjacency, high - low)
+        middle = (low + high) // 2
+        if found or middle == low or time.monotonic() - begin > patience:
+            return found
+        halfway = given_at(middle)
+        if isinstance(halfway, str):
+            return halfway
+        seen[middle] = halfway
+        low, high = (low, middle) if move(low, middle) >= move(middle, high) else (middle, high)
