@@ -1,10 +1,10 @@
 """The checks of a method: everything released depends on private data through the ledger only.
 
-*Replay*. Run A trains on a private set on which methods learn, without noise, and the ledger's answers are taped. Other
-runs of equal config, seeds, context and public data get A's answers whatever they ask, and must release A's bytes: on
-unrelated data; on A's data with renamed classes, where whatever is best in A is worst; on neighbours of A, where
-:mod:`bench.evaluation.sensitivity` compares what the mechanisms were given; and on A's own data again in A's process
-and with A's cache, where state that outlives a run would show.
+*Replay*. Run A trains on a private set on which methods learn, without noise but DP-SGD's, and the ledger's answers are
+taped. Other runs of equal config, seeds, context and public data get A's answers whatever they ask, and must release
+A's bytes: on unrelated data; on A's data with renamed classes, where whatever is best in A is worst; on neighbours of
+A, where :mod:`bench.evaluation.sensitivity` compares what the mechanisms were given; and on A's own data again in A's
+process and with A's cache, where state that outlives a run would show.
 
 *Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
 reads labels from elsewhere than its arguments.
