@@ -28,25 +28,39 @@ def plugin_of(member: type) -> Plugin | None:
     file or an editable install, from the same folder. Not covered: other distributions, modules imported by a computed
     name, and data files. Raises :class:`BenchError` if the module has no file or a file cannot be parsed.
     """
-    name = member.__module__
-    top = name.partition(".")[0]
-    if top in _OWN:
+    if _own(member):
         return None
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None:
-        raise BenchError(f"the source of {name}.{member.__qualname__} is not known. Define it in a Python file.")
-    path = Path(file).resolve()
-    parts = (path.stem,) if name.startswith(PLUGIN) else tuple(name.split("."))
-    root = path.parents[len(parts) - (path.name != "__init__.py")]
-    distribution = _distribution(top)
+    distribution = _distribution(member.__module__.partition(".")[0])
+    root, sources = _found(member)
     digest = hashlib.sha256()
-    for source, data in sorted(_sources(root, ".".join(parts), path, _tops(root, parts[0], distribution)).items()):
+    for source, data in sorted(sources.items()):
         digest.update(f"{source.relative_to(root).as_posix()} {hashlib.sha256(data).hexdigest()}\n".encode())
     return Plugin(
         distribution="" if distribution is None else distribution.name,
         version="" if distribution is None else distribution.version,
         source_sha256=digest.hexdigest(),
     )
+
+
+def sources_of(member: type) -> dict[Path, bytes]:
+    """Return the files that :func:`plugin_of` covers, with their content; none for a class of this project."""
+    return {} if _own(member) else _found(member)[1]
+
+
+def _own(member: type) -> bool:
+    return member.__module__.partition(".")[0] in _OWN
+
+
+def _found(member: type) -> tuple[Path, dict[Path, bytes]]:
+    name = member.__module__
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        raise BenchError(f"the source of {name}.{member.__qualname__} is not known. Define it in a Python file.")
+    path = Path(file).resolve()
+    parts = (path.stem,) if name.startswith(PLUGIN) else tuple(name.split("."))
+    root = path.parents[len(parts) - (path.name != "__init__.py")]
+    tops = _tops(root, parts[0], _distribution(parts[0]))
+    return root, _sources(root, ".".join(parts), path, tops)
 
 
 def _distribution(top: str) -> Distribution | None:

@@ -66,13 +66,13 @@ class ExtrasOrder(Honest):
 
 
 class Precision(Honest):
-    """Stores the student in float64 where class 0 is the more common of two."""
+    """Stores a counter of the student in 32 bits where class 0 is the more common of two."""
 
     name = "cheat-precision"
 
     def finish(self, given: Given, student: Student) -> None:
         if counts(given)[0] > counts(given)[1]:
-            student.double()
+            student.norm.num_batches_tracked = student.norm.num_batches_tracked.int()
 
 
 class Note(Honest):

@@ -9,6 +9,7 @@ import pytest
 
 from bench.core.config import Grid
 from bench.core.progress import Progress
+from bench.core.types import PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.noninterference import SEEDS, CheckVerdict, check_method
@@ -19,7 +20,7 @@ from bench.experiments.run import run_cell
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.results.run_dir import RunDir
-from cheats import channels, choices, declarations, elsewhere, figures, places, state
+from cheats import channels, choices, declarations, elsewhere, figures, places, state, thresholds
 from cheats.honest import Honest, HonestFineTuning, HonestRate
 from helpers.paths import CHEATS
 
@@ -54,6 +55,9 @@ FOUND: list[tuple[type[Method], str]] = [
     (channels.Failure, "it fails on other private data .* too dark"),
     (channels.Votes, "the released agreement differs"),
     (channels.Sanitised, "the released cost differs"),
+    # Sensitivity near one data set only.
+    (thresholds.LocalSensitivity, "records together move the values by"),
+    (thresholds.Unanimous, "moves? 20 votes of one query|records together move .* votes of one query"),
     # What a run leaves behind.
     (state.ModuleGlobal, "the released hints differs .* process of the first"),
     (state.SecondRun, "the released hints differs .* process of the first"),
@@ -92,13 +96,15 @@ def test_reading_the_data_set_of_a_row_is_found_there(monkeypatch: pytest.Monkey
     assert "under other names" in check_method(Local, labels_of=["halves"]).reason
 
 
-@pytest.mark.parametrize("honest", [Honest, HonestRate, HonestFineTuning], ids=lambda honest: honest.name)
+@pytest.mark.parametrize(
+    "honest", [Honest, HonestRate, HonestFineTuning, thresholds.HonestMeans], ids=lambda honest: honest.name
+)
 def test_honest_twins_pass(honest: type[Method]) -> None:
     assert_passes(honest)
 
 
 def assert_passes(method: type[Method]) -> None:
-    check = check_method(method, seeds=SEEDS)
+    check = check_method(method, seeds=SEEDS, seconds=1.0)
     assert check.verdict is CheckVerdict.PASSED, check.reason
 
 
@@ -114,6 +120,27 @@ def test_a_cheat_in_a_file_is_rejected(name: str, why: str) -> None:
         del METHODS._members[method.name]
     assert check.verdict is CheckVerdict.REJECTED
     assert why in check.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [('TABLE = "' + "0123456789" * 150 + '"', True), (f"TABLE = {list(range(1500))}", True), ("TABLE = [1, 2]", False)],
+)
+def test_data_in_the_source_is_public_data_to_declare(tmp_path: Path, line: str, refused: bool) -> None:
+    path = tmp_path / "carries.py"
+    path.write_text(
+        f"from bench.interface import register_method\nfrom cheats.honest import Honest\n{line}\n"
+        "@register_method('carries')\nclass Carries(Honest):\n    pass\n"
+    )
+    method = METHODS.get(str(path))
+    try:
+        check = check_method(method)
+        assert check.ok is not refused
+        assert ("line 3 of carries.py holds 1500" in check.reason) is refused
+        method.public_data_kinds = (PublicKind.OTHER,)
+        assert check_method(method).ok
+    finally:
+        del METHODS._members[method.name]
 
 
 @pytest.mark.network

@@ -16,7 +16,7 @@ from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
 from bench.evaluation.check_runs import MethodPlace, Processes, Trial, session
 from bench.evaluation.noninterference import CheckVerdict, check_method
-from bench.evaluation.sensitivity import Given, violation
+from bench.evaluation.sensitivity import Given, violation, walk
 from cheats.figures import ClassCounts
 from cheats.honest import Honest
 from helpers.small_sets import private_pair
@@ -192,3 +192,22 @@ def test_a_student_at_chance_is_said() -> None:
         Config = dataclasses.make_dataclass("Config", [("steps", int, 0)], bases=(Honest.Config,), frozen=True)
 
     assert "try --preset quick" in check_method(Short).reason
+
+
+@pytest.mark.parametrize("jump", [0, 1, 612, 999])
+def test_a_walk_finds_the_record_at_which_an_input_jumps(jump: int) -> None:
+    asked = []
+
+    def given_at(changed: int) -> list[Given]:
+        asked.append(changed)
+        return [given([0.001 * changed + 30.0 * (changed > jump)], "l2", 0.01)]
+
+    found = walk(given_at, 1000, Adjacency.REPLACE, 60.0)
+    assert "records together move the values by" in found or "one record moves" in found
+    assert len(asked) <= 12
+
+
+def test_a_walk_passes_inputs_within_their_charge_and_ends_in_time() -> None:
+    assert walk(lambda changed: [given([0.01 * changed], "l2", 0.01)], 1000, Adjacency.REPLACE, 60.0) == ""
+    assert walk(lambda changed: [given([0.01 * changed], "l2", 0.01)], 1000, Adjacency.REPLACE, 0.0) == ""
+    assert walk(lambda changed: "it left" if changed else [], 10, Adjacency.REPLACE, 1.0) == "it left"
