@@ -32,8 +32,8 @@ class Estimated(Row):
     """An estimate over `n` independent units; `low` and `high` are None without a confidence interval."""
 
     value: float
-    low: float | None = None
-    high: float | None = None
+    low: Unbounded | None = None
+    high: Unbounded | None = None
     n: int
     confidence: float = 0.95
 

@@ -218,7 +218,7 @@ def test_nothing_slow_is_imported() -> None:
         "        [material.missing(entry) for entry in entries_of(parts)]\n"
         "        list(spec.shows(material))\n"
         "from bench.cli.main import app\n"
-        "app(['report', '--paper', 'dgd', '--figure', '6', '--table', 'I', '-q', '-o', sys.argv[1]], "
+        "app(['report', '--paper', 'dgd', '--figure', '6', '--table', 'I', '-q', '--into', sys.argv[1]], "
         "standalone_mode=False)\n"
         "heavy = ('torch', 'timm', 'torchvision', 'opacus', 'methods', 'attacks')\n"
         "print('heavy:', [name for name in heavy if name in sys.modules])\n"

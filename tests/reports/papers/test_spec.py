@@ -192,21 +192,6 @@ def test_what_is_there_is_not_missing() -> None:
 # --- refused and damaged ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accuracy", [math.nan, -0.1, 1.5, math.inf])
-def test_an_accuracy_that_is_none_is_refused_by_name(accuracy: float) -> None:
-    evidence = Evidence([of(accuracy), of(0.8, seed=1)])
-    found = evidence.find(cell("dgd", "mnist", 10.0))
-    assert found is not None
-    assert [r.seed for r in found.records] == [1]
-    (warning,) = evidence.warnings
-    assert "mnist-dgd-quick--s0" in warning
-    assert str(accuracy) in warning
-
-
-def test_an_epsilon_that_is_no_number_is_refused() -> None:
-    assert "epsilon" in Evidence([record(claimed=math.nan)]).warnings[0]
-
-
 def test_damaged_and_newer_records_are_named_and_stay(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs").create()
     run_dir.write_record(of())
