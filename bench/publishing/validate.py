@@ -52,6 +52,7 @@ def vet_record(
     """Return a finished cell's problems; `replan` checks its key, `account` its proven epsilon (seconds each).
 
     For a `published` record, a plug-in that is not installed here is no problem: checks that need it are `unchecked`.
+    Nor is noise without a salt, from before there were any.
     """
     found = Vetted()
     found.problems += _look(record)
@@ -59,6 +60,11 @@ def vet_record(
     if published and (why := missing_plugin(record)):
         found.unchecked.append(f"key, settings and epsilons: {why}")
         return found
+    if not published and record.noise_salt_option == "none":
+        found.problems.append(
+            "its noise has no salt: a method could know it. Run its cell again without --noise-salt none, or with this "
+            "version of the program."
+        )
     known = _known(record)
     found.problems += known
     if record.privacy is not None and not known and account:

@@ -26,8 +26,13 @@ ATTACK = f"{PATE}--label-gap-0dd1eac6b11d"
 Values = dict[str, Any]
 
 
+SALT = "5a" * 32
+
+
 def values_of(key: str) -> Values:
     values: Values = json.loads((BOARD / "records" / f"{key}.json").read_text())
+    if values["cell"]["epsilon"] is not None:  # as a run of today has one
+        values["noise_salt"] = SALT
     return values
 
 

@@ -26,6 +26,7 @@ from helpers.publishing import (
     GNMAX,
     NONPRIVATE,
     PATE,
+    SALT,
     Values,
     all_of,
     edit,
@@ -45,7 +46,7 @@ def test_a_record_is_added_with_its_command_and_the_board_made_again(run: Path, 
     assert "added" in done.output
     record = parse_record((into / "records" / f"{PATE}.json").read_text())
     command, _ = command_of(record)
-    assert command == "python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0 --noise-salt none"
+    assert command == f"python -m bench run --methods pate --datasets mnist --eps 10 --seeds 0 --noise-salt {SALT}"
     assert "| pate | 10 (claimed)" in (into / "leaderboard.md").read_text()
     before = all_of(into)
     rebuild(into)
@@ -251,7 +252,7 @@ def test_a_record_of_an_older_schema_is_upgraded(into: Path, tmp_path: Path, mon
 
     def upgrade(values: Values) -> Values:
         utility = {"accuracy": values.pop("accuracy"), "test_records": 1_000}
-        return {**values, "schema_version": 1, "utility": utility}
+        return {**values, "schema_version": 1, "utility": utility, "noise_salt": SALT}
 
     older = FIXTURES / "older" / "record-schema-0.json"
     key = json.loads(older.read_text())["key"]

@@ -31,6 +31,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("cell.dataset_revision", "sha256:0", "it was made on revision sha256:0"),
     ("private_records", 59_999, "60000 private"),
     ("public_benchmark", False, "no public benchmark"),
+    ("noise_salt", None, "its noise has no salt"),
     ("cell.seed", 1, "its key is not what planning gives"),
     ("config.gamma", 0.04, "its key is not what planning gives"),
     ("reduced", [], "what it says differs from the paper is not what planning gives"),
