@@ -104,7 +104,8 @@ def test_honest_twins_pass(honest: type[Method]) -> None:
 
 
 def assert_passes(method: type[Method]) -> None:
-    check = check_method(method, seeds=SEEDS, seconds=1.0)
+    walks = method.__module__ == thresholds.__name__
+    check = check_method(method, seeds=SEEDS, seconds=1.0 if walks else 0.0)
     assert check.verdict is CheckVerdict.PASSED, check.reason
 
 

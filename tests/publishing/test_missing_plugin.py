@@ -56,7 +56,9 @@ def test_the_pages_name_the_plugin(board: Path) -> None:
     assert gather([board]).warnings == []
 
 
-@pytest.mark.parametrize("words", [("leaderboard",), ("ls",), ("show", KEY, "-o"), ("report", "--all", "-q")])
+@pytest.mark.parametrize(
+    "words", [("leaderboard",), ("ls",), ("show", KEY, "-o"), ("report", "--paper", "dgd", "--table", "I", "-q")]
+)
 def test_commands_read_the_board(board: Path, words: tuple[str, ...], tmp_path: Path) -> None:
     out = ("--into", tmp_path / "out") if words[0] in ("leaderboard", "report") else ()
     done = bench(*words, board, *out)
