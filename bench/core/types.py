@@ -82,8 +82,16 @@ class Family(StrEnum):
 class AuditKind(StrEnum):
     """Audit design."""
 
+    PAIR = "pair"  # many runs on each of two adjacent data sets chosen by the auditor
     ONE_RUN = "one-run"  # many canaries in one run (Steinke et al. 2023)
     MANY_RUN = "many-run"  # one canary in many runs, errors bounded by Clopper-Pearson
+
+
+class Instrument(StrEnum):
+    """What a pair audit measures."""
+
+    RELEASE = "release"  # how well what is published tells the two data sets apart; black box
+    TRANSCRIPT = "transcript"  # the privacy loss of the ledger's answers; white box
 
 
 @dataclass(frozen=True, slots=True)

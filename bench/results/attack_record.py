@@ -9,8 +9,8 @@ import math
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from bench.core.rows import Epsilon, Estimated, Row, SchemaError, json_object, validated
-from bench.core.types import Adjacency, AuditKind, PrivacyUnit
+from bench.core.rows import Change, Epsilon, Estimated, Row, SchemaError, json_object, validated
+from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
 from bench.results.record import Failure, Provenance, Status
 
 
@@ -91,8 +91,44 @@ class MechanismAudited(Row):
     reason: str = ""  # why it was not audited
 
 
+class PairBound(Row):
+    """Bound by one instrument on a pair of adjacent data sets, at the confidence corrected for all that was tried.
+
+    `pair` says in words how the data sets differ, `seen` what was compared; `runs` are the counted ones on each.
+    """
+
+    instrument: Instrument
+    pair: str
+    seen: str
+    runs: tuple[int, int]
+    epsilon: Epsilon
+    cap: Epsilon  # the largest bound that so many runs could give; infinite for a transcript
+    exact: bool = False  # computed from the distributions of the answers, not from draws
+    errors: tuple[int, int, int, int] | None = None
+    """(false positives, runs without, false negatives, runs with); release only."""
+    tests: int = 1
+    """The bounds that hold jointly at the audit's confidence (Bonferroni): one per pair, score and direction tried."""
+    power: Epsilon | None = None  # the same bound without noise, if it was run
+    curve: Epsilon | None = None  # the bound from the same errors by the proven trade-off curve, where there is one
+    curve_of: str = ""
+
+
+VISIBLE = 0.01
+"""The smallest bound that is printed as more than 0."""
+
+
+def above(bound: float | None, limit: float | None) -> bool:
+    """Return whether a bound exceeds a limit, by more than rounding: an exact loss may equal what is proven."""
+    return bound is not None and limit is not None and bound > limit * (1 + 1e-6)
+
+
 class AuditRecord(Row):
-    """One audit of one student's pipeline."""
+    """One audit of one student's pipeline.
+
+    A pair audit runs the method on chosen data, with the privacy settings of the student: `reduced` lists what was made
+    smaller. Its `epsilon` is the maximum over `pairs`, with at most one per instrument: those chosen on runs that are
+    not counted.
+    """
 
     schema_version: Literal[1] = 1
     key: str
@@ -101,17 +137,23 @@ class AuditRecord(Row):
     method: str
     dataset: str
     kind: AuditKind = AuditKind.ONE_RUN
-    unit: PrivacyUnit  # the canary: one record or one label
+    unit: PrivacyUnit  # what the audited data sets differ in: one record, label or client
     adjacency: Adjacency
     delta: float
     confidence: float
     plan: dict[str, int]
     runs: int
     channels: list[Channel] = []
-    epsilon: Epsilon | None = None  # maximum over the channels
+    epsilon: Epsilon | None = None  # maximum over the channels or pairs
     claimed: Epsilon | None = None  # from the student's record
     allowed: Epsilon | None = None  # proven by the ledger of the audited runs, for the same unit
     power: list[Channel] = []  # the same guesses on the pipeline without noise, if it was run
+    pairs: list[PairBound] = []
+    reduced: list[Change] = []
+    bypassed: str = ""
+    """Where equal answers of the ledger gave another release, in words: private data reached it outside the ledger."""
+    record_level: bool = False
+    """The data sets differ in a training record, although the method's claim is for another unit."""
     mechanisms: list[MechanismAudited] = []
     accuracy: float | None = None  # mean test accuracy of the audited students
     notes: list[str] = []
@@ -120,9 +162,47 @@ class AuditRecord(Row):
 
     @property
     def violated(self) -> bool:
-        """Whether the audit refutes the proven epsilon or a mechanism's own."""
-        refuted = self.epsilon is not None and self.allowed is not None and self.epsilon > self.allowed
-        return refuted or any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
+        """Whether the audit refutes the proven epsilon or a mechanism's own, or saw data leave outside the ledger."""
+        if self.allowed is not None and (above(self.epsilon, self.allowed) or self._escaped):
+            return True
+        return any(found.verdict is MechanismVerdict.VIOLATED for found in self.mechanisms)
+
+    @property
+    def _escaped(self) -> bool:
+        return bool(self.bypassed) and self.allowed is not None and math.isfinite(self.allowed)
+
+    @property
+    def refuted_by(self) -> list[Instrument]:
+        """The instruments of a pair audit that refute the claimed epsilon, the release first."""
+        return sorted(pair.instrument for pair in self.pairs if above(pair.epsilon, self.claimed))
+
+    @property
+    def limit(self) -> float:
+        """The smaller of the claimed and proven epsilon, infinite without both."""
+        return min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
+
+    def conclusive(self, pair: PairBound) -> bool:
+        """Whether a bound exceeds :attr:`limit` or would have, had the limit been wrong: only then a low one tells.
+
+        A transcript needs no run without noise, its loss is exact; but it tells nothing where the pair does not move it
+        or private data bypass the ledger.
+        """
+        if above(pair.epsilon, self.limit):
+            return True
+        if pair.instrument is Instrument.TRANSCRIPT:
+            return pair.epsilon >= VISIBLE and not self.bypassed
+        return pair.power is not None and min(pair.power, pair.cap) > self.limit
+
+    @property
+    def at_most(self) -> float | None:
+        """The largest bound that the guesses or releases could have given; None for a transcript alone."""
+        seen = [channel.cap for channel in self.channels]
+        seen += [
+            pair.cap if pair.power is None else min(pair.power, pair.cap)
+            for pair in self.pairs
+            if pair.instrument is Instrument.RELEASE
+        ]
+        return max(seen, default=None)
 
     @property
     def powerless(self) -> bool:
@@ -130,12 +210,13 @@ class AuditRecord(Row):
 
         Either all guesses right would not refute it, or the guesses on the pipeline without noise do not.
         """
-        limit = min([limit for limit in (self.claimed, self.allowed) if limit is not None], default=math.inf)
-        if math.isinf(limit):
+        if self.kind is AuditKind.PAIR:
+            return not self.violated and not any(map(self.conclusive, self.pairs))
+        if math.isinf(self.limit):
             return False  # no finite epsilon to refute
-        if self.power and max(channel.epsilon for channel in self.power) <= limit:
+        if self.power and max(channel.epsilon for channel in self.power) <= self.limit:
             return True
-        return bool(self.channels) and max(channel.cap for channel in self.channels) <= limit
+        return bool(self.channels) and max(channel.cap for channel in self.channels) <= self.limit
 
     @property
     def verdict(self) -> str:
@@ -143,8 +224,11 @@ class AuditRecord(Row):
         if self.failure is not None:
             return f"failed: {self.failure.reason}"
         if self.violated:
-            return "VIOLATED: audited > proven"
-        if self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed:
+            seen = "private data outside the ledger" if self._escaped else "audited > proven"
+            return f"VIOLATED: {seen}"
+        if self.kind is AuditKind.PAIR:
+            return self._pair_verdict
+        if above(self.epsilon, self.claimed):
             return "claim refuted"
         if self.allowed is None:
             return "nothing is claimed of a record"
@@ -153,6 +237,20 @@ class AuditRecord(Row):
         if self.powerless:
             return "no power"
         return "consistent" if self.power else "consistent, power not known"
+
+    @property
+    def _pair_verdict(self) -> str:
+        from bench.results.text import epsilon_text  # imports the accountants
+
+        if self.refuted_by:
+            return f"claim refuted by {' and '.join(self.refuted_by)}" + ", at record level" * self.record_level
+        if math.isinf(self.limit):
+            return "nothing is claimed or proven"
+        if not self.powerless:
+            return "consistent"
+        if self.at_most is not None:
+            return f"inconclusive: at most {epsilon_text(self.at_most, 'down')} could be seen"
+        return f"inconclusive: {self.bypassed or 'the answers of the ledger show nothing'}"
 
 
 R = TypeVar("R", AttackRecord, AuditRecord)

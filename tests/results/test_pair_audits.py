@@ -1,0 +1,81 @@
+"""Records of pair audits: verdicts, and what a bound tells."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from bench.core.rows import Change
+from bench.core.types import AuditKind, PrivacyUnit
+from bench.results.attack_record import AuditRecord, PairBound, parse_row
+from bench.results.record import Failure, Status
+from helpers.pairs import pair_audit, release, transcript
+from helpers.paths import ROOT
+
+COMMITTED = sorted((ROOT / "leaderboards" / "audits").glob("*.json"))
+
+
+def test_a_pair_audit_survives_its_file_infinite_cap_included() -> None:
+    given = pair_audit(
+        release(0.09, errors=(80, 200, 90, 200), tests=4, curve=0.12, curve_of="exact Gaussian"), transcript(),
+        reduced=[Change.of("epochs", 40.0, 1.0)], bypassed="the images differ", record_level=True,
+    )  # fmt: skip
+    assert parse_row(given.to_json(), AuditRecord) == given
+
+
+def test_audits_of_earlier_versions_stay_readable() -> None:
+    old = [text for text in (path.read_text() for path in COMMITTED) if '"pairs"' not in text]
+    assert old
+    for text in old:
+        audit = parse_row(text, AuditRecord)
+        assert (audit.pairs, audit.reduced, audit.bypassed, audit.record_level) == ([], [], "", False)
+        assert audit.kind is not AuditKind.PAIR
+        written, again = json.loads(text), json.loads(audit.to_json())
+        same = written.keys() - {"provenance"}  # has fields that are no longer written
+        assert {name: again[name] for name in same} == {name: written[name] for name in same}
+
+
+CASES: dict[str, tuple[list[PairBound], dict[str, object], str]] = {
+    "above proven": ([transcript(0.996)], {}, "VIOLATED: audited > proven"),
+    "equal to proven but for rounding": ([transcript(0.995 + 1e-9)], {}, "consistent"),
+    "outside the ledger": ([transcript()], {"bypassed": "the images differ"},
+                           "VIOLATED: private data outside the ledger"),
+    "release above claimed": ([release(4.91, 5.55)], {"allowed": 3e5}, "claim refuted by release"),
+    "transcript above claimed": ([release(0.0), transcript(9e4)], {"allowed": 3e5}, "claim refuted by transcript"),
+    "both": ([transcript(9e4), release(4.9, 5.55)], {"allowed": 3e5}, "claim refuted by release and transcript"),
+    "refuted without a run without noise": ([release(2.5, power=None)], {"allowed": math.inf},
+                                            "claim refuted by release"),
+    "a query's claim, a record's pair": ([release(3.59)], {"allowed": 99.0, "record_level": True},
+                                         "claim refuted by release, at record level"),
+    "nothing above": ([release(0.09), transcript()], {}, "consistent"),
+    "release with power": ([release()], {}, "consistent"),
+    "too few runs": ([release(4.91, 5.55, 5.55)], {"claimed": 10.0, "allowed": math.inf},
+                     "inconclusive: at most 5.55 could be seen"),
+    "no power": ([release(0.0, 3.75, 0.4)], {}, "inconclusive: at most 0.40 could be seen"),
+    "power not run": ([release(0.0, 3.75, None)], {}, "inconclusive: at most 3.75 could be seen"),
+    "unmoved transcript": ([transcript(0.0)], {}, "inconclusive: the answers of the ledger show nothing"),
+    "bypassed transcript": ([transcript(0.5)], {"allowed": math.inf, "bypassed": "the images differ"},
+                            "inconclusive: the images differ"),
+    "no bound": ([], {}, "inconclusive: the answers of the ledger show nothing"),
+    "no privacy": ([release(3.75)], {"claimed": math.inf, "allowed": math.inf}, "nothing is claimed or proven"),
+    "failed": ([], {"status": Status.FAILED, "failure": Failure(kind="error", reason="no GPU")}, "failed: no GPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_verdict(case: str) -> None:
+    pairs, changes, verdict = CASES[case]
+    audit = pair_audit(*pairs, **changes)
+    assert audit.verdict == verdict
+    assert audit.violated == verdict.startswith("VIOLATED")
+    assert bool(audit.refuted_by) == ("refuted" in verdict)
+    assert audit.powerless == (verdict.startswith(("inconclusive", "failed")) or case == "no privacy")
+
+
+def test_a_low_release_bound_tells_only_what_cap_and_power_could_have_shown() -> None:
+    weak, strong = release(0.0, 0.9, 3.0), release(0.0, 3.75, 1.1)
+    audit = pair_audit(weak, strong, unit=PrivacyUnit.RECORD)
+    assert [audit.conclusive(pair) for pair in audit.pairs] == [False, True]
+    assert audit.at_most == 1.1
