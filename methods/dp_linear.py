@@ -79,7 +79,7 @@ class DPLinear(OnBackbone, DPSGD):
         from methods._linear import begin, finish
 
         features, student, options = begin(config, private, public, context)
-        steps = config.steps(len(private))
+        steps = config.steps(private.facts.private_records)
         with context.progress.stage("student", steps) as stage:
-            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(config, steps, stage))
+            ledger.dp_sgd(student.head, features, private.labels, self.dp_sgd_run(config, private.facts, stage))
         return Released(finish(student), "frozen_transfer", options)

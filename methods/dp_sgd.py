@@ -4,10 +4,10 @@ Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, with the smal
 and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021.
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
-Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: a record's
-gradient is absent, the number of records stays. One replaced record moves a batch's sum by up to twice as much and
-costs more, as the board shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2, Gaussian noise of
-`noise_multiplier` times that on the sum, calibrated to the budget.
+Public: the number of records. Released: the student. Unit record, adjacency add-remove, as zero-out: one record is
+absent; steps, sampling rate and divisor stay those of the public number. One replaced record moves a batch's sum by up
+to twice as much and costs more, as the board shows. Poisson batches, each gradient clipped to `max_grad_norm` in L2,
+Gaussian noise of `noise_multiplier` times that on the sum, calibrated to the budget.
 """
 
 from __future__ import annotations
@@ -150,14 +150,14 @@ class DPSGD(Method):
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         student.to(context.device)
-        steps = config.steps(len(private))
+        steps = config.steps(private.facts.private_records)
         depends = {**student_depends(config, context), "opacus": version("opacus")}
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
-            run = self.dp_sgd_run(config, steps, stage, checkpoint)
+            run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
             ledger.dp_sgd(student, private.images, private.labels, run)
         return Released(student, config.student, options)
 
-    def dp_sgd_run(self, config: Any, steps: int, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
+    def dp_sgd_run(self, config: Any, facts: Facts, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""
         import torch
 
@@ -169,7 +169,8 @@ class DPSGD(Method):
             noise_multiplier=config.noise_multiplier,
             max_grad_norm=config.max_grad_norm,
             expected_batch_size=config.batch_size,
-            steps=steps,
+            steps=config.steps(facts.private_records),
+            records=facts.private_records,
             stage=stage,
             checkpoint=checkpoint,
         )

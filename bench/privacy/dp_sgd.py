@@ -37,8 +37,9 @@ TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
 class DPSGDRun:
     """How to run DP-SGD; `optimizer` takes the model's parameters, `loss` gives the mean over (logits, labels).
 
-    The mean must be one of each example's own loss: see :func:`train`. `expected_batch_size`, the public mean of the
-    Poisson batch, divides the noisy sum; the realised size is private.
+    The mean must be one of each example's own loss: see :func:`train`. Each record enters a batch with probability
+    ``expected_batch_size / records``, where `records` is the public number of records. `expected_batch_size` divides
+    the noisy sum; the realised sizes of batches and data set are private.
     """
 
     optimizer: Callable[[Any], torch.optim.Optimizer]
@@ -47,6 +48,7 @@ class DPSGDRun:
     max_grad_norm: float
     expected_batch_size: int
     steps: int
+    records: int
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
     """A stopped training resumes from it; its maker clears it."""
@@ -128,14 +130,13 @@ def train(
     a record changes: batch normalisation, statistics kept in buffers, or, in the first batch and in one of a random
     step, gradients that differ from those of the examples alone. Dropout is off in this comparison.
     """
-    records = len(images)
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
     if mixing:
         raise BenchError(
             f"the student has {', '.join(mixing)}, which mixes the examples of a batch: per-example gradients do not "
             "exist. Choose a net without batch normalisation (tanh_cnn_mnist, or one with GroupNorm or LayerNorm)."
         )
-    rate = run.expected_batch_size / records
+    rate = run.expected_batch_size / run.records
     module = GradSampleModule(model, loss_reduction="mean")
     optimizer = _LedgerOptimizer(
         run.optimizer(model.parameters()),
@@ -161,7 +162,7 @@ def train(
         # Not from `randomness`, and not known beforehand to the method's own code.
         later, unprobed = first + secrets.randbelow(max(1, run.steps - first)), True
         for step in range(run.steps):
-            chosen = torch.from_numpy(np.flatnonzero(randomness.random(records) < rate))
+            chosen = torch.from_numpy(np.flatnonzero(randomness.random(len(images)) < rate))
             if step < first:
                 for _ in optimizer.draw():
                     pass

@@ -237,9 +237,11 @@ class Ledger(SampledMechanisms):
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
 
-        `images` is uint8 (n, channels, height, width) or float in [0, 1], `labels` int64 (n,); n is public. Unit
-        record, adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError`
-        on an exact noise source, which cannot sample these vectors, another adjacency, or a batch outside 1..n.
+        `images` is uint8 (n, channels, height, width) or float in [0, 1], `labels` int64 (n,). ``run.records`` is
+        public and n is not: the neighbour of a set of that many records has one fewer or one more. Unit record,
+        adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError` on an
+        exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside
+        ``1..run.records``.
         """
         if self._noise.exact:
             raise BenchError(
@@ -254,11 +256,12 @@ class Ledger(SampledMechanisms):
         # Each setting is read once: another type of run could give the charge one value and the training another.
         run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
         positive("max_grad_norm", run.max_grad_norm)
-        if not 0 < run.expected_batch_size <= len(images):
+        if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
-                f"the expected batch must hold between 1 and {len(images)} records, not {run.expected_batch_size}."
+                f"the expected batch must hold between 1 and {run.records} records, the public number, not "
+                f"{run.expected_batch_size}."
             )
-        planned = DPSGD(run.expected_batch_size / len(images), run.noise_multiplier, run.steps)
+        planned = DPSGD(run.expected_batch_size / run.records, run.noise_multiplier, run.steps)
         self._charge(planned)
         # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
         words = self._noise.uniform((8,), 2**32)

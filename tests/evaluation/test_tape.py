@@ -114,7 +114,7 @@ def trained(book: Ledger, seed: int, bias: bool = True) -> torch.Tensor:
             parameter.fill_(0.1)
     run = DPSGDRun(
         lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9), torch.nn.functional.cross_entropy,
-        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8, steps=5,
+        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8, steps=5, records=40,
     )  # fmt: skip
     book.dp_sgd(model, images, labels, run)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

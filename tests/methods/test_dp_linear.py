@@ -111,6 +111,7 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
         max_grad_norm=most,
         expected_batch_size=len(features),
         steps=1,
+        records=len(features),
     )
     train(layer, features, labels, run, randomness=np.random.default_rng(0), data_independent=False)
     stepped = weights - 0.7 * clipped_sum(weights, features, labels, most) / len(features)
@@ -182,7 +183,7 @@ def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, 
         method.calibrate(method.Config(**change), Budget(1.0, 1e-5), FMNIST)
 
 
-def tiny_run(name: str, noise: float | None = None, **change: Any) -> tuple[Any, Ledger, Any]:
+def tiny_run(name: str, noise: float | None = None, absent: int = 0, **change: Any) -> tuple[Any, Ledger, Any]:
     method = METHODS.get(name)
     config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **change)
     config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
@@ -191,7 +192,18 @@ def tiny_run(name: str, noise: float | None = None, **change: Any) -> tuple[Any,
     ledger = seeded_ledger(PrivacyUnit.RECORD, method.adjacency, np.random.default_rng(0))
     context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
     private = private_pair()[0]
+    private = dataclasses.replace(private, images=private.images[absent:], labels=private.labels[absent:])
     return method().train_student(config, private, public_set(), ledger, context), ledger, private
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "dp-linear", "dp-linear-gd"])
+def test_steps_and_charge_are_those_of_the_public_number_where_a_record_is_absent(name: str) -> None:
+    # 13.5 batches are 14; those of 239 records are 13.
+    sizes = {} if name == "dp-linear-gd" else {"epochs": 0.9, "batch_size": 16}
+    _, whole, _ = tiny_run(name, 1.0, **sizes)
+    _, less, private = tiny_run(name, 1.0, absent=1, **sizes)
+    assert len(private) == SMALL.private_records - 1
+    assert less.events == whole.events
 
 
 def test_every_step_of_gradient_descent_is_one_release() -> None:

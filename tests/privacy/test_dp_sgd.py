@@ -91,10 +91,12 @@ def dp_sgd_run(steps: int, records: int, batch: int, images: object = None, **ch
     run = DPSGDRun(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         loss=cross_entropy,
-        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": batch, "steps": steps, **changes},
+        expected_batch_size=batch,
+        steps=steps,
+        **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, "records": records, **changes},
     )
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
-    book.dp_sgd(model, given, torch.zeros(records, dtype=torch.long), run)
+    book.dp_sgd(model, given, torch.zeros(len(given), dtype=torch.long), run)
     return book, model
 
 
@@ -117,6 +119,26 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pyt
     assert abs(seen / 800 - event.sampling_rate).max() < 0.08
 
 
+@pytest.mark.parametrize("present", [19, 20, 21])
+def test_rate_and_update_are_those_of_the_public_number(present: int) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    images = torch.ones(present, 1, 2, 2)  # 19 and 21 are the neighbours of 20
+    book, model = dp_sgd_run(steps=1, records=20, batch=20, images=images, noise_multiplier=1e-9, max_grad_norm=1e-3)
+    assert book.events == (events.DPSGD(1.0, 1e-9, 1),)
+    torch.manual_seed(0)
+    before = torch.nn.Linear(4, 2)
+    moved = torch.cat([(p - q).flatten() for p, q in zip(model.parameters(), before.parameters(), strict=True)])
+    # Every record is in the batch, and every gradient is clipped.
+    assert float(moved.detach().norm()) == pytest.approx(0.1 * 1e-3 * present / 20, rel=1e-3)
+
+
+def test_an_expected_batch_above_the_public_number_is_refused() -> None:
+    with pytest.raises(BenchError, match="between 1 and 20 records"):
+        dp_sgd_run(steps=1, records=20, batch=21, images=np.zeros((21, 1, 2, 2)))
+
+
 def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
     def breaks(logits: object, labels: object) -> object:
         raise RuntimeError("out of memory")
@@ -127,7 +149,7 @@ def test_dp_sgd_is_charged_even_where_it_breaks_off() -> None:
     from bench.privacy.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
-    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, 1.0, 20, 5)
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), breaks, 1.0, 1.0, 20, 5, 20)
     with pytest.raises(RuntimeError):
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
     assert [(event.kind, event.steps) for event in book.events] == [(events.DPSGD.kind, 5)]
@@ -149,7 +171,7 @@ def test_a_batch_norm_student_is_refused_by_dp_sgd() -> None:
     from bench.privacy.dp_sgd import DPSGDRun
 
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, 1.0, 5, 2)
+    run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), cross_entropy, 1.0, 1.0, 5, 2, 20)
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     with pytest.raises(BenchError, match="BatchNorm1d"):
         book.dp_sgd(model, torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long), run)
@@ -167,7 +189,10 @@ def trained(model=None, loss=None, optimizer=None, steps: int = 6, records: int 
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(records, 1, 2, 2, generator=generator)
     labels = torch.randint(0, 3, (records,), generator=generator)
-    given = {"noise_multiplier": 1.0, "max_grad_norm": 0.5, "expected_batch_size": records // 2, "steps": steps}
+    given = {
+        "noise_multiplier": 1.0, "max_grad_norm": 0.5, "expected_batch_size": records // 2, "steps": steps,
+        "records": records,
+    }  # fmt: skip
     run = DPSGDRun(optimizer or (lambda p: torch.optim.SGD(p, lr=0.1)), loss or cross_entropy, **{**given, **changes})
     book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
     book.dp_sgd(model, images, labels, run)
@@ -228,7 +253,7 @@ def test_what_the_methods_optimiser_gets_is_the_noise_where_gradients_are_droppe
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
         from bench.privacy.dp_sgd import DPSGDRun
 
-        run = DPSGDRun(lambda p: Keeping(p, lr=0.1), torch.nn.functional.cross_entropy, 1.0, 0.5, 20, 4)
+        run = DPSGDRun(lambda p: Keeping(p, lr=0.1), torch.nn.functional.cross_entropy, 1.0, 0.5, 20, 4, 40)
         book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0), data_independent=True)
         torch.manual_seed(0)
         book.dp_sgd(model, torch.rand(40, 1, 2, 2) * scale, torch.zeros(40, dtype=torch.long), run)
@@ -367,7 +392,7 @@ def test_the_noise_that_is_charged_is_the_noise_that_is_added() -> None:
     for kind in (lambda run: run, Fickle):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), torch.nn.functional.cross_entropy, 2.0, 0.5, 20, 4)
+        run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.1), torch.nn.functional.cross_entropy, 2.0, 0.5, 20, 4, 40)
         book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0))
         book.dp_sgd(model, torch.rand(40, 1, 2, 2), torch.zeros(40, dtype=torch.long), kind(run))
         assert book.events[0].noise_multiplier == 2.0
