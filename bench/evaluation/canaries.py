@@ -133,7 +133,10 @@ def draw_canaries(private: PrivateData, plan: CanaryPlan, unit: PrivacyUnit, adj
 
 
 def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) -> PrivateData:
-    """Return `private` with the alternatives that `coins` (m,) choose at the canaries' positions."""
+    """Return `private` with the alternatives that `coins` (m,) choose at the canaries' positions.
+
+    Under add-remove the facts keep the public number of records, of which the coins make some absent.
+    """
     import torch
 
     images, labels = private.images.clone(), private.labels.clone()
@@ -144,8 +147,8 @@ def place(private: PrivateData, canaries: Canaries, coins: NDArray[np.bool_]) ->
     keep[torch.from_numpy(canaries.withdrawn)] = False
     if canaries.adjacency is Adjacency.ADD_REMOVE:
         keep[where] = side.bool()
-    images, labels = images[keep], labels[keep]
-    return PrivateData(images, labels, dataclasses.replace(private.facts, private_records=len(labels)))
+    facts = dataclasses.replace(private.facts, private_records=len(private) - len(canaries.withdrawn))
+    return PrivateData(images[keep], labels[keep], facts)
 
 
 def _choose(private: PrivateData, number: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -72,7 +72,7 @@ class NoiselessLedger(Ledger):
         super().dp_sgd(model, images, labels, dataclasses.replace(run, noise_multiplier=1e-9))
 
 
-SHADOW_RUN_VERSION = 1  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
+SHADOW_RUN_VERSION = 2  # Part of keys: raise it when the same plan gives other canaries, coins or shadow runs.
 
 
 def find_shadow_run(cell: Cell, canaries: Canaries, index: int, context: Context) -> ShadowRun | None:
@@ -87,9 +87,7 @@ def _depends(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the dependencies of a shadow run's private set, and those of the shadow run."""
     method = METHODS.get(cell.method)
-    plan: dict[str, Any] = dataclasses.asdict(canaries.plan)
-    if SHADOW_RUN_VERSION > 1:
-        plan["version"] = SHADOW_RUN_VERSION
+    plan = {**dataclasses.asdict(canaries.plan), "version": SHADOW_RUN_VERSION}
     which = {
         "plan": plan, "adjacency": canaries.adjacency.value, "index": index,
         "seed": cell.seed, "label": canaries.unit is PrivacyUnit.LABEL,
