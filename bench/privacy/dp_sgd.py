@@ -70,12 +70,8 @@ class _Counted:
 
 
 class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
-    """Opacus's optimiser; the method's own, inside it, sees noisy gradients alone.
+    """Opacus's optimiser; the method's own, inside it, sees noisy gradients alone."""
 
-    In data-independent mode it drops the gradients and keeps the noise.
-    """
-
-    data_independent = False
     randomness: np.random.Generator
     _sums: Sequence[torch.Tensor | None] = ()
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
@@ -85,9 +81,6 @@ class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             # A gradient that is not finite cannot be clipped: its record would change the weights without a bound.
             torch.nan_to_num_(parameter.grad_sample, nan=0.0, posinf=0.0, neginf=0.0)
         super().clip_and_accumulate()
-        if self.data_independent:
-            for parameter in self.params:
-                parameter.summed_grad = torch.zeros_like(parameter)
 
     def draw(self) -> Iterator[NDArray[np.float32]]:
         """Yield the standard normal noise of one step, a draw for each parameter."""
@@ -118,7 +111,6 @@ def train(
     run: DPSGDRun,
     *,
     randomness: np.random.Generator,
-    data_independent: bool,
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
@@ -145,7 +137,7 @@ def train(
         expected_batch_size=run.expected_batch_size,
         loss_reduction="mean",
     )
-    optimizer.data_independent, optimizer.randomness = data_independent, randomness
+    optimizer.randomness = randomness
     if {id(p) for p in optimizer.params} != {id(p) for p in model.parameters() if p.requires_grad}:
         raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
     buffers = [buffer.clone() for buffer in model.buffers()]

@@ -1,7 +1,4 @@
-"""The ledger, the only way from private data to a release: each call applies a mechanism and records one event.
-
-In *data-independent mode* all answers come from public randomness alone (:mod:`bench.evaluation.noninterference`).
-"""
+"""The ledger, the only way from private data to a release: each call applies a mechanism and records one event."""
 
 from __future__ import annotations
 
@@ -59,10 +56,8 @@ class Ledger(SampledMechanisms):
     Its public attributes are read-only: a method can neither move the noise nor take back an event.
     """
 
-    def __init__(
-        self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise, *, data_independent: bool = False
-    ) -> None:
-        self._unit, self._adjacency, self._data_independent = unit, adjacency, data_independent
+    def __init__(self, unit: PrivacyUnit, adjacency: Adjacency, noise: Noise) -> None:
+        self._unit, self._adjacency = unit, adjacency
         self._noise = noise
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
@@ -78,11 +73,6 @@ class Ledger(SampledMechanisms):
     def adjacency(self) -> Adjacency:
         """The adjacency."""
         return self._adjacency
-
-    @property
-    def data_independent(self) -> bool:
-        """Whether all answers come from public randomness alone."""
-        return self._data_independent
 
     @property
     def asked(self) -> int:
@@ -130,16 +120,14 @@ class Ledger(SampledMechanisms):
         granularity = GRANULARITY if self._noise.exact else None
         event = LNMax(gamma, len(counts), secure_granularity=granularity)
         self._charge(event)
-        answers = self._public_labels(counts) if self.data_independent else mechanisms.lnmax(counts, gamma, self._noise)
-        return self._release_votes(event, counts, answers)
+        return self._release_votes(event, counts, mechanisms.lnmax(counts, gamma, self._noise))
 
     def noisy_max_gaussian(self, votes: NDArray[Any], *, teachers: int, sigma: float) -> NDArray[np.int64]:
         """Release :func:`bench.privacy.mechanisms.gnmax` of `votes`; see :meth:`noisy_max`."""
         counts = self._counts(votes, teachers)
         event = GNMax(sigma, len(counts), exact=self._noise.exact)
         self._charge(event)
-        answers = self._public_labels(counts) if self.data_independent else mechanisms.gnmax(counts, sigma, self._noise)
-        return self._release_votes(event, counts, answers)
+        return self._release_votes(event, counts, mechanisms.gnmax(counts, sigma, self._noise))
 
     def confident_noisy_max(
         self, votes: NDArray[Any], *, teachers: int, threshold: float, sigma1: float, sigma2: float, max_answers: int
@@ -152,11 +140,7 @@ class Ledger(SampledMechanisms):
         cap = min(max_answers, len(counts))
         event = ConfidentGNMax(threshold, sigma1, sigma2, len(counts), cap, exact=self._noise.exact)
         self._charge(event)
-        if self.data_independent:
-            answers = self._public_labels(counts)
-            answers[cap:] = mechanisms.UNANSWERED
-        else:
-            answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
+        answers = mechanisms.confident_gnmax(counts, threshold, sigma1, sigma2, cap, self._noise)
         return self._release_votes(event, counts, answers)
 
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
@@ -189,8 +173,6 @@ class Ledger(SampledMechanisms):
         """Release :func:`bench.privacy.mechanisms.randomized_response` of `labels` (n,), each label once."""
         given = self._labels(labels)
         self._charge_labels(RandomizedResponse(epsilon, classes, answers=len(given), unit=self._label_unit))
-        if self.data_independent:
-            return self._noise.uniform(given.shape, classes)
         return mechanisms.randomized_response(given, epsilon, classes, self._noise)
 
     def top_k_randomized_response(
@@ -210,14 +192,8 @@ class Ledger(SampledMechanisms):
 
             # Positional: reason, epsilon, k, classes, answers.
             self._events.append(PrintedTopK(DPSD_LABEL_GAP, epsilon, k, classes, len(given), unit=self._label_unit))
-            if self.data_independent:
-                return self._noise.uniform(given.shape, classes)
             return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
-        if self.data_independent:
-            position = self._noise.uniform(given.shape, k)
-            chosen: NDArray[np.int64] = np.take_along_axis(sets, position[:, None], axis=1)[:, 0]
-            return chosen
         return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
 
     @property
@@ -265,9 +241,7 @@ class Ledger(SampledMechanisms):
         self._charge(planned)
         # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
         words = self._noise.uniform((8,), 2**32)
-        counted = train(
-            model, images, labels, run, randomness=np.random.default_rng(words), data_independent=self.data_independent
-        )
+        counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
         if counted != planned:
             raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
 
@@ -367,11 +341,8 @@ class Ledger(SampledMechanisms):
         self._votes.append(release)
         return answers
 
-    def _public_labels(self, counts: NDArray[np.float64]) -> NDArray[np.int64]:
-        return self._noise.uniform((counts.shape[0],), counts.shape[1])
-
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.zeros_like(values) if self.data_independent or self._again else values
+        return np.zeros_like(values) if self._again else values
 
     def _labels(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         given = np.asarray(labels, dtype=np.int64)
@@ -383,8 +354,6 @@ class Ledger(SampledMechanisms):
         return noise_multiplier * sensitivity / mechanisms.grid_sensitivity(sensitivity, entries, order)
 
 
-def seeded_ledger(
-    unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator, *, data_independent: bool = False
-) -> Ledger:
+def seeded_ledger(unit: PrivacyUnit, adjacency: Adjacency, generator: np.random.Generator) -> Ledger:
     """Return a ledger whose noise comes from `generator`."""
-    return Ledger(unit, adjacency, SeededNoise(generator), data_independent=data_independent)
+    return Ledger(unit, adjacency, SeededNoise(generator))

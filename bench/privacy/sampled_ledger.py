@@ -29,11 +29,6 @@ class SampledMechanisms(abc.ABC):
     def adjacency(self) -> Adjacency:
         """The adjacency."""
 
-    @property
-    @abc.abstractmethod
-    def data_independent(self) -> bool:
-        """Whether all answers come from public randomness alone."""
-
     @abc.abstractmethod
     def _charge(self, event: Event) -> None: ...
 
@@ -67,8 +62,6 @@ class SampledMechanisms(abc.ABC):
         whole("the number of neighbours", neighbours)
         self._charge(SampledGNMax(sampling_rate, sigma, len(given), adjacency=self.adjacency))
         self._sampled_answers += len(given)
-        if self.data_independent:
-            return self._noise.uniform((len(given),), classes)
         return mechanisms.sampled_gnmax(given, votes, classes, neighbours, sampling_rate, sigma, self._noise)
 
     def sampled_gaussian(
@@ -86,8 +79,7 @@ class SampledMechanisms(abc.ABC):
             raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
-        shown = np.zeros_like(given) if self.data_independent else given
-        return mechanisms.sampled_gaussian(shown, max_norm, sampling_rate, noise_multiplier, self._noise)
+        return mechanisms.sampled_gaussian(given, max_norm, sampling_rate, noise_multiplier, self._noise)
 
     def _refuse_exact(self) -> None:
         if self._noise.exact:

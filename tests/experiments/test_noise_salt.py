@@ -107,7 +107,7 @@ def test_a_method_cannot_draw_the_noise_of_its_ledger(tmp_path: Path) -> None:
         assert not np.allclose(context.streams.numpy(name).normal(0.0, 1.0, 4), told)
     assert record.noise_salt not in repr(context) + repr(vars(ledger))
     assert [name for name in vars(ledger) if not name.startswith("_")] == []
-    for name in ("unit", "adjacency", "data_independent", "asked", "answered", "events", "bypasses"):
+    for name in ("unit", "adjacency", "asked", "answered", "events", "bypasses"):
         with pytest.raises(AttributeError):
             setattr(ledger, name, getattr(ledger, name))
     assert not {"noise", "noise_position"} & set(dir(ledger))

@@ -37,10 +37,8 @@ from methods.dgd_sound import DGDSound, DGDSoundConfig
 MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
 
 
-def book(*, data_independent: bool = False) -> Ledger:
-    return seeded_ledger(
-        PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0), data_independent=data_independent
-    )
+def book() -> Ledger:
+    return seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
 
 
 def context(cache: Cache | None = None, seed: int = 0) -> Context:

@@ -113,7 +113,7 @@ def test_a_full_batch_of_opacus_without_noise_takes_the_same_step(most: float) -
         steps=1,
         records=len(features),
     )
-    train(layer, features, labels, run, randomness=np.random.default_rng(0), data_independent=False)
+    train(layer, features, labels, run, randomness=np.random.default_rng(0))
     stepped = weights - 0.7 * clipped_sum(weights, features, labels, most) / len(features)
     torch.testing.assert_close(layer.weight.detach().double(), stepped, rtol=1e-5, atol=1e-5)
     assert not layer.bias.any()

@@ -37,8 +37,8 @@ MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=T
 FAMILY = ["dpsd", "dpsd-label", "dpsd-t", "fed-dpsd"]
 
 
-def book(unit: PrivacyUnit = PrivacyUnit.RECORD, noise: int = 0, data_independent: bool = False) -> Ledger:
-    return seeded_ledger(unit, Adjacency.REPLACE, np.random.default_rng(noise), data_independent=data_independent)
+def book(unit: PrivacyUnit = PrivacyUnit.RECORD, noise: int = 0) -> Ledger:
+    return seeded_ledger(unit, Adjacency.REPLACE, np.random.default_rng(noise))
 
 
 def context(cache: Cache | None = None, seed: int = 0) -> Context:

@@ -238,29 +238,6 @@ def test_neither_the_methods_optimiser_nor_its_loss_sees_a_sum_without_noise(
     assert all(value is None for value in seen)
 
 
-def test_what_the_methods_optimiser_gets_is_the_noise_where_gradients_are_dropped() -> None:
-    import torch
-
-    got: list[list[torch.Tensor]] = []
-
-    class Keeping(torch.optim.SGD):
-        def step(self, closure=None):
-            got[-1].extend(p.grad.clone() for group in self.param_groups for p in group["params"])
-            return super().step(closure)
-
-    for scale in (1.0, 7.0):
-        got.append([])
-        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-        from bench.privacy.dp_sgd import DPSGDRun
-
-        run = DPSGDRun(lambda p: Keeping(p, lr=0.1), torch.nn.functional.cross_entropy, 1.0, 0.5, 20, 4, 40)
-        book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, np.random.default_rng(0), data_independent=True)
-        torch.manual_seed(0)
-        book.dp_sgd(model, torch.rand(40, 1, 2, 2) * scale, torch.zeros(40, dtype=torch.long), run)
-    assert len(got[0]) == 8
-    assert all(map(torch.equal, *got))
-
-
 def centred(logits, labels):
     from torch.nn.functional import cross_entropy
 

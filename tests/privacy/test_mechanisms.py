@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
@@ -173,44 +171,6 @@ def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:
     for answer in (3, 5, 8):
         assert lower_bound(inside == answer, outside == answer) < epsilon
         assert lower_bound(outside == answer, inside == answer) < epsilon
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(1, 6), st.integers(2, 12), st.integers(0, 2**32 - 1), st.booleans())
-def test_severed_ledger_does_not_look_at_votes(queries: int, classes: int, seed: int, confident: bool) -> None:
-    generator = np.random.default_rng(seed)
-    answers = []
-    for _ in range(2):
-        votes = generator.multinomial(25, np.full(classes, 1 / classes), size=queries).astype(float)
-        ledger = seeded_ledger(
-            PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(seed), data_independent=True
-        )
-        if confident:
-            answers.append(
-                ledger.confident_noisy_max(votes, teachers=25, threshold=15, sigma1=5, sigma2=5, max_answers=2)
-            )
-        else:
-            answers.append(ledger.noisy_max(votes, teachers=25, gamma=0.05))
-        assert len(ledger.events) == 1
-    np.testing.assert_array_equal(*answers)
-
-
-def test_severed_ledger_ignores_values_and_labels() -> None:
-    results = []
-    for value in (0.0, 7.0):
-        ledger = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(3), data_independent=True)
-        results.append(
-            [
-                ledger.gaussian(np.full(4, value), sensitivity=1, noise_multiplier=2),
-                ledger.laplace(np.full(4, value), sensitivity=1, noise_multiplier=2),
-                ledger.randomized_response(np.full(4, int(value)), epsilon=1, classes=10),
-                ledger.top_k_randomized_response(
-                    np.full(4, int(value)), np.tile([0, 7], (4, 1)), epsilon=1, classes=10
-                ),
-            ]
-        )
-    for first, second in zip(*results, strict=True):
-        np.testing.assert_array_equal(first, second)
 
 
 def ledger(noise: Noise | None = None) -> Ledger:
