@@ -28,7 +28,7 @@ from bench.experiments.noise_salt import cell_token, noise_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import Noise, SeededNoise, ZeroNoise
+from bench.privacy.noise import Noise, Silence
 from bench.storage.cache import Arrays, Cache
 from bench.training.context import Context
 
@@ -50,18 +50,6 @@ class ShadowRun:
     released: Released
     proven: float  # For one unit of the method; under the unit query label, for one training record.
     accuracy: float
-
-
-class Silence(ZeroNoise):
-    """No noise, for power runs only; uniform draws stay random."""
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        super().__init__(exact=False)
-        self._uniform = SeededNoise(generator)
-
-    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
-        """See :meth:`bench.privacy.noise.Noise.uniform`: batches of DP-SGD, answers outside a set."""
-        return self._uniform.uniform(shape, count)
 
 
 class NoiselessLedger(Ledger):

@@ -33,7 +33,7 @@ from bench.evaluation.sensitivity import Given, violation, walk
 from bench.evaluation.tape import Call, Taping, record, replay
 from bench.interface.method import Method
 from bench.privacy.ledger import Ledger
-from bench.privacy.noise import SeededNoise
+from bench.privacy.noise import SeededNoise, Silence
 from bench.storage.cache import Cache
 from bench.training.context import Context
 
@@ -119,19 +119,6 @@ class Outcome:
     accuracy: float = 0.0
 
 
-class _NoNoise(SeededNoise):
-    """Noise switched off; samples are still drawn, from a public stream."""
-
-    def laplace(self, shape: tuple[int, ...], scale: float) -> NDArray[np.float64]:
-        return np.zeros(shape)
-
-    def gaussian(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
-        return np.zeros(shape)
-
-    def keep_or_other(self, positions: NDArray[np.int64], count: int, keep: float) -> NDArray[np.int64]:
-        return positions.copy()
-
-
 def session(trial: Trial, variants: Sequence[Variant], tape: list[Call] | None, seconds: float = 0.0) -> list[Outcome]:
     """Return the outcomes of runs on `variants`, one after the other in this process.
 
@@ -191,7 +178,7 @@ def _run(
     streams, notes = Streams(trial.seed), []  # type: ignore[var-annotated]
     cache = Cache(folder / "cache", {"dataset": trial.facts.dataset, "split": str(trial.facts)})
     context = Context(torch.device("cpu"), streams, cache, Progress(), note=notes.append, cell=trial.cell)
-    noise = SeededNoise if trial.noisy else _NoNoise
+    noise = SeededNoise if trial.noisy else Silence
     ledger = Ledger(method.unit, method.adjacency, noise(np.random.default_rng(trial.noise)))
     taping = record(ledger) if tape is None else replay(ledger, tape)
     streams.seed_globals()

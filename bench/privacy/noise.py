@@ -92,6 +92,18 @@ class SeededNoise(Noise):
         return self._generator.integers(0, count, shape)
 
 
+class Silence(ZeroNoise):
+    """No noise, for checks and power runs; uniform draws (samples, answers outside a set) come from `generator`."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        super().__init__(exact=False)
+        self._source = SeededNoise(generator)
+
+    def uniform(self, shape: tuple[int, ...], count: int) -> NDArray[np.int64]:
+        """See :meth:`Noise.uniform`."""
+        return self._source.uniform(shape, count)
+
+
 def salted_noise(salt: str | None, seed: int, key: str) -> SeededNoise:
     """Return the noise of the cell `key`; without a salt, anyone who knows seed and key can draw it again."""
     if salt is None:
