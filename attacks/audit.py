@@ -102,12 +102,14 @@ def many_run_errors(
             f"{len(arms[0])} and {len(arms[1])} runs leave none to count after a share of {threshold_share} chose the "
             "threshold. Give at least two runs of each arm."
         )
-    threshold = _threshold(arms[0][: heads[0]], arms[1][: heads[1]], delta, confidence)
+    threshold = best_threshold(arms[0][: heads[0]], arms[1][: heads[1]], delta, confidence)
     rest_in, rest_out = arms[0][heads[0] :], arms[1][heads[1] :]
     return int((rest_out >= threshold).sum()), len(rest_out), int((rest_in < threshold).sum()), len(rest_in)
 
 
-def _threshold(first_in: NDArray[np.float64], first_out: NDArray[np.float64], delta: float, confidence: float) -> float:
+def best_threshold(
+    first_in: NDArray[np.float64], first_out: NDArray[np.float64], delta: float, confidence: float
+) -> float:
     """Return the threshold of the largest bound, the most accurate one where no bound is positive."""
     values = np.unique(np.concatenate([first_in, first_out]))
     # Halfway between scores, as the next run may fall on either side.

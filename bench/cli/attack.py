@@ -45,11 +45,21 @@ def audit(
     guesses: Annotated[int, typer.Option("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
     runs: Annotated[int, typer.Option("--runs", help="Shadow runs to train and to guess on.")] = 1,
     kind: Annotated[
-        AuditKind, typer.Option("--kind", help="one-run: many canaries in each run; many-run: one canary, many runs.")
-    ] = AuditKind.ONE_RUN,
+        AuditKind,
+        typer.Option(
+            "--kind",
+            help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data.",
+        ),
+    ] = AuditKind.PAIR,
+    minutes: Annotated[float, typer.Option("--minutes", help="For each student, with --kind pair.")] = 10.0,
     copies: Annotated[int, typer.Option("--copies", help="Places of a duplicated canary.")] = 4,
     confidence: Annotated[float, typer.Option("--confidence", help="Of the lower bound.")] = 0.95,
-    refute: Annotated[float | None, typer.Option("--refute", help="Fail where this epsilon is out of reach.")] = None,
+    refute: Annotated[
+        float | None,
+        typer.Option(
+            "--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."
+        ),
+    ] = None,
     power: Annotated[bool, typer.Option("--power/--no-power", help="Run each pipeline without its noise too.")] = True,
     draws: Annotated[int, typer.Option("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000,
     seed: Annotated[int, typer.Option("--seed", help="Of canaries and coins.")] = 0,
@@ -61,16 +71,18 @@ def audit(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Audit the pipelines behind the students of a run directory: a lower bound on each one's epsilon.
+    """Audit the methods behind the students of a run directory: a lower bound on each one's epsilon.
 
-    Reruns each pipeline with random canaries in its private set and guesses from the releases which were included.
+    Runs the method many times on two adjacent private sets, chosen so that one record shows most, with the student's
+    privacy settings, and tells the sets apart by what it releases and by the exact losses of its mechanisms' answers.
+    With canaries (--kind one-run, many-run), trains the student's own pipeline again with some of them in its data.
     Exits with status 1 if a bound exceeds the proven epsilon.
     """
     from bench.evaluation.audit import AuditOptions, audit_key, audit_student
 
     options = AuditOptions(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
-        power=power, draws=draws, refute=refute, kind=kind,
+        power=power, draws=draws, refute=refute, kind=kind, minutes=minutes,
     )  # fmt: skip
     results: list[AuditRecord] = []
 

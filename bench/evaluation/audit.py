@@ -23,6 +23,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, cell_of
 from bench.experiments.run import cache_base
 from bench.interface.registry import METHODS
+from bench.privacy.base_event import Event
 from bench.privacy.noise import SeededNoise
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited
 from bench.results.audited import CHANNELS, bounded, corrected, many_bounded
@@ -60,13 +61,16 @@ class AuditOptions:
     power: bool = True
     draws: int = 1_000_000  # Per input and mechanism of the ledger; 0 skips the mechanisms.
     refute: float | None = None
-    kind: AuditKind = AuditKind.ONE_RUN
+    kind: AuditKind = AuditKind.PAIR
+    minutes: float = 10.0  # of an audit by pairs
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
             raise BenchError(f"--confidence must lie in [0.5, 1), not {self.confidence}. 0.95 is usual.")
-        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0:
-            raise BenchError("--runs must be 1 or more, and canaries, guesses and draws not negative.")
+        if self.runs < 1 or self.canaries < 0 or self.guesses < 0 or self.draws < 0 or not self.minutes > 0:
+            raise BenchError(
+                "--runs must be 1 or more, --minutes positive, and canaries, guesses and draws not negative."
+            )
         if self.kind is AuditKind.MANY_RUN and (self.runs < 8 or self.family is Family.DUPLICATED or self.canaries > 1):
             raise BenchError(
                 "an audit of many runs asks about one canary, of a single record, in 8 runs or more: try "
@@ -75,6 +79,8 @@ class AuditOptions:
 
     def fitted(self, private_records: int) -> AuditOptions:
         """Return the options with numbers for `private_records`. Raise :class:`BenchError` for invalid guesses."""
+        if self.kind is AuditKind.PAIR:
+            return self
         if self.kind is AuditKind.MANY_RUN:
             return dataclasses.replace(self, canaries=1, guesses=1)
         canaries = self.canaries or max(2, min(1000, private_records // 10))
@@ -127,20 +133,23 @@ def audit_student(
     key = _key(record, options)
     parts = attempted(audit, record, key, run_dir, progress, clock, caches, notes)
     protects = record.privacy or METHODS.get(record.method)  # an unknown method is a failure too
+    by_pairs = options.kind is AuditKind.PAIR
+    speaks = by_pairs or speaks_of(protects.unit)
+    planned = {} if by_pairs else {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed}
     result = AuditRecord.model_validate(
         {
             "key": key,
             "student": record.key,
             "method": record.method,
             "dataset": record.dataset,
-            "unit": canary_unit(protects.unit),
+            "unit": _unit(protects.unit, options.kind),
             "adjacency": protects.adjacency,
             "delta": record.delta,
-            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks_of(protects.unit) else None,
+            "claimed": record.privacy.claimed.epsilon if record.privacy and speaks else None,
             "confidence": options.confidence,
             "kind": options.kind,
-            "plan": {"canaries": options.canaries, "guesses": options.guesses, "seed": options.seed},
-            "runs": options.runs,
+            "plan": planned,
+            "runs": 0 if by_pairs else options.runs,
             **parts,
         }
     )
@@ -149,19 +158,31 @@ def audit_student(
     return result
 
 
+def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:
+    """Return the unit in which audited sets differ: a client only where an auditor chooses its records."""
+    return unit if kind is AuditKind.PAIR and unit is PrivacyUnit.CLIENT else canary_unit(unit)
+
+
 def audit_key(record: Record, options: AuditOptions) -> str:
     """Return the key of a record's audit with these options. Raise :class:`BenchError` if they do not fit it."""
     return _key(record, options.fitted(record.private_records))
 
 
 def _key(record: Record, options: AuditOptions) -> str:
-    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, dataclasses.asdict(options)])[:12]}"
+    values = dataclasses.asdict(options)
+    minutes = values.pop("minutes")
+    if options.kind is AuditKind.PAIR:
+        names = ("kind", "confidence", "draws", "refute", "power")
+        values = {name: values[name] for name in names} | {"minutes": minutes}
+    return f"{record.key}--audit-{digest_of([AUDIT_VERSION, values])[:12]}"
 
 
 def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource, context: Context) -> dict[str, Any]:
     from attacks.audit import check_power
 
     method = METHODS.get(cell.method)
+    if options.kind is AuditKind.PAIR:
+        return _pairs(record, cell, options, context)
     material = source.material(cell.dataset)
     canaries = draw_canaries(material.private, options.plan(images=True), canary_unit(method.unit), method.adjacency)
     if options.kind is AuditKind.MANY_RUN:
@@ -189,6 +210,33 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
         context.note("there is no noise to leave out: the audit is its own power run")
     found = {**_result(method.unit, channels, shadow_runs[False]), "power": power, "mechanisms": mechanisms}
     return _like_the_record(found, record, cell)
+
+
+def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) -> dict[str, Any]:
+    """Audit the method of `record`, with its privacy settings, on worst-case pairs instead of the record's data."""
+    from bench.evaluation.pair_audit import PairPlan, audit_pairs
+
+    method, privacy = METHODS.get(cell.method), record.privacy
+    if privacy is None or not method.private:
+        context.note("no epsilon is claimed or proven: there is nothing to refute")
+        return {}
+    allowed = privacy.proven if privacy.record_level is None else privacy.record_level
+    limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
+    target = options.refute if options.refute is not None else min(limits, default=math.inf)
+    events = [Event.from_dict(event) for event in privacy.events]
+    plan = PairPlan(
+        options.minutes, target, cell.delta, options.confidence, context.workers, events, power=options.power
+    )
+    found = audit_pairs(method, cell.config, cell.facts, plan, context.cache, context.progress)
+    return {
+        "pairs": found.bounds,
+        "epsilon": max((bound.epsilon for bound in found.bounds), default=None),
+        "allowed": allowed.epsilon,
+        "reduced": found.reduced,
+        "bypassed": found.bypassed,
+        "record_level": privacy.record_level is not None,
+        "mechanisms": mechanisms_of(record, options, context),
+    }
 
 
 def _like_the_record(found: dict[str, Any], record: Record, cell: Cell) -> dict[str, Any]:
@@ -293,7 +341,6 @@ def count_guesses(
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:
     """Return audits of every distinct mechanism of the record's ledger on the worst known adjacent inputs."""
     from bench.evaluation.mechanism_audit import audit_events
-    from bench.privacy.base_event import Event
 
     if not options.draws or record.privacy is None:
         return []

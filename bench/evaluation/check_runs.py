@@ -194,7 +194,7 @@ def _run(
     taping.finish()
     logits = student_logits(released.student.eval(), material.test_images, context, "test")
     # The record's accuracy is that of the student in memory, which may hold more than its weights.
-    seen = [*_parts(released), ("the student's outputs on test images", _digest(logits))]
+    seen = [*released_parts(released), ("the student's outputs on test images", _digest(logits))]
     seen += [(f"event {number}", json.dumps(event.as_dict())) for number, event in enumerate(ledger.events, 1)]
     seen += [(f"note {number}", note) for number, note in enumerate(notes, 1)]
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
@@ -214,7 +214,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _parts(released: Released) -> list[tuple[str, str]]:
+def released_parts(released: Released) -> list[tuple[str, str]]:
     """Return names and digests of all parts of a release, in the order in which the method gave them."""
     parts = [("student_name", released.student_name), ("student_options", json.dumps(released.student_options))]
     parts += [(f"the student's {name}", _digest(tensor)) for name, tensor in released.student.state_dict().items()]

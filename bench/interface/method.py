@@ -117,6 +117,15 @@ class Method(abc.ABC):
         """Make part `shard` (from 0) of `shards` in the cache only; :meth:`train_student` makes missing parts."""
         raise NotImplementedError
 
+    @classmethod
+    def worst_pairs(cls, config: Any, facts: Facts) -> Sequence[tuple[str, PrivateData, PrivateData]]:
+        """Return adjacent private sets on which one unit shows most, for audits: what changes, in words, and both sets.
+
+        Audits try some of their own. The sets' facts may have fewer records and smaller images than `facts`; `config`,
+        calibrated for `facts`, must cost the same on them.
+        """
+        return ()
+
     @abc.abstractmethod
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

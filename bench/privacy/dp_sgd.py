@@ -69,7 +69,7 @@ class _Counted:
         self._accountant.history = [(noise, rate, int(steps)) for noise, rate, steps in rows]
 
 
-class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
+class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     """Opacus's optimiser; the method's own, inside it, sees noisy gradients alone."""
 
     randomness: np.random.Generator
@@ -77,6 +77,7 @@ class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
     def clip_and_accumulate(self) -> None:
+        """Add the batch's clipped gradients to the sum; those that are not finite as zeros."""
         for parameter in self.params:
             # A gradient that is not finite cannot be clipped: its record would change the weights without a bound.
             torch.nan_to_num_(parameter.grad_sample, nan=0.0, posinf=0.0, neginf=0.0)
@@ -89,12 +90,14 @@ class _LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             yield np.asarray(self.randomness.standard_normal(parameter.shape, dtype=np.float32))
 
     def add_noise(self) -> None:
+        """Make the noisy sum the gradient."""
         spread = self.noise_multiplier * self.max_grad_norm
         for parameter, drawn in zip(self.params, self.draw(), strict=True):
             noise = torch.from_numpy(drawn).to(parameter.device, parameter.dtype)
             parameter.grad = (parameter.summed_grad + spread * noise).view_as(parameter)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Return whether the batch is complete; hide its sums until then."""
         for parameter, held in zip(self.params, self._sums or [None] * len(self.params), strict=True):
             parameter.summed_grad = held
         ready: bool = super().pre_step(closure)
@@ -111,12 +114,14 @@ def train(
     run: DPSGDRun,
     *,
     randomness: np.random.Generator,
+    make_optimizer: Callable[..., LedgerOptimizer] = LedgerOptimizer,
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
     Images are uint8 or floats in [0, 1]. Batches and noise come from `randomness`. A stopped training resumes only
     where `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run.
-    No checkpoint holds that state: a resumed training draws its earlier batches and noise again.
+    No checkpoint holds that state: a resumed training draws its earlier batches and noise again. An auditor's
+    `make_optimizer` gives a subclass.
 
     Raises :class:`BenchError` where model or loss couple the examples of a batch, so that clipping does not bound what
     a record changes: batch normalisation, statistics kept in buffers, or, in the first batch and in one of a random
@@ -130,7 +135,7 @@ def train(
         )
     rate = run.expected_batch_size / run.records
     module = GradSampleModule(model, loss_reduction="mean")
-    optimizer = _LedgerOptimizer(
+    optimizer = make_optimizer(
         run.optimizer(model.parameters()),
         noise_multiplier=run.noise_multiplier,
         max_grad_norm=run.max_grad_norm,
@@ -181,7 +186,7 @@ def train(
 
 def _step(
     module: GradSampleModule,
-    optimizer: _LedgerOptimizer,
+    optimizer: LedgerOptimizer,
     images: torch.Tensor,
     labels: torch.Tensor,
     chosen: torch.Tensor,

@@ -219,6 +219,18 @@ class Ledger(SampledMechanisms):
         exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside
         ``1..run.records``.
         """
+        from bench.privacy.dp_sgd import DPSGDRun, train
+
+        # Each setting is read once: another type of run could give the charge one value and the training another.
+        run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
+        planned = self._charge_steps(run)
+        # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
+        words = self._noise.uniform((8,), 2**32)
+        counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
+        if counted != planned:
+            raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+
+    def _charge_steps(self, run: DPSGDRun) -> DPSGD:
         if self._noise.exact:
             raise BenchError(
                 "--noise secure has no exact sampler for DP-SGD's gradient noise. Use --noise seeded, and keep the "
@@ -227,10 +239,6 @@ class Ledger(SampledMechanisms):
         self._refuse_again()
         if self.adjacency is not Adjacency.ADD_REMOVE:
             raise BenchError("DP-SGD with Poisson sampling is accounted for add-remove adjacency; declare it.")
-        from bench.privacy.dp_sgd import DPSGDRun, train
-
-        # Each setting is read once: another type of run could give the charge one value and the training another.
-        run = DPSGDRun(**{field.name: getattr(run, field.name) for field in dataclasses.fields(DPSGDRun)})
         positive("max_grad_norm", run.max_grad_norm)
         if not 0 < run.expected_batch_size <= run.records:
             raise BenchError(
@@ -239,11 +247,7 @@ class Ledger(SampledMechanisms):
             )
         planned = DPSGD(run.expected_batch_size / run.records, run.noise_multiplier, run.steps)
         self._charge(planned)
-        # Knowing the public streams must not reveal batches or noise: both come from the ledger's noise.
-        words = self._noise.uniform((8,), 2**32)
-        counted = train(model, images, labels, run, randomness=np.random.default_rng(words))
-        if counted != planned:
-            raise AssertionError(f"Opacus counted {counted.describe()}, the ledger charged {planned.describe()}")
+        return planned
 
     @contextlib.contextmanager
     def charging_again(self) -> Iterator[None]:

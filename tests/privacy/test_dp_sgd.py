@@ -20,11 +20,11 @@ def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) ->
     import torch
     from opacus import GradSampleModule
 
-    from bench.privacy.dp_sgd import _LedgerOptimizer
+    from bench.privacy.dp_sgd import LedgerOptimizer
 
     model = GradSampleModule(torch.nn.Linear(1, 1, bias=False), loss_reduction="sum")
     weight = next(model.parameters())
-    optimizer = _LedgerOptimizer(
+    optimizer = LedgerOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=multiplier, max_grad_norm=2.0,
         expected_batch_size=1, loss_reduction="sum",
     )  # fmt: skip

@@ -1,0 +1,127 @@
+"""One score of what a run releases, by which an auditor tells two private sets apart.
+
+A run's release is read as vectors, one for each *channel*: the student's logits on fixed images, its weights, the
+generator's weights, each released tensor. On a pilot's runs a linear discriminant is fitted for each channel, and the
+channel that separates held-out runs best is kept: its score is fixed before any run counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.core.types import Released
+
+WIDTH = 512  # largest vector; longer ones are projected
+FOLDS = 4
+
+Channels = dict[str, "NDArray[np.float32]"]
+"""The vector of each channel of one run's release."""
+
+
+def channels_of(released: Released, probes: torch.Tensor) -> Channels:
+    """Return each channel's vector; `probes` are fixed images, float (n, channels, height, width)."""
+    import torch
+
+    student = released.student.eval()
+    with torch.no_grad():
+        logits = student(probes).float()
+    found = {"logits": (logits - logits.mean(1, keepdim=True)).flatten(), "weights": _flat(student)}
+    if released.generator is not None:
+        found["generator"] = _flat(released.generator)
+    for name, tensor in released.extras.items():
+        values = tensor.detach().float()
+        if not tensor.is_floating_point() and tensor.ndim == 1 and "ind" not in name:
+            values = torch.nn.functional.one_hot(tensor.long().clamp_min(-1) + 1).float()
+        # Rows of a release are alike in law: their mean, and the quantiles of their brightness and contrast.
+        rows = values.flatten(1) if values.ndim > 1 else values[:, None]
+        each = [rows.mean(1), rows.std(1, correction=0)]
+        found[name] = torch.cat([rows.mean(0), *(part.quantile(torch.linspace(0, 1, 17)) for part in each)])
+    return {name: _narrow(vector).numpy().astype(np.float32) for name, vector in found.items()}
+
+
+def _flat(net: torch.nn.Module) -> torch.Tensor:
+    import torch
+
+    return torch.cat([value.detach().float().reshape(-1) for value in net.state_dict().values()])
+
+
+def _narrow(vector: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    vector = torch.nan_to_num(vector.detach().cpu(), nan=0.0, posinf=1e6, neginf=-1e6)
+    if len(vector) <= WIDTH:
+        return vector
+    signs = torch.randint(0, 2, (WIDTH, len(vector)), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    narrow: torch.Tensor = signs.float() @ vector / len(vector) ** 0.5
+    return narrow
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A linear score of the channel `channel`; `quality` is the area under the ROC curve on held-out pilot runs."""
+
+    channel: str
+    quality: float
+    distance: float  # of the held-out scores' means, in their standard deviations; breaks ties
+    centre: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def __call__(self, runs: Sequence[Channels]) -> NDArray[np.float64]:
+        """Return the scores (n,) of `runs`, larger for the second set."""
+        return (_rows(runs, self.channel) - self.centre) @ self.weights
+
+
+def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
+    """Return the score that tells the pilot's runs on the two sets apart best, each set with at least two runs."""
+    names = [name for name in first[0] if all(name in run and run[name].shape == first[0][name].shape
+                                              for run in (*first, *second))]  # fmt: skip
+    return max((_score(name, first, second) for name in names), key=lambda score: (score.quality, score.distance))
+
+
+def _score(name: str, first: Sequence[Channels], second: Sequence[Channels]) -> Score:
+    rows = np.concatenate([_rows(first, name), _rows(second, name)])
+    sides = np.repeat([0, 1], [len(first), len(second)])
+    held = np.zeros(len(rows))
+    fold = np.concatenate([np.arange(len(first)), np.arange(len(second))]) % min(FOLDS, len(first), len(second))
+    for number in np.unique(fold):
+        inside = fold != number
+        centre, weights = _direction(rows[inside], sides[inside])
+        held[~inside] = (rows[~inside] - centre) @ weights
+    low, high = held[sides == 0], held[sides == 1]
+    area = (np.sign(high[:, None] - low[None]).mean() + 1) / 2
+    deviation = np.sqrt((low.var() + high.var()) / 2)
+    distance = float((high.mean() - low.mean()) / deviation) if deviation > 0 else float(high.mean() > low.mean())
+    return Score(name, float(area), distance, *_direction(rows, sides))
+
+
+def _direction(rows: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the middle of the two means and the discriminant's direction, of length 1 in standard deviations."""
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    scale = rows.std(axis=0)
+    varies = scale > 1e-9 * np.abs(rows).max(initial=0)
+    weights = np.zeros(rows.shape[1])
+    if varies.any():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(
+                rows[:, varies] / scale[varies], sides
+            )
+        direction = fitted.coef_[0] / scale[varies]
+        length = np.abs(direction).max(initial=0)
+        weights[varies] = direction / length if np.isfinite(length) and length > 0 else 0.0
+    means = [rows[sides == side].mean(axis=0) for side in (0, 1)]
+    return (means[0] + means[1]) / 2, weights
+
+
+def _rows(runs: Sequence[Channels], name: str) -> NDArray[np.float64]:
+    return np.stack([run[name] for run in runs]).astype(np.float64)

@@ -1,0 +1,104 @@
+"""DP-SGD with one record's part in the open: the privacy loss of each step, given how all others are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.core.errors import BenchError
+from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, train
+from bench.privacy.sampled_loss import sampled_shift
+
+
+class _Tapped(LedgerOptimizer):
+    """Keeps the record's clipped gradient out of the batch's sum, and draws what the sum shows of it.
+
+    The record is the first of every batch's first pass. Along its gradient the noise is replaced by `shift`'s draw.
+    """
+
+    shift: Callable[[float], tuple[float, float, float]]
+    loss = log_weight = 0.0
+    _gradient: torch.Tensor
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self.distances: list[float] = []
+
+    def clip_and_accumulate(self) -> None:
+        if not self._sums:
+            samples = [torch.nan_to_num(p.grad_sample[0], nan=0.0, posinf=0.0, neginf=0.0) for p in self.params]
+            gradient = torch.cat([sample.reshape(-1) for sample in samples])
+            # As Opacus clips; without the record's part the sum is that of the others.
+            self._gradient = gradient * (self.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0)
+            for parameter in self.params:
+                parameter.grad_sample[0] = 0.0
+        super().clip_and_accumulate()
+
+    def draw(self) -> Any:
+        noise = torch.cat([torch.from_numpy(drawn).reshape(-1) for drawn in super().draw()]).double()
+        gradient = self._gradient.double()
+        norm = float(gradient.norm())
+        self.distances.append(norm / (self.noise_multiplier * self.max_grad_norm))
+        seen, loss, log_weight = self.shift(self.distances[-1])
+        self.loss, self.log_weight = self.loss + loss, self.log_weight + log_weight
+        if norm > 0:
+            along = gradient / norm
+            noise += (seen - noise @ along) * along
+        pieces = torch.split(noise, [parameter.numel() for parameter in self.params])
+        return (piece.view_as(parameter).float().numpy() for piece, parameter in zip(pieces, self.params, strict=True))
+
+
+class _AlwaysFirst(np.random.Generator):
+    """Samples the first record into every batch; all other draws are those of a plain generator."""
+
+    def random(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
+        drawn = super().random(size)
+        drawn[0] = 0.0
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class TappedTraining:
+    """The loss of all noisy sums of a training, ln of their weight, and what the loss depends on.
+
+    `distances` are the norms of the record's clipped gradients in deviations of the noise, one a step; `present` says
+    whether the loss is that of the set with the record.
+    """
+
+    loss: float
+    log_weight: float
+    rate: float
+    distances: list[float]
+    present: bool
+
+
+def tapped_dp_sgd(
+    first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
+) -> TappedTraining:
+    """Train both models by one DP-SGD whose answers come from the law on the first set, tilted by `tilt`.
+
+    `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, of which one has a first record more.
+    Raises :class:`BenchError` on other sets.
+    """
+    present = len(first["images"]) > len(second["images"])
+    more, fewer = (first, second) if present else (second, first)
+    if not all(torch.equal(more[name][1:], fewer[name]) for name in ("images", "labels")):
+        raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
+    run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
+    rate = run.expected_batch_size / run.records
+    made: list[_Tapped] = []
+
+    def make_optimizer(*parts: Any, **options: Any) -> _Tapped:
+        made.append(_Tapped(*parts, **options))
+        made[0].shift = lambda distance: sampled_shift(rate, distance, generator, tilt, present)
+        return made[0]
+
+    randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
+    train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_optimizer=make_optimizer)
+    fewer["model"].load_state_dict(more["model"].state_dict())
+    return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)
