@@ -192,11 +192,11 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=f"mu {mu:.6f}")
 
 
-def pld(events: Sequence[Event], delta: float) -> Accounted | None:
-    """Return the composed privacy loss distribution; None where an event has none, or all noise is Gaussian."""
-    events = merged(events)
-    if _mu(events) is not None or delta < LEAST_PLD_DELTA:
-        return None
+def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> Any | None:
+    """Return the PLD of `events` together, rounded pessimistically; None where an event has none or it is too wide.
+
+    `coarseness` multiplies the grid's interval: 10 takes a tenth of the time, for a thousandth of epsilon.
+    """
     gaussian = [event for event in events if event.gaussian_mu() is not None]
     others = [event for event in events if event.gaussian_mu() is None]
     spread = sum(event.loss_spread for event in others)
@@ -206,17 +206,26 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
     if not math.isfinite(spread):
         return None
     steps = [step[0] for step in (event.pure_step() for event in others) if step is not None]
-    interval = losses.grid_interval(spread, min(steps, default=math.inf))
+    interval = losses.grid_interval(spread, min(steps, default=math.inf)) * coarseness
     if interval > 100:  # Its exponential overflows, and Renyi accounting says as much.
         return None
     parts = [event.pld(interval) for event in others]
     if mu is not None:
         parts.append(losses.gaussian_pld(mu, interval))
-    if any(part is None for part in parts):
+    return None if any(part is None for part in parts) else _composed(parts)
+
+
+def pld(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return the composed privacy loss distribution; None where an event has none, or all noise is Gaussian."""
+    events = merged(events)
+    if _mu(events) is not None or delta < LEAST_PLD_DELTA:
+        return None
+    total = loss_distribution(events)
+    if total is None:
         return None
     histogram = any(isinstance(event, LNMax) for event in events)
     note = "of the whole noisy histogram" if histogram else ""
-    return _independent("pld", losses.epsilon_of(_composed(parts), delta), note=note)
+    return _independent("pld", losses.epsilon_of(total, delta), note=note)
 
 
 def _lnmax(events: Sequence[Event]) -> tuple[float, int] | None:
