@@ -73,7 +73,7 @@ def one_run_epsilon(
     e^epsilon + ... + e^((group - 1) epsilon)))-DP. Dividing its epsilon by `group` at the same delta would claim too
     much. Raises :class:`BenchError` on impossible counts, a `delta` not in [0, 1) or a `confidence` not in (0, 1).
     """
-    _check(canaries, guesses, correct, group)
+    check_one_run(canaries, guesses, correct, group)
     check_audit_delta(delta)
     error = 1 - check_confidence(confidence)
 
@@ -111,7 +111,7 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
 
     Raises :class:`BenchError` as :func:`one_run_epsilon`, or on an epsilon that is not positive and finite.
     """
-    _check(canaries, canaries, canaries, group)
+    check_one_run(canaries, canaries, canaries, group)
     check_audit_delta(delta)
     error = 1 - check_confidence(confidence)
     if not (math.isfinite(epsilon) and epsilon > 0):
@@ -132,7 +132,8 @@ def guesses_needed(epsilon: float, canaries: int, delta: float, confidence: floa
     return high
 
 
-def _check(canaries: int, guesses: int, correct: int, group: int = 1) -> None:
+def check_one_run(canaries: int, guesses: int, correct: int, group: int = 1) -> None:
+    """Raise :class:`BenchError` unless the counts of an audit of one run are possible."""
     check_counts("guesses", guesses, "canaries", canaries)
     if guesses < 1:
         raise BenchError("an audit needs at least one guess.")
