@@ -70,8 +70,6 @@ class ManyRunBound:
     """The lower bound, at least 0."""
     fpr_upper: float
     fnr_upper: float
-    mu: float
-    """Lower bound on mu, at least 0, for mechanisms no worse than a Gaussian: not randomised response or Laplace."""
     cap: float
     """The largest epsilon that this number of runs can certify, by making no error."""
 
@@ -90,12 +88,10 @@ def many_run_epsilon(
     fpr_upper = clopper_pearson(false_positives, negatives, confidence)[1]
     fnr_upper = clopper_pearson(false_negatives, positives, confidence)[1]
     best = (clopper_pearson(0, negatives, confidence)[1], clopper_pearson(0, positives, confidence)[1])
-    mu = float(special.ndtri(1 - fpr_upper) - special.ndtri(fnr_upper))
     return ManyRunBound(
         epsilon=_from_rates(fpr_upper, fnr_upper, delta),
         fpr_upper=fpr_upper,
         fnr_upper=fnr_upper,
-        mu=max(mu, 0.0) if math.isfinite(mu) else 0.0,
         cap=_from_rates(*best, delta),
     )
 
