@@ -213,12 +213,14 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
         guesses = "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels)
         cap = max((c.cap for c in a.channels), default=None)
         power = max((c.epsilon for c in a.power), default=None)
+        by_curve = max((c.curve for c in a.channels if c.curve is not None), default=None)
         rows.append(
             (
                 a.student,
                 epsilon_text(a.claimed),
                 epsilon_text(a.allowed, "up"),
                 epsilon_text(a.epsilon, "down"),
+                epsilon_text(by_curve, "down"),
                 epsilon_text(cap, "down"),
                 epsilon_text(power, "down"),
                 guesses,
@@ -228,8 +230,8 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
             )
         )
     columns = (
-        "student", "claimed", "proven", "audited", "cap", "no noise", "right guesses", "mechanisms", "accuracy",
-        "verdict",
+        "student", "claimed", "proven", "audited", "by curve", "cap", "no noise", "right guesses", "mechanisms",
+        "accuracy", "verdict",
     )  # fmt: skip
     print_table(f"audits at {100 * results[0].confidence:g}% confidence" if results else "audits", columns, rows)
     for a in results:

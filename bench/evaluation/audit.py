@@ -202,7 +202,7 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
                     shadow_run = train_shadow_run(cell, canaries, index, material, context, noiseless=noiseless)
                 shadow_runs[noiseless].append(shadow_run)
                 stage.advance()
-    channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context)
+    channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context, events_of(record))
     power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
@@ -298,18 +298,23 @@ def _many_runs(
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
-    channel = many_bounded("student", options.family.value, errors, cell.delta, strict)
+    channel = many_bounded("student", options.family.value, errors, cell.delta, strict, events_of(record))
     found = {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
     return _like_the_record(found, record, cell)
 
 
 def count_guesses(
-    shadow_runs: Sequence[ShadowRun], canaries: Canaries, options: AuditOptions, delta: float, context: Context
+    shadow_runs: Sequence[ShadowRun],
+    canaries: Canaries,
+    options: AuditOptions,
+    delta: float,
+    context: Context,
+    events: Sequence[Event] = (),
 ) -> list[Channel]:
     """Return the right guesses of each channel and their bounds, corrected for the number of channels.
 
     Channels: the student's confidences on the family's canaries and, if every shadow run released images, their
-    distance to natural canaries.
+    distance to natural canaries. Where a curve is proven for `events`, each has the bound by that curve too.
     """
     from attacks.audit import right_guesses
 
@@ -333,9 +338,16 @@ def count_guesses(
     confidence = corrected(options.confidence, CHANNELS)
     return [
         bounded(name, family.value, len(canaries.of(family)) * len(shadow_runs), guesses, correct,
-                canaries.group(family), delta, confidence)
+                canaries.group(family), delta, confidence, events)
         for name, family, guesses, correct in counted
     ]  # fmt: skip
+
+
+def events_of(record: Record) -> list[Event]:
+    """Return the events of the record's ledger if its unit is the canary's, else none: canaries test no other curve."""
+    if record.privacy is None or not speaks_of(record.privacy.unit):
+        return []
+    return [Event.from_dict(event) for event in record.privacy.events]
 
 
 def mechanisms_of(record: Record, options: AuditOptions, context: Context) -> list[MechanismAudited]:

@@ -139,10 +139,10 @@ def many_run_by_curve(
 
 
 def _largest_member(events: Sequence[Event], delta: float, refuted: Callable[[Curve], bool]) -> CurveBound | None:
-    check_delta(delta)
     family = curve_family(events)
     if family is None:
         return None
+    check_delta(delta)
     if not refuted(lambda probability: probability):  # Perfect privacy, the limit of both families.
         return CurveBound(family, 0.0, 0.0)
     if family == "gaussian":

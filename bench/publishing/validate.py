@@ -85,6 +85,7 @@ def vet_record(
 
 def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     """Return the problems of a finished audit of the student of `record`."""
+    from bench.evaluation.audit import events_of
     from bench.evaluation.canaries import canary_unit, speaks_of
 
     problems = [*_look(audit), *_clean(audit.provenance)]
@@ -101,15 +102,18 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         problems.append("audited > proven: a bug of the method, the accountant or the audit. Find it first.")
     strict = corrected(audit.confidence, CHANNELS)
     for channel in audit.channels:
+        # Audits from before the bounds by a curve have none.
+        events = events_of(record) if channel.curve is not None else []
         if channel.errors is not None:
-            again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict).epsilon
+            again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict, events)
         else:
             again = bounded(
                 channel.name, channel.family, channel.canaries, channel.guesses, channel.correct, channel.group,
-                audit.delta, strict,
-            ).epsilon  # fmt: skip
-        if not reaccount.same(channel.epsilon, again):
-            problems.append(f"channel {channel.name}: its counts give {again:.6g}, not {channel.epsilon:.6g}.")
+                audit.delta, strict, events,
+            )  # fmt: skip
+        for what, written, found in (("", channel.epsilon, again.epsilon), (" by curve", channel.curve, again.curve)):
+            if not reaccount.same(written, found):
+                problems.append(f"channel {channel.name}: its counts give {found}{what}, not {written}.")
     if audit.channels and not reaccount.same(audit.epsilon, max(channel.epsilon for channel in audit.channels)):
         problems.append("its epsilon is not that of its best channel. Audit again.")
     return problems

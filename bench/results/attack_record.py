@@ -67,6 +67,9 @@ class Channel(Row):
     cap: Epsilon
     errors: tuple[int, int, int, int] | None = None
     """(false positives, runs without the canary, false negatives, runs with it); many-run audits only."""
+    curve: Epsilon | None = None
+    """The bound if the trade-off curve is of the family proven for the ledger: never the audited epsilon."""
+    curve_family: Literal["", "gaussian", "pld"] = ""
 
 
 class MechanismVerdict(StrEnum):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bench.core.types import PrivacyUnit
 from bench.results.attack_record import AuditRecord, Channel
 from bench.results.record import Audited, Record, Status
+
+if TYPE_CHECKING:
+    from bench.privacy.base_event import Event
+    from bench.privacy.curve_bounds import CurveBound
 
 CHANNELS = 2
 """Channels per audit: the student and released images, both counted before it is known whether images exist."""
@@ -18,17 +23,31 @@ def corrected(confidence: float, tests: int) -> float:
 
 
 def bounded(
-    name: str, family: str, canaries: int, guesses: int, correct: int, group: int, delta: float, confidence: float
+    name: str,
+    family: str,
+    canaries: int,
+    guesses: int,
+    correct: int,
+    group: int,
+    delta: float,
+    confidence: float,
+    events: Sequence[Event] = (),
 ) -> Channel:
-    """Return the channel with its one-run bound for one record."""
+    """Return the channel with its one-run bound for one record, and the bound by the curve of `events` if proven."""
+    from bench.privacy.curve_bounds import one_run_by_curve
     from bench.privacy.one_run import one_run_cap, one_run_epsilon
 
     epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence, group)
     cap = one_run_cap(canaries, guesses, delta, confidence, group)
+    by_curve = one_run_by_curve(events, canaries, guesses, correct, delta, confidence, group)
     return Channel(
         name=name, family=family, canaries=canaries, guesses=guesses, correct=correct, group=group,
-        epsilon=epsilon, cap=cap,
+        epsilon=epsilon, cap=cap, **_curve_fields(by_curve),
     )  # fmt: skip
+
+
+def _curve_fields(bound: CurveBound | None) -> dict[str, Any]:
+    return {} if bound is None else {"curve": bound.epsilon, "curve_family": bound.family}
 
 
 def no_power(audits: Iterable[AuditRecord]) -> bool:
@@ -37,15 +56,24 @@ def no_power(audits: Iterable[AuditRecord]) -> bool:
     return any(a.powerless for a in audits) and all(a.powerless or not a.power for a in audits)
 
 
-def many_bounded(name: str, family: str, errors: tuple[int, int, int, int], delta: float, confidence: float) -> Channel:
-    """Return the channel of one canary over many runs, with its Clopper-Pearson bound."""
+def many_bounded(
+    name: str,
+    family: str,
+    errors: tuple[int, int, int, int],
+    delta: float,
+    confidence: float,
+    events: Sequence[Event] = (),
+) -> Channel:
+    """Return the channel of one canary over many runs, with its bounds as :func:`bounded`."""
     from bench.privacy.bounds import many_run_epsilon
+    from bench.privacy.curve_bounds import many_run_by_curve
 
     found = many_run_epsilon(*errors, delta, confidence)
+    by_curve = many_run_by_curve(events, *errors, delta, confidence)
     runs = errors[1] + errors[3]
     return Channel(
         name=name, family=family, canaries=1, guesses=runs, correct=runs - errors[0] - errors[2],
-        epsilon=found.epsilon, cap=found.cap, errors=errors,
+        epsilon=found.epsilon, cap=found.cap, errors=errors, **_curve_fields(by_curve),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.cli.attack import print_audits
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
@@ -22,6 +23,7 @@ from bench.evaluation.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.canary_runs import ShadowRun
 from bench.experiments.run import run_cell
 from bench.models.build import build
+from bench.privacy.events import Bypass, Event, GNMax, LNMax, RandomizedResponse
 from bench.privacy.ledger import Ledger
 from bench.results.attack_record import AuditRecord, Channel, MechanismAudited, parse_row
 from bench.results.audited import audited_of, with_audits
@@ -96,6 +98,11 @@ def test_a_pipeline_that_trains_without_noise_under_a_small_epsilon_is_caught(tm
     assert audit.verdict.startswith("VIOLATED")
     assert audit.accuracy is not None
     assert audit.accuracy > 0.8, "the audited student must be a student"
+    # Two queries with Laplace noise: the curve is that of their losses.
+    (channel,) = audit.channels
+    assert channel.curve_family == "pld"
+    assert channel.curve is not None
+    assert channel.curve > channel.epsilon
     # The shadow runs were artefacts: the second audit trained nothing, and says the same.
     assert again.provenance.artefacts_made == 0
     assert again.channels == audit.channels
@@ -182,6 +189,40 @@ def test_released_images_are_a_channel_of_their_own(tmp_path: Path) -> None:
     assert {c.name: c.correct for c in channels}["released images"] == 60
     assert {c.name: c.epsilon for c in channels}["released images"] > 2
     assert {c.name: c.epsilon for c in channels}["student"] == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "family", "printed"),
+    [
+        ([GNMax(40.0, 100)], "gaussian", "5.59"),
+        ([LNMax(0.05, 100)], "pld", "5.55"),
+        ([RandomizedResponse(1.0, 10)], "", "–"),
+        ([GNMax(40.0, 100), Bypass("raw images")], "", "–"),
+    ],
+)
+def test_the_bound_by_a_curve_stands_beside_the_audited_one(
+    events: list[Event], family: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = private()
+    canaries = draw_canaries(data, CanaryPlan(outlier=100, natural=100), PrivacyUnit.RECORD, Adjacency.REPLACE)
+    coins = canaries.coins(0, 0)
+    run = shadow_run(0, coins)
+    side = torch.from_numpy(coins.astype(np.int64))
+    run.released.extras["synthetic_images"] = canaries.images[torch.arange(len(canaries)), side].float() / 255
+    channels = count_guesses([run], canaries, AuditOptions(canaries=100, guesses=60), 1e-5, context(), events)
+    without = count_guesses([run], canaries, AuditOptions(canaries=100, guesses=60), 1e-5, context())
+    assert [(c.epsilon, c.cap) for c in channels] == [(c.epsilon, c.cap) for c in without]
+    assert {c.curve_family for c in channels} == {family}
+    audit = counted(0, channels=channels, epsilon=max(c.epsilon for c in channels))
+    (filled,) = with_audits([record(key="a")], [audit])
+    assert filled.privacy is not None
+    assert filled.privacy.audited is not None
+    assert filled.privacy.audited.epsilon == audit.epsilon
+    assert parse_row(audit.model_dump_json(), AuditRecord) == audit
+    print_audits([audit])
+    lines = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
+    (row,) = [line[1:-1] for line in lines if line[1:2] == ["a"]]
+    assert row[3:6] == ["2.75", printed, "2.75"]
 
 
 def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:

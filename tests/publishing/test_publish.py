@@ -227,6 +227,7 @@ VIOLATED = {"kind": "lnmax", "parameters": {}, "draws": 9, "epsilon": 2, "exact"
         ("mechanisms", [VIOLATED], "audited > proven"),
         ("epsilon", 3.0, "not that of its best channel"),
         ("channels.0.epsilon", 3.0, "its counts give"),
+        ("channels.0.curve", 3.0, "by curve, not 3.0"),
         ("provenance.git_dirty", True, "changed files"),
         ("notes", ["see /root/x/y"], "notes holds"),
         ("attack", "label-gab", "unknown attack 'label-gab'. Did you mean 'label-gap'?"),
