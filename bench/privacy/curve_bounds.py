@@ -188,7 +188,7 @@ def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
     if distribution is None:
         return lambda probability: 0.0
     top = min(losses.epsilon_of(distribution, 1e-8), 500.0)
-    epsilons = np.linspace(0.0, top, 2000)
+    epsilons = np.linspace(0.0, top, 500)
     # Tangents of the curve: fewer would lie below it too.
     deltas = np.asarray(distribution.get_delta_for_epsilon(epsilons)) + losses.ROUNDING
     ratios = np.exp(epsilons)
