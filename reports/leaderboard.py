@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.core.types import Adjacency, Basis, PrivacyUnit, TargetAdjacency
+from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.privacy.utility_bound import remark
-from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict
-from bench.results.audited import audited_of, no_power
+from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict, above
+from bench.results.audited import audited_of, counted, no_power
 from bench.results.frame import results_frame
-from bench.results.record import Record, Status
-from bench.results.text import csv_text, epsilon_text, markdown_list, markdown_table, md
+from bench.results.record import Audited, Record, Status
+from bench.results.text import audited_text, csv_text, epsilon_text, markdown_list, markdown_table, md
 from reports.order import ORDER, Asked, dataset_order
 from reports.reported.numbers import Reported
 
@@ -49,6 +49,10 @@ class BoardRow:
     replace_one: float
     """Proven epsilon for replace neighbours; :attr:`proven` is for the row's own adjacency."""
     audited: float | None
+    audit: Audited | None
+    """The audit behind :attr:`audited`, or of a training record where only that was audited."""
+    refuted: str
+    """What refutes the claim in an experiment; empty where nothing does."""
     accuracy: float
     spread: float | None
     """Standard deviation over seeds; None with one seed."""
@@ -70,6 +74,16 @@ class BoardRow:
         if math.isinf(self.replace_one):
             return 2
         return int(self.asked is not None and self.replace_one > self.asked * (1 + 1e-9))
+
+    @property
+    def audited_text(self) -> str:
+        """The audited column's text."""
+        return audited_text(self.audit) + " (record)" * (self.audit is not None and self.audited is None)
+
+    @property
+    def audited_by(self) -> str:
+        """What the audit saw, in words."""
+        return "" if self.audit is None else self.audit.audit
 
     @property
     def budget(self) -> Asked:
@@ -166,11 +180,14 @@ def unusable(record: Record) -> str:
 
 
 def _row(values: Mapping[str, Any]) -> BoardRow:
-    audited = audited_of(values["audits"], PrivacyUnit(values["unit"]))
+    unit = PrivacyUnit(values["unit"])
+    audited = audited_of(values["audits"], unit)
+    values = {**values, "refuted": _refuted(values)}
     known = {
         **values,
         "asked": values["target"],
         "audited": None if audited is None else audited.epsilon,
+        "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
         "remarks": tuple(_remarks(values)),
     }
@@ -190,7 +207,7 @@ def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"record level: epsilon {epsilon_text(of_record, 'up')}"
     if impossible := remark([bound for bound in row["impossible"] if not math.isnan(bound)]):
         yield impossible
-    yield from _audit_remarks(row["audits"], PrivacyUnit(row["unit"]), row["claimed"], row["proven"], of_record)
+    yield from _audit_remarks(row, of_record)
     if count := len(row["reduced"]):
         yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
     if row["noise"] == "secure":
@@ -199,29 +216,55 @@ def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"teachers in {row['precision']}"
 
 
-def _audit_remarks(
-    audits: Sequence[AuditRecord], unit: PrivacyUnit, claimed: float, proven: float, of_record: float | None
-) -> Iterator[str]:
-    """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
-    done = [audit for audit in audits if audit.status is Status.DONE]
+def _counted(row: Mapping[str, Any]) -> list[AuditRecord]:
+    """Return the audits that count for a row: of its own unit, else of a training record."""
+    return counted(row["audits"], PrivacyUnit(row["unit"])) or counted(row["audits"], PrivacyUnit.RECORD)
+
+
+def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
     # Audited pipelines may have one record more or less and prove slightly more: compare with what they prove.
-    allowed = max((audit.allowed for audit in done if audit.allowed is not None), default=None)
-    if (audited := audited_of(done, unit)) is not None:
-        limit = proven if allowed is None else max(proven, allowed)
-        slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
-        if audited.epsilon > limit:
-            yield "BUG: audited > proven"
-        elif audited.epsilon > claimed * slack:
-            yield "audited > claimed: the claim is refuted"
-    elif (audited := audited_of(done, PrivacyUnit.RECORD)) is not None:
-        yield f"audited at record level: epsilon {epsilon_text(audited.epsilon, 'down')}"
-        if of_record is not None and audited.epsilon > max(of_record, allowed or 0.0):
-            yield "BUG: audited > proven at record level"
-    if no_power(done):
+    return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
+
+
+def _refuted(row: Mapping[str, Any]) -> str:
+    """Return what refutes a row's claim in an experiment; empty if nothing does."""
+    done, proven = _counted(row), row["proven"]
+    if done and done[0].kind is AuditKind.PAIR:
+        by = " and ".join(done[0].refuted_by)
+        return by and by + ", at record level" * done[0].record_level
+    audited, limit = audited_of(done, PrivacyUnit(row["unit"])), _limit(proven, done)
+    slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
+    return "canaries" if audited is not None and above(audited.epsilon, row["claimed"] * slack) else ""
+
+
+def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[str]:
+    """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
+    if not (done := _counted(row)):
+        return
+    first, bug = done[0], ""
+    audited = audited_of(done, first.unit)
+    assert audited is not None
+    own = first.unit is PrivacyUnit(row["unit"])
+    if not own:
+        yield f"audited at record level: {audited_text(audited)}"
+    if first.kind is AuditKind.PAIR:
+        bug = first.verdict.partition("VIOLATED: ")[2]
+    elif own and above(audited.epsilon, _limit(row["proven"], done)):
+        bug = "audited > proven"
+    elif not own and of_record is not None and above(audited.epsilon, _limit(of_record, done)):
+        bug = "audited > proven at record level"
+    if bug:
+        yield f"BUG: {bug}"
+    elif row["refuted"]:
+        yield f"refuted by experiment: {row['refuted']}"
+    if first.verdict.startswith("inconclusive"):
+        yield f"audit {first.verdict}"
+    elif first.kind is not AuditKind.PAIR and no_power(done):
         seen = max((channel.epsilon for audit in done for channel in audit.power), default=None)
         known = "" if seen is None else f": {epsilon_text(seen, 'down')} seen without any noise"
         yield f"audit without power{known}"
-    if broken := sorted({m.kind for audit in done for m in audit.mechanisms if m.verdict is MechanismVerdict.VIOLATED}):
+    mechanisms = [m for audit in row["audits"] if audit.status is Status.DONE for m in audit.mechanisms]
+    if broken := sorted({m.kind for m in mechanisms if m.verdict is MechanismVerdict.VIOLATED}):
         yield f"BUG: {', '.join(broken)} gives away more than it is charged for"
 
 
@@ -242,7 +285,7 @@ def cells_of(row: BoardRow) -> tuple[str, ...]:
         epsilon_text(row.claimed),
         epsilon_text(row.proven, "up") + (" (add-remove)" if add_remove else ""),
         epsilon_text(row.replace_one, "up"),
-        epsilon_text(row.audited, "down"),
+        row.audited_text,
         f"{row.accuracy:.2f}{spread}",
         "–" if row.drop is None else f"{row.drop:.2f}",
         str(len(row.seeds)),
@@ -280,11 +323,15 @@ def to_markdown(board: Board) -> str:
 
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
-    "claimed", "proven", "proven_by", "replace_one", "audited", "accuracy", "spread", "drop", "seeds", "public_data",
-    "cost", "remarks", "reduced", "keys", "config",
+    "claimed", "proven", "proven_by", "replace_one", "audited", "audited_by", "accuracy", "spread", "drop", "seeds",
+    "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 
 
 def to_csv(board: Board) -> str:
-    """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
-    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in board.rows))
+    """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; ".
+
+    An audit that could not have seen anything leaves `audited` empty: `audited_by` tells why.
+    """
+    rows = (replace(row, audited=None) if row.audit is not None and row.audit.silent else row for row in board.rows)
+    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in rows))

@@ -32,6 +32,8 @@ def _cells(row: BoardRow) -> tuple[str, ...]:
 def _covered(row: BoardRow) -> str:
     if row.asked is None:
         return "nothing is claimed"
+    if row.refuted:
+        return "**refuted by experiment**"
     return "yes" if row.proven <= row.claimed else "**no**"
 
 

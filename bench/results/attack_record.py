@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from bench.core.rows import Change, Epsilon, Estimated, Row, SchemaError, json_object, validated
 from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
-from bench.results.record import Failure, Provenance, Status
+from bench.results.record import VISIBLE, Failure, Provenance, Status
 
 
 class Scores(Row):
@@ -115,9 +115,10 @@ class PairBound(Row):
     curve: Epsilon | None = None  # the bound from the same errors by the proven trade-off curve, where there is one
     curve_of: str = ""
 
-
-VISIBLE = 0.01
-"""The smallest bound that is printed as more than 0."""
+    @property
+    def at_most(self) -> float:
+        """The largest bound that could have been seen: the cap, or what is seen without noise if that is less."""
+        return self.cap if self.power is None else min(self.power, self.cap)
 
 
 def above(bound: float | None, limit: float | None) -> bool:
@@ -194,18 +195,15 @@ class AuditRecord(Row):
             return True
         if pair.instrument is Instrument.TRANSCRIPT:
             return pair.epsilon >= VISIBLE and not self.bypassed
-        return pair.power is not None and min(pair.power, pair.cap) > self.limit
+        return pair.power is not None and pair.at_most > self.limit
 
     @property
     def at_most(self) -> float | None:
         """The largest bound that the guesses or releases could have given; None for a transcript alone."""
-        seen = [channel.cap for channel in self.channels]
-        seen += [
-            pair.cap if pair.power is None else min(pair.power, pair.cap)
-            for pair in self.pairs
-            if pair.instrument is Instrument.RELEASE
-        ]
-        return max(seen, default=None)
+        if self.channels:
+            caps = max(channel.cap for channel in self.channels)
+            return min([caps, *([max(channel.epsilon for channel in self.power)] if self.power else [])])
+        return max((pair.at_most for pair in self.pairs if pair.instrument is Instrument.RELEASE), default=None)
 
     @property
     def powerless(self) -> bool:

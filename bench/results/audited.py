@@ -1,13 +1,20 @@
-"""The audited column: one corrected lower bound from the audits of a row. Reads records only."""
+"""The audited column: one lower bound from the audits of a row. Reads records only.
+
+Pair audits count before canary audits, whatever either has seen. Of the pair audits of a row one counts, so there is
+nothing to correct for; canary audits are pooled.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.core.types import PrivacyUnit
-from bench.results.attack_record import AuditRecord, Channel
-from bench.results.record import Audited, Record, Status
+from bench.core.types import AuditKind, PrivacyUnit
+from bench.results.attack_record import AuditRecord, Channel, PairBound
+from bench.results.record import VISIBLE, Audited, Record, Status
+from bench.results.text import epsilon_text
 
 if TYPE_CHECKING:
     from bench.privacy.base_event import Event
@@ -77,19 +84,63 @@ def many_bounded(
     )  # fmt: skip
 
 
+def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecord]:
+    """Return the finished audits that count for `unit`: the first pair audit, by seed and key, or all of canaries."""
+    done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
+    pairs = [a for a in done if a.kind is AuditKind.PAIR]
+    return [min(pairs, key=_place)] if pairs else done
+
+
+def _place(audit: AuditRecord) -> tuple[list[str | int], int, str]:
+    # The students of a row differ in seed and digest alone: seed 2 precedes seed 10.
+    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", audit.student)]
+    return parts, audit.plan.get("seed", 0), audit.key
+
+
+def bound_text(audit: AuditRecord, pair: PairBound) -> str:
+    """Return one bound of a pair audit as text; a bound that could not have been seen is not printed as 0."""
+    seen = pair.epsilon >= VISIBLE or audit.conclusive(pair)
+    return epsilon_text(pair.epsilon, "down") if seen else "inconclusive"
+
+
+def _pair_audited(audit: AuditRecord) -> Audited:
+    said = []
+    for pair in sorted(audit.pairs, key=lambda pair: -pair.epsilon):
+        counts = ["exact"] if pair.exact else [f"{sum(pair.runs):,} runs"]
+        if math.isfinite(pair.cap):
+            counts.append(f"cap {epsilon_text(pair.cap, 'down')}")
+        if pair.power is not None:
+            counts.append(f"without noise {epsilon_text(pair.power, 'down')}")
+        if pair.curve is not None:
+            counts.append(f"by the curve of {pair.curve_of} {epsilon_text(pair.curve, 'down')}")
+        said.append(f"{pair.instrument} {bound_text(audit, pair)} ({pair.seen}; {pair.pair}; {', '.join(counts)})")
+    if audit.bypassed:
+        said.append(f"outside the ledger: {audit.bypassed}")
+    return Audited(
+        epsilon=audit.epsilon or 0.0,
+        confidence=audit.confidence,
+        audit="; ".join(said),
+        inconclusive=audit.powerless,
+        at_most=audit.at_most,
+    )
+
+
 def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | None:
     """Return the audited epsilon of students that differ in their seeds alone, None without an audit.
 
-    One-run audits with the same options have independent coins, so their counts are pooled. Many-run audits stay
-    separate: each chose its own threshold. The Bonferroni correction counts :data:`CHANNELS` tests for each pool and
-    each separate audit, empty channels included, because it must cover every possible test.
+    Of pair audits one counts (:func:`counted`). One-run audits with the same options have independent coins, so their
+    counts are pooled. Many-run audits stay separate: each chose its own threshold. The Bonferroni correction counts
+    :data:`CHANNELS` tests for each pool and each separate audit, empty channels included, because it must cover every
+    possible test.
     """
     pooled: dict[tuple[str, str, str, int], list[int]] = {}
     apart: list[tuple[Channel, tuple[int, int, int, int]]] = []
     looks: set[str] = set()
-    done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
+    done = counted(audits, unit)
     if not done:
         return None
+    if done[0].kind is AuditKind.PAIR:
+        return _pair_audited(done[0])
     for audit in done:
         options = audit.key.rsplit("--", 1)[-1]
         for channel in audit.channels:
@@ -109,10 +160,15 @@ def audited_of(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> Audited | No
         for (_, name, family, group), (canaries, guesses, correct) in pooled.items()
     ]
     best = max(channels, key=lambda channel: channel.epsilon)
-    seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})"
-    if no_power(done):
-        seen += "; no power"
-    return Audited(epsilon=best.epsilon, confidence=confidence, audit=f"{seen}; at most {best.cap:.2f} could be seen")
+    blind = no_power(done)
+    seen = f"{best.correct} of {best.guesses} guesses right ({best.name}, {best.family})" + "; no power" * blind
+    return Audited(
+        epsilon=best.epsilon,
+        confidence=confidence,
+        audit=f"{seen}; at most {best.cap:.2f} could be seen",
+        inconclusive=blind,
+        at_most=max(audit.at_most or 0.0 for audit in done),
+    )
 
 
 def with_audits(records: Iterable[Record], audits: Iterable[AuditRecord]) -> list[Record]:

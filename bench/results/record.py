@@ -52,12 +52,23 @@ class Claimed(Row):
     note: str = ""
 
 
+VISIBLE = 0.01
+"""The smallest lower bound that is printed as more than 0."""
+
+
 class Audited(Row):
     """A lower bound on epsilon from an audit, at `confidence`."""
 
     epsilon: Epsilon
     confidence: float
-    audit: str
+    audit: str  # what was seen, in words
+    inconclusive: bool = False  # a larger bound was out of reach, or not known to be within
+    at_most: Epsilon | None = None  # the largest bound that could have been seen; None where not known or unlimited
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was seen by an audit that could not have seen it: no figure to print."""
+        return self.inconclusive and self.epsilon < VISIBLE
 
 
 class Plausibility(Row):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bench.core.types import Adjacency
 from bench.privacy.utility_bound import odds, remark
-from bench.results.record import Plausibility, Privacy, Provenance, Record
+from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
 from bench.results.replaced import replaced_epsilon
 
 
@@ -33,6 +33,16 @@ def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"]
     if toward != "nearest":
         hundredths = math.ceil(hundredths) if toward == "up" else math.floor(hundredths)
     return f"{hundredths / 100:.2f}"
+
+
+def audited_text(audited: Audited | None) -> str:
+    """Return the audited column's text: the lower bound, or that the audit could not have seen one."""
+    if audited is None:
+        return "–"
+    if not audited.silent:
+        return epsilon_text(audited.epsilon, "down")
+    known = audited.at_most is not None and audited.at_most >= VISIBLE
+    return f"inconclusive (sees at most {epsilon_text(audited.at_most, 'down')})" if known else "inconclusive"
 
 
 def md(text: str) -> str:
@@ -148,7 +158,7 @@ def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
         rows.append(("audited", "not audited", ""))
     else:
         origin = f"a lower bound at {100 * audited.confidence:g}% confidence: {audited.audit}"
-        rows.append(("audited", epsilon_text(audited.epsilon, "down"), origin))
+        rows.append(("audited", audited_text(audited), origin))
     if level is not None:
         origin = f"{level.name}; what follows for one record, which can change every label"
         rows.append(("a training record", epsilon_text(level.epsilon, "up"), origin))

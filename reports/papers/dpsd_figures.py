@@ -149,7 +149,7 @@ def _found_9(material: Material) -> Mapping[str, str]:
             if one is not None:
                 found.append(
                     f"{NAMES[dataset]} at claimed {epsilon:g} has {number_text(one.row.accuracy)}, proven "
-                    f"{epsilon_text(one.row.proven, 'up')}, audited {epsilon_text(one.row.audited, 'down')}"
+                    f"{epsilon_text(one.row.proven, 'up')}, audited {one.row.audited_text}"
                 )
     dp_sgd, dpsd = (shown(material, cell(method, "mnist", 1.0)) for method in ("dp-sgd", "dpsd"))
     return {"found": "; on ".join(found), "dp_sgd": dp_sgd, "dpsd": dpsd}

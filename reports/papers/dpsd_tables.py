@@ -107,7 +107,7 @@ def _found_1(material: Material) -> Mapping[str, str]:
         text = (
             f"{NAMES[dataset]}, ε {epsilon:g}: DPSD has {number_text(one.row.accuracy)} at claimed "
             f"{epsilon_text(one.row.claimed)}, proven {epsilon_text(one.row.proven, 'up')}, audited "
-            f"{epsilon_text(one.row.audited, 'down')}"
+            f"{one.row.audited_text}"
         )
         if sound is not None:
             proven = epsilon_text(sound.row.proven, "up")

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from bench.core.types import Basis, PrivacyUnit
-from bench.results.attack_record import AttackRecord, R
+from bench.results.attack_record import AttackRecord, R, above
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
 from reports.attacks import headline
@@ -197,7 +197,7 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
         # An audited epsilon above the proven one shows a bug: leave the row out.
-        ours = [row for row in ranking.rows if row.ours and not (row.audited.sort or 0.0) > (row.proven.sort or 0.0)]
+        ours = [row for row in ranking.rows if row.ours and not above(row.audited.sort, row.proven.sort)]
         within = [[row for row in ours if row.point.proven <= budget] for budget in BUDGETS]
         without = [row for row in ours if math.isinf(row.point.claimed)]
         if ranking.ours:
@@ -225,9 +225,8 @@ def own_row(
     proven_from = _holder(group, row.proven, "proven")
     audited_from = next((key for key in row.keys if key in audited_keys), row.keys[0])
     uncovered = row.proven > row.claimed
-    refuted = row.audited is not None and row.audited > row.claimed
-    audited = epsilon_text(row.audited, "down")
-    said = f"audited {audited}, proven {texts[3]}, claimed {texts[2]}: {_covered(row.claimed, uncovered, refuted)}"
+    refuted = bool(row.refuted)
+    said = f"audited {texts[5]}, proven {texts[3]}, claimed {texts[2]}: {_covered(row.claimed, uncovered, refuted)}"
     picture = row_picture(
         said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not refuted
     )
@@ -253,7 +252,10 @@ def own_row(
         claimed=Figure(texts[2], record_href(claimed_from, "#epsilons"), row.claimed),
         proven=Figure(texts[3], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
         replaced=Figure(texts[4], record_href(proven_from, "#epsilons"), row.replace_one),
-        audited=Figure(audited, record_href(audited_from, "#audits") if row.audited is not None else "", row.audited),
+        audited=Figure(
+            texts[5], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
+            powerless=row.audit is not None and row.audit.silent,
+        ),
         uncovered=uncovered,
         refuted=refuted,
         accuracy=Figure(texts[6], "", row.accuracy),
@@ -349,7 +351,7 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
 
 def _covered(claimed: float, uncovered: bool, refuted: bool) -> str:
     if refuted:
-        return "the audit refutes the claim"
+        return "refuted by experiment"
     if uncovered:
         return "the claim is not covered by the proof"
     return "nothing is claimed" if math.isinf(claimed) else "the proof covers the claim"
