@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import BenchError, UnknownNameError, nearest_names
+from bench.core.types import AuditKind, PrivacyUnit
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.registry import ATTACKS, METHODS
 from bench.publishing import recompute as reaccount
 from bench.publishing.reproduce import Reproduction, check_method, dataset_of, missing_plugin, planned_again
-from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.attack_record import AttackRecord, AuditRecord, above
 from bench.results.audited import CHANNELS, audited_of, bounded, corrected, many_bounded
 from bench.results.cell_spec import CellSpec
 from bench.results.record import SAFE_KEY, Provenance, Record, Status
@@ -92,14 +93,18 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     if record.method not in METHODS:
         return problems
     method = METHODS.get(record.method)
+    pair, unit = audit.kind is AuditKind.PAIR, canary_unit(method.unit)
+    if pair:
+        unit = PrivacyUnit.RECORD if audit.record_level else method.unit
     said = (audit.method, audit.dataset, audit.unit, audit.adjacency, audit.delta)
-    if said != (record.method, record.dataset, canary_unit(method.unit), method.adjacency, record.delta):
+    if said != (record.method, record.dataset, unit, method.adjacency, record.delta):
         problems.append("it speaks of another method, data set, unit or delta than its student's record. Audit again.")
-    claimed = record.privacy.claimed.epsilon if record.privacy and speaks_of(method.unit) else None
+    claimed = record.privacy.claimed.epsilon if record.privacy and (pair or speaks_of(method.unit)) else None
     if not reaccount.same(audit.claimed, claimed):
         problems.append(f"it says {audit.claimed} is claimed, its student's record {claimed}. Audit again.")
     if audit.violated:
-        problems.append("audited > proven: a bug of the method, the accountant or the audit. Find it first.")
+        seen = audit.verdict.partition("VIOLATED: ")[2]
+        problems.append(f"{seen}: a bug of the method, the accountant or the audit. Find it first.")
     strict = corrected(audit.confidence, CHANNELS)
     for channel in audit.channels:
         # Audits from before the bounds by a curve have none.
@@ -114,8 +119,21 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         for what, written, found in (("", channel.epsilon, again.epsilon), (" by curve", channel.curve, again.curve)):
             if not reaccount.same(written, found):
                 problems.append(f"channel {channel.name}: its counts give {found}{what}, not {written}.")
-    if audit.channels and not reaccount.same(audit.epsilon, max(channel.epsilon for channel in audit.channels)):
-        problems.append("its epsilon is not that of its best channel. Audit again.")
+    for bound in audit.pairs:
+        if bound.errors is None:
+            continue  # a transcript's losses are not in the record
+        confidence = corrected(audit.confidence, bound.tests)
+        found = many_bounded(bound.instrument, bound.pair, bound.errors, audit.delta, confidence)
+        if (bound.errors[1], bound.errors[3]) != bound.runs or not (
+            reaccount.same(bound.epsilon, found.epsilon) and reaccount.same(bound.cap, found.cap)
+        ):
+            problems.append(
+                f"{bound.instrument}: its counts give {found.epsilon:.6g} of at most {found.cap:.6g}, not "
+                f"{bound.epsilon:.6g} of {bound.cap:.6g} on {bound.runs[0]:,} + {bound.runs[1]:,} runs."
+            )
+    parts = [*(channel.epsilon for channel in audit.channels), *(bound.epsilon for bound in audit.pairs)]
+    if parts and not reaccount.same(audit.epsilon, max(parts)):
+        problems.append("its epsilon is not that of its best channel or pair. Audit again.")
     return problems
 
 
@@ -144,7 +162,7 @@ def audited_above_proven(record: Record, audits: Iterable[AuditRecord]) -> str:
         return ""
     figures = [record.privacy.audited, audited_of(audits, record.privacy.unit)]
     seen = max((figure.epsilon for figure in figures if figure is not None), default=0.0)
-    if seen > record.privacy.proven.epsilon:
+    if above(seen, record.privacy.proven.epsilon):
         return (
             f"audited {seen:.4g} > proven {record.privacy.proven.epsilon:.4g}: a bug of the method, the "
             "accountant or the audit. Find it first."

@@ -16,6 +16,7 @@ import pytest
 import bench.publishing.publish
 import bench.results.record
 from bench.core.errors import BenchError
+from bench.privacy.bounds import many_run_epsilon
 from bench.publishing.publish import Fate, examine, opened, rebuild, write
 from bench.publishing.reproduce import command_of
 from bench.results.record import parse_record
@@ -243,6 +244,44 @@ def test_edited_audits_and_attacks_are_refused(run: Path, into: Path, path: str,
         if first in values:
             edit(path, value)(values)
 
+    with_rows(run, change)
+    lines = refusals(run, into)
+    assert any(says in line for line in lines), lines
+
+
+RELEASE = {
+    "instrument": "release", "pair": "one record's label flips", "seen": "logits", "runs": [200, 200], "tests": 4,
+    "errors": [90, 200, 90, 200], "epsilon": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("pairs.0.epsilon", 0.1, "its counts give 0 of"),
+        ("pairs.0.cap", 5.0, "its counts give 0 of"),
+        ("pairs.0.tests", 1, "its counts give 0 of"),
+        ("pairs.0.runs", [400, 400], "its counts give 0 of"),
+        ("epsilon", 0.3, "not that of its best channel or pair"),
+        ("epsilon", 9.0, "audited > proven"),
+        ("bypassed", "the images differ", "private data outside the ledger"),
+        ("unit", "client", "it speaks of another"),
+        ("claimed", None, "is claimed"),
+    ],
+)
+def test_edited_pair_audits_are_refused(run: Path, into: Path, path: str, value: Any, says: str) -> None:
+    def paired(values: Values) -> None:
+        if "channels" in values:
+            bounds = [dict(RELEASE, cap=many_run_epsilon(0, 200, 0, 200, 1e-5, 1 - 0.05 / 4).cap)]
+            values.update(kind="pair", channels=[], power=[], pairs=bounds, epsilon=0.0)
+
+    def change(values: Values) -> None:
+        paired(values)
+        if "pairs" in values:
+            edit(path, value)(values)
+
+    with_rows(run, paired)
+    assert not examine([run], into).refused
     with_rows(run, change)
     lines = refusals(run, into)
     assert any(says in line for line in lines), lines
