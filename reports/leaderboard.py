@@ -51,6 +51,8 @@ class BoardRow:
     audited: float | None
     audit: Audited | None
     """The audit behind :attr:`audited`, or of a training record where only that was audited."""
+    pair: AuditRecord | None
+    """The pair audit that counts, if there is one."""
     refuted: str
     """What refutes the claim in an experiment; empty where nothing does."""
     accuracy: float
@@ -183,11 +185,13 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
     unit = PrivacyUnit(values["unit"])
     audited = audited_of(values["audits"], unit)
     values = {**values, "refuted": _refuted(values)}
+    first = next(iter(_counted(values)), None)
     known = {
         **values,
         "asked": values["target"],
         "audited": None if audited is None else audited.epsilon,
         "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
+        "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
         "remarks": tuple(_remarks(values)),
     }
@@ -301,6 +305,8 @@ def to_markdown(board: Board) -> str:
     parts = ["# Leaderboard\n"]
     if board.rows:
         parts.append(f"{ORDER}\n")
+    if any(row.pair is not None for row in board.rows):
+        parts.append("What was audited, how often, and what could have been seen: [audits.md](audits.md).\n")
     for (dataset, unit), rows in board.tables().items():
         deltas = sorted({row.delta for row in rows})
         adjacencies = sorted({row.adjacency for row in rows})

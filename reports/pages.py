@@ -9,6 +9,7 @@ from bench.core.printable import page
 from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
+from reports.audits import audits_page
 from reports.leaderboard import Source, to_csv, to_markdown
 from reports.papers.trpate_page import trpate_page
 from reports.reported.numbers import read_reported
@@ -53,6 +54,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     texts = {
         folder / "leaderboard.md": to_markdown(source.board),
         folder / "leaderboard.csv": to_csv(source.board),
+        folder / "audits.md": audits_page(source.board),
         folder / "trpate.md": trpate_page(shown),
         folder / "attacks.md": attacks_page(shown, source.attacks) if source.attacks else "",
     }

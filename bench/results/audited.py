@@ -103,16 +103,21 @@ def bound_text(audit: AuditRecord, pair: PairBound) -> str:
     return epsilon_text(pair.epsilon, "down") if seen else "inconclusive"
 
 
+def runs_text(pair: PairBound) -> str:
+    """Return the counted runs on the first and the second data set, or that there was nothing to draw."""
+    return "exact" if pair.exact else f"{pair.runs[0]:,} + {pair.runs[1]:,}"
+
+
 def _pair_audited(audit: AuditRecord) -> Audited:
     said = []
     for pair in sorted(audit.pairs, key=lambda pair: -pair.epsilon):
-        counts = ["exact"] if pair.exact else [f"{sum(pair.runs):,} runs"]
+        counts = [runs_text(pair) + " runs" * (not pair.exact)]
         if math.isfinite(pair.cap):
             counts.append(f"cap {epsilon_text(pair.cap, 'down')}")
         if pair.power is not None:
             counts.append(f"without noise {epsilon_text(pair.power, 'down')}")
         if pair.curve is not None:
-            counts.append(f"by the curve of {pair.curve_of} {epsilon_text(pair.curve, 'down')}")
+            counts.append(f"by the curve {epsilon_text(pair.curve, 'down')}, {pair.curve_of}")
         said.append(f"{pair.instrument} {bound_text(audit, pair)} ({pair.seen}; {pair.pair}; {', '.join(counts)})")
     if audit.bypassed:
         said.append(f"outside the ledger: {audit.bypassed}")

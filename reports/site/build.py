@@ -20,8 +20,9 @@ from bench.interface.registry import METHODS
 from bench.results.audited import with_audits
 from bench.results.frame import row_key
 from bench.results.record import Record
-from bench.results.text import epsilon_text
+from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
+from reports import audits
 from reports.leaderboard import Source
 from reports.order import ORDER, dataset_order
 from reports.reported.numbers import Reported
@@ -90,6 +91,7 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"assets/{path.name}", path.read_bytes()
     methods = sorted({*METHODS.names(), *(record.method for record in records.values())})
     yield "index.html", pages.index(every, methods)
+    yield "audits.html", pages.audits()
     of_method: dict[str, list[Record]] = defaultdict(list)
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records.values(), key=lambda r: (dataset_order(r.dataset), r.key)):
@@ -142,6 +144,11 @@ class _Pages:
             "index.html", root="", rankings=every, methods=methods, board=self._source.board, choices=choices,
             examples=_examples(), glance=glance(every), budgets=BUDGETS, order=ORDER,
             ours=sum(row.ours for row in rows), reported=sum(not row.ours for row in rows),
+        )  # fmt: skip
+
+    def audits(self) -> bytes:
+        return self._render(
+            "audits.html", root="", reading=audits.READING, tables=audits.tables(self._source.board)
         )  # fmt: skip
 
     def method(
@@ -238,11 +245,11 @@ def _picture(record: Record) -> tuple[Markup, str] | None:
     p = record.privacy
     if p is None:
         return None
-    audited = None if p.audited is None else p.audited.epsilon
     said = (
         f"claimed {epsilon_text(p.claimed.epsilon)}, proven {epsilon_text(p.proven.epsilon, 'up')}, "
-        f"audited {epsilon_text(audited, 'down')}"
+        f"audited {audited_text(p.audited)}"
     )
     if record.utility is not None:
         said += f"; accuracy {100 * record.utility.accuracy:.2f}%"
+    audited = None if p.audited is None else p.audited.epsilon
     return row_picture(said, claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited), said

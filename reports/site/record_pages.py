@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from bench.core.types import Adjacency
+from bench.core.types import Adjacency, AuditKind
 from bench.interface.method import Method
-from bench.results.attack_record import AttackRecord, AuditRecord, Channel
+from bench.results.attack_record import AttackRecord, AuditRecord, Channel, PairBound
+from bench.results.audited import bound_text, runs_text
 from bench.results.command import command_for
 from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
@@ -43,13 +44,19 @@ def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
         f"{100 * audit.confidence:g}%. Claimed {epsilon_text(audit.claimed)}, proven of the audited runs "
         f"{epsilon_text(audit.allowed, 'up')}."
     )
-    channels = [("pipeline", c) for c in audit.channels] + [("without noise (control)", c) for c in audit.power]
-    yield Table(
-        f"Audit {audit.key.rsplit('--', 1)[-1]}",
-        ("audited", "channel", "canaries", "guesses", "right", "epsilon at least", "could show at most"),
-        tuple(_channel_row(where, channel) for where, channel in channels),
-        " ".join([note, *audit.notes]),
-    )
+    if audit.reduced:
+        note += f" Smaller than in the row: {'; '.join(map(str, audit.reduced))}."
+    if audit.bypassed:
+        note += f" Outside the ledger: {audit.bypassed}."
+    columns: tuple[str, ...]
+    if audit.kind is AuditKind.PAIR:
+        columns = ("instrument", "compared", "pair", "runs", "epsilon at least", "could show at most", "without noise")
+        rows = tuple(_pair_row(audit, pair) for pair in audit.pairs)
+    else:
+        columns = ("audited", "channel", "canaries", "guesses", "right", "epsilon at least", "could show at most")
+        channels = [("pipeline", c) for c in audit.channels] + [("without noise (control)", c) for c in audit.power]
+        rows = tuple(_channel_row(where, channel) for where, channel in channels)
+    yield Table(f"Audit {audit.key.rsplit('--', 1)[-1]}", columns, rows, " ".join([note, *audit.notes]))
     if audit.mechanisms:
         yield Table(
             "Its mechanisms, drawn from on adjacent inputs",
@@ -67,6 +74,11 @@ def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
                 for m in audit.mechanisms
             ),
         )
+
+
+def _pair_row(audit: AuditRecord, p: PairBound) -> tuple[str, ...]:
+    limits = (epsilon_text(p.cap, "down"), epsilon_text(p.power, "down"))
+    return (p.instrument, p.seen, p.pair, runs_text(p), bound_text(audit, p), *limits)
 
 
 def _channel_row(where: str, c: Channel) -> tuple[str, ...]:
@@ -156,6 +168,8 @@ def how_to_read(row: RowView, record: Record) -> str:
         if row.uncovered:
             proof += " That is more than is claimed: the claim does not follow."
     audit = "" if row.audited.text == "–" else f" An experiment has seen at least {row.audited.text}."
+    if row.audited.powerless:
+        audit = " It was audited without a conclusion."
     return f"{accuracy} {claim} {proof}{audit}"
 
 

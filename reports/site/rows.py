@@ -223,7 +223,7 @@ def own_row(
     texts = cells_of(row)
     claimed_from = _holder(group, row.claimed, "claimed")
     proven_from = _holder(group, row.proven, "proven")
-    audited_from = next((key for key in row.keys if key in audited_keys), row.keys[0])
+    audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
     uncovered = row.proven > row.claimed
     refuted = bool(row.refuted)
     said = f"audited {texts[5]}, proven {texts[3]}, claimed {texts[2]}: {_covered(row.claimed, uncovered, refuted)}"

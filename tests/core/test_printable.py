@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bench.results.attack_record import AttackRecord
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
+from helpers.pairs import pair_audit, release
 from helpers.records import failed, record
 from helpers.site import attack, audit
 
@@ -74,6 +76,7 @@ def run(tmp_path: Path) -> Path:
     for one in nasty():
         run_dir.write_record(one)
     run_dir.write_audit(audit("a").model_copy(update={"notes": [ESC]}))
+    run_dir.write_audit(pair_audit(release(0.2, pair=ESC, seen=ESC), student="a", bypassed=ESC, allowed=math.inf))
     broken: AttackRecord = attack("a", no_power=ESC)
     run_dir.write_attack(broken)
     return run_dir.path
@@ -93,7 +96,14 @@ def test_no_page_holds_what_is_obeyed(run: Path, tmp_path: Path) -> None:
     report = bench("report", "--paper", "pate", "--table", "4", run, "--into", out / "report", "-q")
     assert report.returncode == 0, report.stderr
     texts = {path: path.read_bytes().decode() for path in out.rglob("*.*") if path.suffix in (".html", ".md", ".csv")}
-    assert {path.name for path in texts} >= {"index.html", "a.html", "leaderboard.md", "leaderboard.csv", "attacks.md"}
+    assert {path.name for path in texts} >= {
+        "index.html",
+        "a.html",
+        "leaderboard.md",
+        "leaderboard.csv",
+        "audits.md",
+        "attacks.md",
+    }
     assert [path for path, text in texts.items() if any(sign in text for sign in OBEYED)] == []
     assert {path.suffix for path, text in texts.items() if "␛" in text} == {".html", ".md", ".csv"}
     assert "'=" in (out / "leaderboard.csv").read_text()

@@ -9,8 +9,10 @@ import pytest
 
 from bench.core.rows import Change
 from bench.core.types import AuditKind, PrivacyUnit
-from bench.results.attack_record import AuditRecord, PairBound, parse_row
+from bench.results.attack_record import AuditRecord, Channel, PairBound, parse_row
+from bench.results.audited import audited_of
 from bench.results.record import Failure, Status
+from bench.results.text import audited_text
 from helpers.pairs import pair_audit, release, transcript
 from helpers.paths import ROOT
 
@@ -79,3 +81,75 @@ def test_a_low_release_bound_tells_only_what_cap_and_power_could_have_shown() ->
     audit = pair_audit(weak, strong, unit=PrivacyUnit.RECORD)
     assert [audit.conclusive(pair) for pair in audit.pairs] == [False, True]
     assert audit.at_most == 1.1
+
+
+def canaries(student: str = "a", correct: int = 100) -> AuditRecord:
+    channel = Channel(
+        name="student", family="outlier", canaries=1000, guesses=100, correct=correct, epsilon=3.46, cap=3.46
+    )
+    return pair_audit(student=student, options="audit-0", kind=AuditKind.ONE_RUN, channels=[channel], epsilon=3.46)
+
+
+def test_a_pair_audit_counts_before_canaries_whatever_either_saw() -> None:
+    found = audited_of([canaries(), pair_audit(transcript(0.5)), canaries("b")], PrivacyUnit.RECORD)
+    assert found is not None
+    assert found.epsilon == 0.5
+    failure = Failure(kind="error", reason="no GPU")
+    failed = pair_audit(status=Status.FAILED, failure=failure)
+    again = audited_of([canaries(), failed], PrivacyUnit.RECORD)
+    assert again is not None
+    assert again.epsilon > 3
+
+
+def test_of_several_pair_audits_the_lowest_seed_counts_not_the_largest_bound() -> None:
+    audits = [
+        pair_audit(transcript(0.9), student="mnist-pate-eps1-quick-s10-0a"),
+        pair_audit(transcript(0.7), student="mnist-pate-eps1-quick-s2-ff", options="audit-2"),
+        pair_audit(transcript(0.8), student="mnist-pate-eps1-quick-s2-ff", options="audit-1", plan={"seed": 1}),
+    ]
+    for order in (audits, audits[::-1]):
+        found = audited_of(order, PrivacyUnit.RECORD)
+        assert found is not None
+        assert found.epsilon == 0.7
+
+
+def test_a_record_level_audit_counts_for_records_alone() -> None:
+    level = pair_audit(release(3.59), record_level=True)
+    assert audited_of([level], PrivacyUnit.QUERY_LABEL) is None
+    found = audited_of([level], PrivacyUnit.RECORD)
+    assert found is not None
+    assert found.epsilon == 3.59
+
+
+def test_what_was_audited_is_said_the_larger_bound_first() -> None:
+    bounds = (release(0.094, cap=3.759, power=3.7, curve=0.12, curve_of="exact Gaussian"), transcript(0.788))
+    found = audited_of([pair_audit(*bounds)], PrivacyUnit.RECORD)
+    assert found is not None
+    assert audited_text(found) == "0.78"
+    assert found.audit == (
+        "transcript 0.78 (answers of the ledger; one record per teacher, the vote tied; exact); release 0.09 (logits; "
+        "one record's label flips; 200 + 200 runs, cap 3.75, without noise 3.70, by the curve 0.12, exact Gaussian)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes", "text"),
+    [
+        ([release(0.0, 3.759, None)], {}, "inconclusive (sees at most 3.75)"),
+        ([release(0.0, 3.75, 0.4)], {}, "inconclusive (sees at most 0.40)"),
+        ([release(0.0, 3.75, 0.0)], {}, "inconclusive"),
+        ([transcript(0.0)], {}, "inconclusive"),
+        ([], {}, "inconclusive"),
+        ([release(0.0, 3.75, 3.75)], {}, "0.00"),
+        ([release(0.0, 0.03, None), transcript()], {}, "0.78"),
+        ([release(4.919, 5.55)], {"claimed": 10.0, "allowed": math.inf}, "4.91"),
+    ],
+)
+def test_zero_is_printed_only_where_more_would_have_been_seen(
+    pairs: list[PairBound], changes: dict[str, object], text: str
+) -> None:
+    audit = pair_audit(*pairs, **changes)
+    found = audited_of([audit], PrivacyUnit.RECORD)
+    assert audited_text(found) == text
+    assert found is not None
+    assert "release 0.00" not in found.audit or text == "0.00"
