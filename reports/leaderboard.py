@@ -83,6 +83,13 @@ class BoardRow:
         return audited_text(self.audit) + " (record)" * (self.audit is not None and self.audited is None)
 
     @property
+    def mark(self) -> str:
+        """The mark of a claim that an experiment refutes; empty for others."""
+        if not self.refuted:
+            return ""
+        return "refuted by experiment" + ", at record level" * (self.audited is None)
+
+    @property
     def audited_by(self) -> str:
         """What the audit saw, in words."""
         return "" if self.audit is None else self.audit.audit
@@ -234,8 +241,7 @@ def _refuted(row: Mapping[str, Any]) -> str:
     """Return what refutes a row's claim in an experiment; empty if nothing does."""
     done, proven = _counted(row), row["proven"]
     if done and done[0].kind is AuditKind.PAIR:
-        by = " and ".join(done[0].refuted_by)
-        return by and by + ", at record level" * done[0].record_level
+        return " and ".join(done[0].refuted_by)
     audited, limit = audited_of(done, PrivacyUnit(row["unit"])), _limit(proven, done)
     slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
     return "canaries" if audited is not None and above(audited.epsilon, row["claimed"] * slack) else ""
@@ -260,7 +266,7 @@ def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[
     if bug:
         yield f"BUG: {bug}"
     elif row["refuted"]:
-        yield f"refuted by experiment: {row['refuted']}"
+        yield f"refuted by experiment{', at record level' * (not own)}: {row['refuted']}"
     if first.verdict.startswith("inconclusive"):
         yield f"audit {first.verdict}"
     elif first.kind is not AuditKind.PAIR and no_power(done):

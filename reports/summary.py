@@ -32,8 +32,8 @@ def _cells(row: BoardRow) -> tuple[str, ...]:
 def _covered(row: BoardRow) -> str:
     if row.asked is None:
         return "nothing is claimed"
-    if row.refuted:
-        return "**refuted by experiment**"
+    if row.mark:
+        return f"**{row.mark}**"
     return "yes" if row.proven <= row.claimed else "**no**"
 
 

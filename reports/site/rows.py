@@ -82,7 +82,8 @@ class RowView:
     """Proven for replace neighbours, which ranks the row."""
     audited: Figure = Figure("–")
     uncovered: bool
-    refuted: bool = False
+    mark: str = ""
+    """See :attr:`reports.leaderboard.BoardRow.mark`."""
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
     drop: Figure = Figure("–")
@@ -225,10 +226,9 @@ def own_row(
     proven_from = _holder(group, row.proven, "proven")
     audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
     uncovered = row.proven > row.claimed
-    refuted = bool(row.refuted)
-    said = f"audited {texts[5]}, proven {texts[3]}, claimed {texts[2]}: {_covered(row.claimed, uncovered, refuted)}"
+    said = f"audited {texts[5]}, proven {texts[3]}, claimed {texts[2]}: {row.mark or _covered(row.claimed, uncovered)}"
     picture = row_picture(
-        said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not refuted
+        said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not row.mark
     )
     attacks = tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS)
     key = row.keys[0]
@@ -257,7 +257,7 @@ def own_row(
             powerless=row.audit is not None and row.audit.silent,
         ),
         uncovered=uncovered,
-        refuted=refuted,
+        mark=row.mark,
         accuracy=Figure(texts[6], "", row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
         drop=Figure(texts[7], record_href(row.baseline[0]) if row.baseline else "", row.drop),
@@ -270,7 +270,7 @@ def own_row(
         point=Point(
             row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[6]}%; {said}",
             href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed,
-            proven=row.replace_one, reported=False, uncovered=uncovered or refuted,
+            proven=row.replace_one, reported=False, uncovered=uncovered or bool(row.mark),
         ),
         tier=row.tier,
         budget=row.budget,
@@ -349,9 +349,7 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
     return Figure("–")
 
 
-def _covered(claimed: float, uncovered: bool, refuted: bool) -> str:
-    if refuted:
-        return "refuted by experiment"
+def _covered(claimed: float, uncovered: bool) -> str:
     if uncovered:
         return "the claim is not covered by the proof"
     return "nothing is claimed" if math.isinf(claimed) else "the proof covers the claim"
