@@ -123,12 +123,12 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         if bound.errors is None:
             continue  # a transcript's losses are not in the record
         confidence = corrected(audit.confidence, bound.tests)
-        found = many_bounded(bound.instrument, bound.pair, bound.errors, audit.delta, confidence)
+        counted = many_bounded(bound.instrument, bound.pair, bound.errors, audit.delta, confidence)
         if (bound.errors[1], bound.errors[3]) != bound.runs or not (
-            reaccount.same(bound.epsilon, found.epsilon) and reaccount.same(bound.cap, found.cap)
+            reaccount.same(bound.epsilon, counted.epsilon) and reaccount.same(bound.cap, counted.cap)
         ):
             problems.append(
-                f"{bound.instrument}: its counts give {found.epsilon:.6g} of at most {found.cap:.6g}, not "
+                f"{bound.instrument}: its counts give {counted.epsilon:.6g} of at most {counted.cap:.6g}, not "
                 f"{bound.epsilon:.6g} of {bound.cap:.6g} on {bound.runs[0]:,} + {bound.runs[1]:,} runs."
             )
     parts = [*(channel.epsilon for channel in audit.channels), *(bound.epsilon for bound in audit.pairs)]
