@@ -11,6 +11,7 @@ from bench.core.rows import Change, Estimated
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
 from bench.results.attack_record import AttackRecord, AuditRecord, Channel, Scores
 from bench.results.record import Record, Status
+from helpers.pairs import pair_audit, release
 from helpers.records import failed, provenance, record
 from reports.leaderboard import Source
 from reports.reported.numbers import Reported, Verdict
@@ -80,7 +81,10 @@ def records() -> list[Record]:
 def source(**changes: object) -> Source:
     found = records()
     pate, dpsd = found[0].key, found[3].key
-    audits = [audit(pate)]
+    audits = [
+        audit(pate),
+        pair_audit(release(0.0, pair=NASTY, seen=NASTY, power=0.4), student="nasty", bypassed=NASTY, allowed=math.inf),
+    ]
     given: dict[str, object] = {
         "records": found,
         "audits": audits,

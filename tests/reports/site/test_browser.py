@@ -215,7 +215,12 @@ def test_without_script_the_page_is_whole(browser: Any, site: Path) -> None:
 def test_hostile_texts_run_nowhere(seen: Seen, site: Path) -> None:
     page = seen.page
     page.on("dialog", lambda dialog: seen.said.append("a script of a record ran"))
-    for name in ("index.html", "records/nasty.html", *(f"methods/{p.name}" for p in (site / "methods").glob("*~*"))):
+    for name in (
+        "index.html",
+        "audits.html",
+        "records/nasty.html",
+        *(f"methods/{p.name}" for p in (site / "methods").glob("*~*")),
+    ):
         seen.open(site, name)
         assert NASTY.splitlines()[0].split("{")[0].strip() in page.inner_text("body")
     seen.check()
@@ -226,7 +231,7 @@ def test_nothing_is_wider_than_the_screen_and_text_has_contrast(
     browser: Any, site: Path, width: int, scheme: str
 ) -> None:
     seen = Seen(browser, viewport={"width": width, "height": 844}, color_scheme=scheme)
-    for name in ("index.html", "methods/pate.html", "records/nasty.html"):
+    for name in ("index.html", "audits.html", "methods/pate.html", "records/nasty.html"):
         page = seen.open(site, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         low = page.evaluate(CONTRAST)
