@@ -111,13 +111,24 @@ def sampled_gnmax(
     for start in range(0, queries, rows):
         part = distances[start : start + rows]
         sampled = poisson_sample(part.shape, sampling_rate, noise)
-        # A stable order: one more record changes the place of no other two.
-        nearest = np.argsort(np.where(sampled, part, np.inf), axis=1, kind="stable")[:, :neighbours]
-        voting = np.take_along_axis(sampled, nearest, axis=1)
-        cells = np.arange(len(part))[:, None] * classes + labels[nearest]
-        votes = np.bincount(cells[voting], minlength=len(part) * classes)
-        counts[start : start + rows] = votes.reshape(len(part), classes)
+        counts[start : start + rows] = nearest_votes(part, labels, sampled, classes, neighbours)
     return gnmax(counts, sigma, noise)
+
+
+def nearest_votes(
+    distances: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    sampled: NDArray[np.bool_],
+    classes: int,
+    neighbours: int,
+) -> NDArray[np.float64]:
+    """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
+    # A stable order: one more record changes the place of no other two.
+    nearest = np.argsort(np.where(sampled, distances, np.inf), axis=1, kind="stable")[:, :neighbours]
+    voting = np.take_along_axis(sampled, nearest, axis=1)
+    cells = np.arange(len(distances))[:, None] * classes + labels[nearest]
+    votes = np.bincount(cells[voting], minlength=len(distances) * classes)
+    return votes.reshape(len(distances), classes).astype(np.float64)
 
 
 def sampled_gaussian(
@@ -129,11 +140,21 @@ def sampled_gaussian(
     entries are clipped to `max_norm` in L2, the most that one more sampled record adds; a replaced one moves the sum
     by up to twice that.
     """
-    norms = np.linalg.norm(values, axis=2, keepdims=True)
-    clipped = values * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
     sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
-    total: NDArray[np.float64] = np.einsum("sr,sre->se", sampled.astype(np.float64), clipped)
-    return gaussian(total, max_norm, noise_multiplier, noise)
+    return gaussian(sampled_sum(clipped(values, max_norm), sampled), max_norm, noise_multiplier, noise)
+
+
+def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
+    """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis."""
+    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    found: NDArray[np.float64] = values * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+    return found
+
+
+def sampled_sum(values: NDArray[np.float64], sampled: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the sums (sums, entries) over the sampled records (sums, records) of `values` (sums, records, entries)."""
+    total: NDArray[np.float64] = np.einsum("sr,sre->se", sampled.astype(np.float64), values)
+    return total
 
 
 def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -> NDArray[np.bool_]:
