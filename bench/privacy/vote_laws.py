@@ -1,0 +1,73 @@
+"""Exact probabilities of the answers of noisy votes, by quadrature over the winner's noisy count."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from bench.core.errors import BenchError
+
+Floats = NDArray[np.float64]
+VoteNoise = Literal["gaussian", "laplace"]
+
+_LARGEST = 2**24
+"""The most values of an integrand over nodes and classes."""
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+def log_winners(votes: Floats, scale: float, noise: VoteNoise) -> Floats:
+    """Return the log probability (rows, classes) of each class to win, for `votes` (rows, classes) with noise added.
+
+    `scale` is the Gaussian's deviation or Laplace's scale. The relative error of each probability, rare ones included,
+    is below 1e-10 up to leads of some hundred scales. Raises :class:`BenchError` where the noise is too small against
+    the leads.
+    """
+    found = np.empty(votes.shape)
+    for row, values in enumerate(votes):
+        order = np.argsort(-values, kind="stable")
+        # Exchanged classes have exchanged probabilities.
+        found[row, order] = _log_winners(tuple((values[order] / scale).tolist()), noise)
+    return found
+
+
+@lru_cache(maxsize=2**14)
+def _log_winners(descending: tuple[float, ...], noise: VoteNoise) -> Floats:
+    centres = np.asarray(descending)
+    if (centres[0] - centres[-1] + 100) * len(centres) * 32 > _LARGEST:
+        raise BenchError(
+            f"noise so small against a lead of {centres[0] - centres[-1]:.3g} of its scales has no exact loss here. "
+            "Use more noise or fewer teachers."
+        )
+    nodes, log_weights = (_uniform if noise == "gaussian" else _panels)(centres)
+    away = nodes[:, None] - centres
+    if noise == "gaussian":
+        log_density, log_below = -(away**2) / 2 - math.log(2 * math.pi) / 2, special.log_ndtr(away)
+    else:
+        log_density = -np.abs(away) - math.log(2)
+        log_below = np.where(away < 0, log_density, np.log1p(-np.exp(-np.abs(away)) / 2))
+    others = log_below.sum(axis=1, keepdims=True) - log_below
+    found: Floats = special.logsumexp(log_density + others + log_weights[:, None], axis=0)
+    found.flags.writeable = False
+    return found
+
+
+def _uniform(centres: Floats) -> tuple[Floats, Floats]:
+    # The trapezoidal rule's error for an analytic integrand falls as exp(-2 (pi width / step)^2); C equal counts leave
+    # a width of at least 1 / sqrt(C). The integrands are log-concave, at least as curved as their density.
+    step = min(0.25, 0.8 / math.sqrt(len(centres)))
+    nodes = np.arange(centres[-1] - 9, centres[0] + 10 + math.sqrt(2 * math.log(len(centres))), step)
+    return nodes, np.full(nodes.shape, math.log(step))
+
+
+def _panels(centres: Floats) -> tuple[Floats, Floats]:
+    # Smooth between the kinks at the counts, where Gauss-Legendre panels end. Below all C counts the integrand falls as
+    # exp(C x), above them as exp(-x).
+    ends = np.unique(np.concatenate([centres, np.arange(centres[-1] - 40 / len(centres), centres[0] + 40)]))
+    half = np.diff(ends)[:, None] / 2
+    nodes = (ends[:-1, None] + half) + half * _POINTS
+    return nodes.ravel(), np.log(half * _WEIGHTS).ravel()
