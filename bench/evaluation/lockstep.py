@@ -50,6 +50,11 @@ class Transcript:
     exact: tuple[float, float] | None = None  # epsilon of both
     training: TappedTraining | None = None  # the last one by DP-SGD
 
+    @property
+    def size(self) -> float:
+        """``ln E[exp(loss)]`` of the path taken with tilt 1: mu^2 for Gaussian noise."""
+        return self.log_weight + self.loss
+
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what can be kept on disk."""
         exact = [math.nan, math.nan] if self.exact is None else list(self.exact)

@@ -27,7 +27,8 @@ from bench.evaluation.pair_runs import Crew, Runs, release, transcript
 from bench.evaluation.pairs import WorstPair, worst_pairs
 from bench.evaluation.release_score import Channels, Score, best_score
 from bench.privacy.bounds import ManyRunBound, many_run_epsilon
-from bench.privacy.loss_bound import best_tilt, refuted_by_losses, saddle_tilt
+from bench.privacy.curve_bounds import many_run_by_curve
+from bench.privacy.loss_bound import best_tilt, refuted_by_losses
 from bench.privacy.sampled_loss import shift_log_moment
 from bench.results.attack_record import PairBound
 
@@ -44,10 +45,11 @@ R = TypeVar("R")
 
 VERSION = 1  # Raise it when the same options run otherwise.
 INSTRUMENTS, LOOKS = 2, 2
-TRIED, PILOT, CUT = 8, 32, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
+TRIED, PILOT, CUT = 4, 20, 10  # runs per set: to choose a pair, to fit the score, to choose the threshold
+FEW = 16  # records of a pair whose releases are compared, where there is one
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
-TILTED = 12  # pairs of runs that choose the pair and the tilt
+TILTED = 4  # pairs of runs in each direction that choose the tilt
 RELEASES, TRANSCRIPTS = 2_000, 200  # most counted runs per set, and pairs of runs
 MARGIN = 0.3  # of epsilon: an early look that one or two errors do not spoil
 POWER_SHARE = 0.15  # of the minutes
@@ -135,21 +137,17 @@ def audit_pairs(
 def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:
     """Return the bound, the pairs from the one that shows most to the one that shows least, and any bypass."""
     delta = bench.plan.delta
-    found = {number: [one] for number, one in _transcripts(bench, [(pair, False, 0, 0.0) for pair in pairs])}
-    several = [number for number, runs in found.items() if runs[0].calls and runs[0].exact is None]
-    again = [(number, turn) for number in several for turn in range(1, TRIED)]
-    for position, one in _transcripts(bench, [(pairs[number], False, turn, 0.0) for number, turn in again]):
-        found[again[position][0]].append(one)
-    bypassed = next((run.difference for runs in found.values() for run in runs if run.difference), "")
-    shown = {number: _shown(runs) for number, runs in found.items()}
+    found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
+    bypassed = next((run.difference for run in found.values() if run.difference), "")
+    shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
     order = sorted(shown, key=lambda number: -shown[number]) + [n for n in range(len(pairs)) if n not in shown]
     ranked = [pairs[number] for number in order]
-    if not shown or not found[order[0]][0].calls:
+    if not shown or not found[order[0]].calls:
         return None, ranked, bypassed
     bound = partial(
         PairBound, instrument=Instrument.TRANSCRIPT, pair=ranked[0].name, seen="answers of the ledger", cap=math.inf
     )
-    exact = found[order[0]][0].exact
+    exact = found[order[0]].exact
     if exact is not None:
         return bound(runs=(1, 1), epsilon=max(exact), exact=True), ranked, bypassed
     swapped, tilt = _tilt(bench, ranked[0])
@@ -163,24 +161,22 @@ def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound
     return bound(runs=runs, epsilon=epsilon), ranked, bypassed
 
 
-def _shown(runs: Sequence[Transcript]) -> float:
-    """Return the exact epsilon where it is known, else the mean loss: enough to put pairs of one method in order."""
-    return max(runs[0].exact) if runs[0].exact is not None else float(np.mean([run.loss for run in runs]))
-
-
 def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     """Return the direction with the larger losses, and a tilt that makes those near the bound common."""
-    calls = [(pair, swapped, turn, 0.0) for swapped in (False, True) for turn in range(TRIED, TRIED + TILTED)]
+    calls = [(pair, swapped, turn, 1.0) for swapped in (False, True) for turn in range(1, 1 + TILTED)]
     found: dict[bool, list[Transcript]] = {False: [], True: []}
     for position, one in _transcripts(bench, calls):
         found[calls[position][1]].append(one)
-    means = {swapped: float(np.mean([one.loss for one in runs] or [0.0])) for swapped, runs in found.items()}
-    swapped = means[True] > means[False]
-    training = found[swapped][0].training if found[swapped] else None
+    if not all(found.values()):
+        return False, 0.0
+    size = {swapped: float(np.mean([run.size for run in runs])) for swapped, runs in found.items()}
+    swapped = size[True] > size[False]
+    training = found[swapped][0].training
     if training is None:
-        return swapped, best_tilt([one.loss for one in found[swapped]], bench.plan.delta)
+        # As of Gaussian noise, whose size at other tilts is tilt (1 + tilt) / 2 times as much.
+        return swapped, best_tilt(lambda tilt: tilt * (1 + tilt) / 2 * size[swapped], bench.plan.delta)
     moment = partial(shift_log_moment, training.rate, training.distances, present=training.present)
-    return swapped, saddle_tilt(moment, bench.plan.delta)
+    return swapped, best_tilt(moment, bench.plan.delta)
 
 
 def _transcripts(
@@ -202,8 +198,9 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
     plan = bench.plan
     confidence = 1 - (1 - plan.confidence) / (INSTRUMENTS * LOOKS)
     first_look = next((n for n in range(8, RELEASES) if _cap(n, plan.delta, confidence) > plan.target + MARGIN), None)
-    tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in pairs}
-    whole = [pair for pair in pairs if min(map(len, tried[pair.name])) >= 2]
+    small = [pair for pair in pairs if pair.facts.private_records <= FEW] or pairs[:1]  # others cost too much a run
+    tried = {pair.name: _releases(bench, pair, range(TRIED)) for pair in small}
+    whole = [pair for pair in small if min(map(len, tried[pair.name])) >= 4]
     if not whole:
         return None
     pair = max(whole, key=lambda pair: _rank(best_score(*tried[pair.name])))
@@ -215,22 +212,23 @@ def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
         return None
     threshold = best_threshold(cut[1], cut[0], plan.delta, confidence)
     counts = np.zeros((2, 2), dtype=np.int64)  # by set: runs above the threshold, all runs
-    best = 0.0
     for side, values in _counted(bench, pair, score):
         counts[side] += int(values >= threshold), 1
-        if first_look is not None and counts[:, 1].min() == counts[side, 1] == first_look:
-            best = _bound(counts, plan.delta, confidence).epsilon
-            if best > plan.target:
-                break
+        looks = counts[:, 1].min() == counts[side, 1] == first_look
+        if looks and _bound(counts, plan.delta, confidence).epsilon > plan.target:
+            break
     if not counts[:, 1].all():
         return None
     last = _bound(counts, plan.delta, confidence)
-    best = max(best, last.epsilon)
     (above, firsts), (hits, seconds) = counts.tolist()
+    errors = (above, firsts, seconds - hits, seconds)
+    by_curve = many_run_by_curve(plan.events, *errors, plan.delta, confidence)
     return PairBound(
-        instrument=Instrument.RELEASE, pair=pair.name, seen=score.channel, runs=(firsts, seconds), epsilon=best,
-        cap=last.cap, errors=(above, firsts, seconds - hits, seconds),
-        power=_power(bench, pair) if plan.power and best <= plan.target else None,
+        instrument=Instrument.RELEASE, pair=pair.name, seen=score.channel, tests=INSTRUMENTS * LOOKS,
+        runs=(firsts, seconds), epsilon=last.epsilon,
+        cap=last.cap, curve=None if by_curve is None else by_curve.epsilon,
+        curve_of="" if by_curve is None else by_curve.family, errors=errors,
+        power=_power(bench, pair) if plan.power and last.epsilon <= plan.target else None,
     )  # fmt: skip
 
 

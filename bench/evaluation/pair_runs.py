@@ -7,13 +7,14 @@ import multiprocessing
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bench.core.errors import no_exit
+from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
@@ -157,7 +158,10 @@ class Crew:
             if not running:
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(done), done.result()
+                try:
+                    yield running.pop(done), done.result()
+                except BrokenProcessPool as error:
+                    raise BenchError("a process that trains died: it ran out of memory or was killed.") from error
 
     def close(self) -> None:
         """End the processes without waiting for work in progress."""

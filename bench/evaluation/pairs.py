@@ -81,24 +81,22 @@ def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layou
         records = _poisson_records(method, config, facts)
         yield _Layout("a mislabelled bright record present or absent", records, (1, None), (True, True))
         return
-    if "teachers" in fields:
-        # Where noise on two counts is wide, a clear winner may tell more of a vote than a tie does.
-        noise = next((getattr(config, name) for name in ("sigma2", "sigma", "noise_scale") if name in fields), 0.0)
-        if "gamma" in fields:
-            noise = 1 / config.gamma
-        leads = sorted({0, *(min(config.teachers, round(times * noise)) // 2 * 2 for times in (0.5, 1.0, 2.0))})
-        for lead in leads:
-            name = "one record per teacher, the vote tied" if not lead else f"one record per teacher, a lead of {lead}"
-            yield _Layout(f"{name}, one label flips", config.teachers, (0, 1), lead=lead)
-        alone = {"teachers": 1}
-    else:
-        alone = {}
+    ensemble = "teachers" in fields
+    alone = {"teachers": 1} if ensemble else {}
     records = getattr(config, "clients", 1)
     whose = "one client's record" if records > 1 else "a single record"
     yield _Layout(f"{whose}, its label flips", records, (0, 1), settings=alone)
     if method.unit is not PrivacyUnit.LABEL:
         yield _Layout(f"{whose}, blank or saturated", records, (0, 0), (False, True), settings=alone)
         yield _Layout(f"{whose}, another image and label", records, (0, 1), (False, True), settings=alone)
+    if ensemble:
+        # Where noise on two counts is wide, a clear winner may tell more of a vote than a tie does.
+        noise = next((getattr(config, name) for name in ("sigma2", "sigma", "noise_scale") if name in fields), 0.0)
+        if "gamma" in fields:
+            noise = 1 / config.gamma
+        for lead in sorted({min(config.teachers, round(times * noise)) // 2 * 2 for times in (0.0, 0.5, 1.0)}):
+            votes = f"a lead of {lead} votes" if lead else "the vote tied"
+            yield _Layout(f"one record per teacher, {votes}, one label flips", config.teachers, (0, 1), lead=lead)
 
 
 def _poisson_records(method: type[Method], config: Any, facts: Facts) -> int:

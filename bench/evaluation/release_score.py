@@ -77,7 +77,7 @@ class Score:
 
     def __call__(self, runs: Sequence[Channels]) -> NDArray[np.float64]:
         """Return the scores (n,) of `runs`, larger for the second set."""
-        return (_rows(runs, self.channel) - self.centre) @ self.weights
+        return (_rows(runs, self.channel) - self.centre) @ self.weights if runs else np.zeros(0)
 
 
 def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
