@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -49,6 +49,7 @@ class BoardRow:
     replace_one: float
     """Proven epsilon for replace neighbours; :attr:`proven` is for the row's own adjacency."""
     audited: float | None
+    """None also where the audit could not have seen anything."""
     audit: Audited | None
     """The audit behind :attr:`audited`, or of a training record where only that was audited."""
     pair: AuditRecord | None
@@ -80,7 +81,8 @@ class BoardRow:
     @property
     def audited_text(self) -> str:
         """The audited column's text."""
-        return audited_text(self.audit) + " (record)" * (self.audit is not None and self.audited is None)
+        other = self.audit is not None and not self.audit.silent and self.audited is None
+        return audited_text(self.audit) + " (record)" * other
 
     @property
     def mark(self) -> str:
@@ -196,7 +198,7 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
     known = {
         **values,
         "asked": values["target"],
-        "audited": None if audited is None else audited.epsilon,
+        "audited": None if audited is None or audited.silent else audited.epsilon,
         "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
         "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
@@ -341,9 +343,5 @@ CSV_COLUMNS = (
 
 
 def to_csv(board: Board) -> str:
-    """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; ".
-
-    An audit that could not have seen anything leaves `audited` empty: `audited_by` tells why.
-    """
-    rows = (replace(row, audited=None) if row.audit is not None and row.audit.silent else row for row in board.rows)
-    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in rows))
+    """Return the board as CSV with the columns :data:`CSV_COLUMNS`; lists are joined by "; "."""
+    return csv_text(CSV_COLUMNS, ([getattr(row, column) for column in CSV_COLUMNS] for row in board.rows))

@@ -313,7 +313,8 @@ class Material:
             return Missing(what, cell.cannot or ("failed" if failed else "not run"), failed, run)
         if entry.measure == "audited":
             audit = f"python -m bench audit --methods {cell.method}"
-            return Missing(f"{what}: audited", "not audited", then=audit)
+            why = "not audited" if found.row.audit is None else found.row.audited_text
+            return Missing(f"{what}: audited", why, then=audit)
         return Missing(f"{what}: {entry.measure}", f"the records do not hold the measure {entry.measure!r}")
 
 

@@ -230,13 +230,11 @@ def own_row(
     picture = row_picture(
         said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not row.mark
     )
-    silent = row.audit is not None and row.audit.silent
-    seen = None if silent else row.audited
     attacks = tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS)
     key = row.keys[0]
     figures = {
         "asked": math.inf if row.asked is None else row.asked, "claimed": row.claimed, "proven": row.proven,
-        "replaced": row.replace_one, "audited": seen, "accuracy": row.accuracy, "sd": row.spread,
+        "replaced": row.replace_one, "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread,
         "drop": row.drop, "cost": row.cost,
         **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
     }  # fmt: skip
@@ -255,7 +253,8 @@ def own_row(
         proven=Figure(texts[3], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
         replaced=Figure(texts[4], record_href(proven_from, "#epsilons"), row.replace_one),
         audited=Figure(
-            texts[5], record_href(audited_from, "#audits") if row.audit else "", seen, row.audited_by, powerless=silent
+            texts[5], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
+            powerless=row.audit is not None and row.audit.silent,
         ),
         uncovered=uncovered,
         mark=row.mark,

@@ -310,7 +310,8 @@ def test_no_power_is_said_where_no_noise_would_not_be_seen_either() -> None:
     blind = audit(0.9)
     assert blind.verdict == "no power"
     (row,) = build_board([student], [blind]).rows
-    assert row.audited == 0
+    assert row.audited is None
+    assert row.audited_text == "inconclusive (sees at most 0.90)"
     assert "audit without power: 0.90 seen without any noise" in row.remarks
     assert audit(1.1).verdict == "consistent"
     assert audit(1.1, epsilon=1.05).verdict == "claim refuted"

@@ -15,6 +15,7 @@ from bench.core.types import Basis, PublicKind
 from bench.results.attack_record import AttackRecord, Scores
 from bench.results.record import ImageGrid, Record, Status
 from bench.results.run_dir import RunDir
+from helpers.pairs import pair_audit, release
 from helpers.records import failed, provenance, record
 from reports.papers.evidence import Evidence, Usual, WantedCell, cell, proven_cell, read_evidence
 from reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
@@ -181,6 +182,15 @@ def test_a_measure_that_records_do_not_hold_says_so() -> None:
     assert missing([of()], cell("dgd", "mnist", 10.0), "labels")[0] == "the records do not hold the measure 'labels'"
     why, commands = missing([of()], cell("dgd", "mnist", 10.0), "audited")
     assert (why, commands) == ("not audited", ("python -m bench audit --methods dgd",))
+
+
+def test_an_audit_that_could_not_have_seen_anything_is_no_zero() -> None:
+    run = of()
+    audits = [pair_audit(release(0.0, 3.75, None), student=run.key)]
+    material = Material(Evidence([run], audits=audits), [], PLAIN)
+    found = material.missing(Ours(cell("dgd", "mnist", 10.0), "audited"))
+    assert found is not None
+    assert found.why == "inconclusive (sees at most 3.75)"
 
 
 def test_what_is_there_is_not_missing() -> None:
