@@ -37,12 +37,11 @@ def record_parts(record: Record, audits: Sequence[AuditRecord], attacks: Sequenc
 
 
 def _audit_tables(audit: AuditRecord) -> Iterable[Table]:
-    plan = words(audit.plan)
+    how = f"{audit.kind.value}, {audit.runs} run{'' if audit.runs == 1 else 's'} ({words(audit.plan)}). "
     note = (
-        f"{audit.verdict}. {audit.kind.value}, {audit.runs} run{'' if audit.runs == 1 else 's'} ({plan}); unit "
-        f"{audit.unit.value}, adjacency {audit.adjacency.value}, delta {audit.delta:g}, confidence "
-        f"{100 * audit.confidence:g}%. Claimed {epsilon_text(audit.claimed)}, proven of the audited runs "
-        f"{epsilon_text(audit.allowed, 'up')}."
+        f"{audit.verdict}. {how * (audit.kind is not AuditKind.PAIR)}Unit {audit.unit.value}, adjacency "
+        f"{audit.adjacency.value}, delta {audit.delta:g}, confidence {100 * audit.confidence:g}%. Claimed "
+        f"{epsilon_text(audit.claimed)}, proven of the audited runs {epsilon_text(audit.allowed, 'up')}."
     )
     if audit.reduced:
         note += f" Smaller than in the row: {'; '.join(map(str, audit.reduced))}."

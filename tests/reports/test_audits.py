@@ -20,7 +20,7 @@ from reports.audits import audits_page
 from reports.leaderboard import Source, build_board, cells_of, to_csv, to_markdown
 from reports.pages import write_pages
 from reports.site.build import write_site
-from reports.site.rows import rankings, record_href
+from reports.site.rows import page_name, rankings, record_href
 from reports.summary import summary
 
 
@@ -99,6 +99,8 @@ def test_pages_are_written_and_the_site_shows_where_a_bound_comes_from(tmp_path:
     written = {path.name for path in write_pages(tmp_path, source)}
     assert "audits.md" in written
     assert "claim refuted by release" in (tmp_path / "site" / "audits.html").read_text()
+    own = (tmp_path / "site" / "records" / f"{page_name(source.records[1].key)}.html").read_text()
+    assert "claim refuted by release. Unit record, adjacency replace" in Page(own).text
     assert dead_links(tmp_path / "site") == []
     every = {row.name: row for ranking in rankings(source) for row in ranking.rows}
     assert every["dpsd"].mark == "refuted by experiment"
