@@ -292,7 +292,12 @@ def test_exact_epsilon_is_never_above_the_truth_and_near_it() -> None:
     found = exact_epsilon([compare("randomized_response", *given)], 1e-5)
     assert found is not None
     above = randomized_response_pld(0.3, 10, 60, 1e-4).get_epsilon_for_delta(1e-5)
-    assert above - 3e-3 < found <= above
+    assert 0.998 * above < found <= above
+    many = [bound("randomized_response", np.full(2000, label), epsilon=0.05, classes=10) for label in (0, 3)]
+    found_of_many = exact_epsilon([compare("randomized_response", *many)], 1e-5)
+    assert found_of_many is not None
+    above_many = randomized_response_pld(0.05, 10, 2000, 1e-4).get_epsilon_for_delta(1e-5)
+    assert 0.998 * above_many < found_of_many <= above_many
     both = exact_epsilon([compare("randomized_response", *given), compare(*CONTINUOUS["gaussian"])], 1e-5)
     assert both is not None
     assert found < both < found + exact_gaussian_epsilon(math.sqrt(1.25) / 3, 1e-5)
