@@ -36,7 +36,7 @@ def sampled_shift(
     The draw is ``<a - S, g> / (s |g|)`` of the answer ``a = S + b g + s z``: S the sum of the other sampled records, b
     Bernoulli(`rate`), g the record's contribution, s the deviation of the normal noise, `distance` = |g| / s. With
     `present` the first input holds the record and the second does not; else the other way round. The law drawn from is
-    nearly ``P (P / P')^tilt``; loss and weight are exact.
+    nearly ``P (P / P')^tilt``, with `tilt` 0 exactly P; loss and weight are exact.
     """
     return _along(rate, (distance, 0.0) if present else (0.0, distance), generator, tilt)
 
@@ -56,16 +56,20 @@ def _along(
     rate: float, centres: tuple[float, float], generator: np.random.Generator, tilt: float
 ) -> tuple[float, float, float]:
     """Return :func:`sampled_shift` for contributions `centres` on the first and the second input."""
+    if not tilt or centres[0] == centres[1]:  # from P
+        drawn = generator.normal() + centres[0] * (generator.random() < rate)
+        first, second = (float(_log_ratio(drawn, rate, centre)) for centre in centres)
+        return drawn, first - second, 0.0
     rounded = float(f"{centres[0]:.3g}"), float(f"{centres[1]:.3g}")
     start, below, log_density, _ = _tilted(rate, rounded, tilt)
     cell = int(below.searchsorted(generator.random(), side="right"))
     drawn = start + _STEP * (cell + generator.random())
-    first, second = (float(_log_ratio(np.float64(drawn), rate, centre)) for centre in centres)
+    first, second = (float(_log_ratio(drawn, rate, centre)) for centre in centres)
     log_p = first - drawn**2 / 2 - math.log(2 * math.pi) / 2
     return drawn, first - second, log_p - float(log_density[cell])
 
 
-@lru_cache(maxsize=2**10)
+@lru_cache(maxsize=2**8)
 def _tilted(rate: float, centres: tuple[float, float], tilt: float) -> tuple[float, Floats, Floats, float]:
     """Return a density constant on cells: its start, distribution function and logarithm, and the log of the moment."""
     first, second = centres

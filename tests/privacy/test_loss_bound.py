@@ -130,7 +130,7 @@ def test_a_shift_has_the_law_and_loss_of_a_mixture(rate: float, distance: float,
         for mean in (distance * present, distance * (not present))
     ]
     np.testing.assert_allclose(loss, densities[0] - densities[1], atol=1e-9)
-    assert abs(log_weight).max() < 0.1
+    assert not log_weight.any()
 
 
 @pytest.mark.parametrize("present", [True, False])
@@ -146,6 +146,13 @@ def test_tilted_steps_give_the_exact_delta_and_nearly_epsilon(
     assert error < 0.25 * DELTA
     assert abs(shown.mean() - DELTA) < 5 * error + 0.01 * DELTA
     assert 0.9 * truth < refuted_by_losses(loss, log_weight, DELTA) < truth
+
+
+def test_a_tilted_shift_of_a_record_without_contribution_has_no_loss() -> None:
+    generator = np.random.default_rng(7)
+    drawn = np.array([sampled_shift(0.2, 0.0, generator, 5.0, True) for _ in range(2000)])
+    assert stats.kstest(drawn[:, 0], "norm").pvalue > 1e-6
+    assert not drawn[:, 1:].any()
 
 
 def test_moments_of_steps_are_those_of_their_draws() -> None:
