@@ -202,7 +202,9 @@ def _audit(record: Record, cell: Cell, options: AuditOptions, source: DataSource
                     shadow_run = train_shadow_run(cell, canaries, index, material, context, noiseless=noiseless)
                 shadow_runs[noiseless].append(shadow_run)
                 stage.advance()
-    channels = count_guesses(shadow_runs[False], canaries, options, cell.delta, context, events_of(record))
+    channels = count_guesses(
+        shadow_runs[False], canaries, options, cell.delta, context, events_of(record, canaries.unit)
+    )
     power = count_guesses(shadow_runs[True], canaries, options, cell.delta, context) if shadow_runs[True] else []
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
@@ -223,7 +225,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) 
     allowed = privacy.proven if privacy.record_level is None else privacy.record_level
     limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
     target = options.refute if options.refute is not None else min(limits, default=math.inf)
-    events = [Event.from_dict(event) for event in privacy.events]
+    events = events_of(record, _unit(method.unit, AuditKind.PAIR))
     plan = PairPlan(
         options.minutes, target, cell.delta, options.confidence, context.workers, events, power=options.power
     )
@@ -298,7 +300,9 @@ def _many_runs(
     scores = np.array([coin_scores(s, canaries, options.family, context.device)[0] for s in shadow_runs])
     coins = np.array([bool(s.coins[0]) for s in shadow_runs])
     errors = many_run_errors(scores[coins], scores[~coins], 0.5, cell.delta, options.confidence)
-    channel = many_bounded("student", options.family.value, errors, cell.delta, strict, events_of(record))
+    channel = many_bounded(
+        "student", options.family.value, errors, cell.delta, strict, events_of(record, canaries.unit)
+    )
     found = {**_result(method.unit, [channel], shadow_runs), "mechanisms": mechanisms_of(record, options, context)}
     return _like_the_record(found, record, cell)
 
@@ -343,9 +347,9 @@ def count_guesses(
     ]  # fmt: skip
 
 
-def events_of(record: Record) -> list[Event]:
-    """Return the events of the record's ledger if its unit is the canary's, else none: canaries test no other curve."""
-    if record.privacy is None or not speaks_of(record.privacy.unit):
+def events_of(record: Record, unit: PrivacyUnit) -> list[Event]:
+    """Return the events of the record's ledger if they protect `unit`, else none: no other curve can be tested."""
+    if record.privacy is None or record.privacy.unit is not unit:
         return []
     return [Event.from_dict(event) for event in record.privacy.events]
 

@@ -108,7 +108,7 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
     strict = corrected(audit.confidence, CHANNELS)
     for channel in audit.channels:
         # Audits from before the bounds by a curve have none.
-        events = events_of(record) if channel.curve is not None else []
+        events = events_of(record, audit.unit) if channel.curve is not None else []
         if channel.errors is not None:
             again = many_bounded(channel.name, channel.family, channel.errors, audit.delta, strict, events)
         else:
@@ -123,7 +123,10 @@ def vet_audit(audit: AuditRecord, record: Record) -> list[str]:
         if bound.errors is None:
             continue  # a transcript's losses are not in the record
         confidence = corrected(audit.confidence, bound.tests)
-        counted = many_bounded(bound.instrument, bound.pair, bound.errors, audit.delta, confidence)
+        events = events_of(record, audit.unit) if bound.curve is not None else []
+        counted = many_bounded(bound.instrument, bound.pair, bound.errors, audit.delta, confidence, events)
+        if not reaccount.same(bound.curve, counted.curve):
+            problems.append(f"{bound.instrument}: its counts give {counted.curve} by curve, not {bound.curve}.")
         if (bound.errors[1], bound.errors[3]) != bound.runs or not (
             reaccount.same(bound.epsilon, counted.epsilon) and reaccount.same(bound.cap, counted.cap)
         ):

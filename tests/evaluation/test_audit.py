@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, AuditKind, Facts, Family, PrivacyUnit, PrivateData, PublicData, Released
-from bench.evaluation.audit import AuditOptions, audit_key, audit_student, check_accuracy, count_guesses
+from bench.evaluation.audit import AuditOptions, audit_key, audit_student, check_accuracy, count_guesses, events_of
 from bench.evaluation.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.canary_runs import ShadowRun
 from bench.experiments.run import run_cell
@@ -223,6 +223,17 @@ def test_the_bound_by_a_curve_stands_beside_the_audited_one(
     lines = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
     (row,) = [line[1:-1] for line in lines if line[1:2] == ["a"]]
     assert row[3:6] == ["2.75", printed, "2.75"]
+
+
+def test_the_curve_of_a_ledger_is_that_of_its_own_unit() -> None:
+    student = record(unit=PrivacyUnit.CLIENT)
+    assert student.privacy is not None
+    events = [GNMax(40.0, 100, unit=PrivacyUnit.CLIENT)]
+    privacy = student.privacy.model_copy(update={"events": [event.as_dict() for event in events]})
+    student = student.model_copy(update={"privacy": privacy})
+    assert events_of(student, PrivacyUnit.CLIENT) == events
+    assert events_of(student, PrivacyUnit.RECORD) == [], "a client's curve is not that of one of its records"
+    assert events_of(record(privacy=None), PrivacyUnit.RECORD) == []
 
 
 def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:

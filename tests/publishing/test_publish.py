@@ -260,6 +260,7 @@ RELEASE = {
     [
         ("pairs.0.epsilon", 0.1, "its counts give 0 of"),
         ("pairs.0.cap", 5.0, "its counts give 0 of"),
+        ("pairs.0.curve", 0.1, "its counts give 0.0 by curve, not 0.1"),
         ("pairs.0.tests", 1, "its counts give 0 of"),
         ("pairs.0.runs", [400, 400], "its counts give 0 of"),
         ("epsilon", 0.3, "not that of its best channel or pair"),
