@@ -14,32 +14,35 @@ from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from helpers.draws import DELTA, DRAWS, best
 
+AT_ONCE = 200
+
 
 def dp_sgd_steps(with_record: bool, draws: int, multiplier: float, seed: int) -> np.ndarray:
-    """Draw `draws` steps of the ledger's DP-SGD optimiser on one weight; the record's gradient is above the clip."""
+    """Draw `draws` steps of the ledger's DP-SGD optimiser on one weight; the record's gradient is above the clip.
+
+    Each of :data:`AT_ONCE` weights has a record of its own: clipping, sampling and noise do not join them.
+    """
     import torch
     from opacus import GradSampleModule
 
     from bench.privacy.dp_sgd import LedgerOptimizer
 
-    model = GradSampleModule(torch.nn.Linear(1, 1, bias=False), loss_reduction="sum")
-    weight = next(model.parameters())
+    model = GradSampleModule(torch.nn.Linear(AT_ONCE, 1, bias=False), loss_reduction="sum")
+    (weight,) = model.parameters()
     optimizer = LedgerOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=multiplier, max_grad_norm=2.0,
         expected_batch_size=1, loss_reduction="sum",
     )  # fmt: skip
-    optimizer.randomness = np.random.default_rng(seed)
-    chosen = np.random.default_rng([seed, 1]).random(draws) < RATE
-    steps = np.empty(draws)
-    big, none = torch.full((1, 1, 1), -50.0), torch.zeros((0, 1, 1))
-    for number in range(draws):
+    optimizer.randomness, sample = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    big, steps = -50.0 * torch.eye(AT_ONCE)[:, None], []
+    for _ in range(draws // AT_ONCE):
         with torch.no_grad():
             weight.zero_()
         optimizer.zero_grad()
-        weight.grad_sample = (big if with_record and chosen[number] else none).clone()
+        weight.grad_sample = big[(sample.random(AT_ONCE) < RATE) & with_record]
         optimizer.step()
-        steps[number] = weight.item()
-    return steps / 2.0
+        steps.append(weight.detach().numpy()[0].copy())
+    return np.concatenate(steps) / 2.0
 
 
 RATE = 0.5
@@ -64,19 +67,10 @@ def dp_sgd_bound(draws: int, multiplier_used: float) -> tuple[float, float]:
     return best([(first > cut, second > cut) for cut in (hockey_stick(stated)[1], 1.0)], DELTA), stated
 
 
-def test_audit_of_dp_sgd_steps() -> None:
-    found, stated = dp_sgd_bound(40_000, 0.8)
-    assert 0.7 * stated < found < stated
-    found, stated = dp_sgd_bound(8_000, 0.4)
-    assert found > stated
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # four million optimiser steps
 def test_audit_of_a_million_dp_sgd_steps() -> None:
     found, stated = dp_sgd_bound(DRAWS, 0.8)
     assert 0.9 * stated < found < stated
-    found, stated = dp_sgd_bound(DRAWS, 0.4)
+    found, stated = dp_sgd_bound(8_000, 0.4)
     assert found > stated
 
 
