@@ -24,6 +24,7 @@ import abc
 import logging
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,7 +92,7 @@ class SampledGaussianEvent(Event):
         """Return the Renyi divergence of one run with a sampling rate below 1."""
         if self.adjacency is Adjacency.REPLACE:
             return losses.replaced_gaussian_rdp(self.relative_noise, self.sampling_rate, order)
-        return _add_remove_rdp(self.relative_noise, self.sampling_rate, order)
+        return _add_remove_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()))
 
     def pld(self, interval: float = losses.INTERVAL) -> Any:
         """Return the PLD of all runs, in both orders of the neighbours."""
@@ -115,12 +116,13 @@ class SampledGaussianEvent(Event):
         return max(one, min(self.runs * one, several))
 
 
-def _add_remove_rdp(noise: float, rate: float, order: Floats) -> Floats:
-    """Return one run's Renyi divergence for add-remove neighbours, by dp-accounting."""
+@lru_cache(maxsize=1024)
+def _add_remove_rdp(noise: float, rate: float, orders: tuple[float, ...]) -> Floats:
+    """Return one run's Renyi divergence for add-remove neighbours, by dp-accounting; read-only."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(order.tolist())
+    accountant = RdpAccountant(orders)
     # Orders near 1 may not converge: they give infinity, which is sound, and need no warning.
     logger = logging.getLogger("absl")
     before = logger.level
@@ -130,6 +132,7 @@ def _add_remove_rdp(noise: float, rate: float, order: Floats) -> Floats:
     finally:
         logger.setLevel(before)
     divergence: Floats = np.asarray(accountant.rdp, dtype=np.float64)
+    divergence.flags.writeable = False
     return divergence
 
 
@@ -227,7 +230,7 @@ class SampledGNMax(SampledGaussianEvent):
         return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
 
     def _sampled_rdp(self, order: Floats) -> Floats:
-        one = _add_remove_rdp(self.relative_noise, self.sampling_rate, order)
+        one = _add_remove_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()))
         if self.adjacency is Adjacency.ADD_REMOVE:
             return one
         # The curve at alpha < 1 adds to the integral of E[(P/Q)^order] at most what the curve at alpha > 1 does.
