@@ -129,7 +129,7 @@ class GridMethod(Method):
             with worker_pool(2 if length("POOLED", 0) else 1) as pool:
                 for part in range(int(length("PARTS", 2))):
                     self.artefact(config, context, part, pool)
-            if config.fails and config.noise == 10.0:
+            if config.fails and config.noise == 5.0:
                 raise BenchError("this cell cannot succeed")
             if config.dies and config.noise == 10.0:
                 os.kill(os.getpid(), 9)
