@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
+HANDFUL = 4  # records beside an absent one
 NET = "softmax_regression"
 KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
 """Settings that decide how much one record moves, though no cost depends on them."""
@@ -39,8 +40,8 @@ ENOUGH = {
 class WorstPair:
     """Two adjacent private sets, and the settings with which a method is trained on both.
 
-    `facts` and the public data are the same for both; `unit` is the position of the unit in which they differ. In
-    `first` alone it is present, where the adjacency is add-remove.
+    `facts` and the public data are the same for both. They differ in the first record; it is absent from `second` where
+    the adjacency is add-remove.
     """
 
     name: str
@@ -49,7 +50,6 @@ class WorstPair:
     first: PrivateData
     second: PrivateData
     material: Materialised
-    unit: int
     reduced: tuple[Change, ...]
 
 
@@ -78,8 +78,8 @@ class _Layout:
 def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layout]:
     fields = {field.name for field in dataclasses.fields(config)}
     if method.adjacency is Adjacency.ADD_REMOVE:
-        records = _poisson_records(method, config, facts)
-        yield _Layout("a mislabelled bright record present or absent", records, (1, None), (True, True))
+        # The public number of records stays: all but a few are absent.
+        yield _Layout("a mislabelled bright record present or absent", HANDFUL, (1, None), (True, True))
         return
     ensemble = "teachers" in fields
     alone = {"teachers": 1} if ensemble else {}
@@ -99,13 +99,6 @@ def _layouts(method: type[Method], config: Any, facts: Facts) -> Iterator[_Layou
             yield _Layout(f"one record per teacher, {votes}, one label flips", config.teachers, (0, 1), lead=lead)
 
 
-def _poisson_records(method: type[Method], config: Any, facts: Facts) -> int:
-    """Return the least number of records at which a whole batch has the row's sampling rate; few without samples."""
-    if "batch_size" not in {field.name for field in dataclasses.fields(config)}:
-        return 4
-    return facts.private_records // math.gcd(facts.private_records, config.batch_size)
-
-
 def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout: _Layout) -> WorstPair:
     import torch
 
@@ -116,12 +109,11 @@ def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout
         facts, private_records=layout.records, public_records=min(facts.public_records, queries), test_records=20,
         shape=shape, public_benchmark=True,
     )  # fmt: skip
-    settings = dict(layout.settings)
-    if method.adjacency is Adjacency.ADD_REMOVE and hasattr(config, "batch_size"):
-        settings["batch_size"] = config.batch_size * layout.records // facts.private_records
-    smaller = _smaller(method, dataclasses.replace(config, **settings), small, delta)
-    _same_cost(method, (config, facts), (smaller, small), delta)
     material = generated(small, labelled=True)
+    if method.adjacency is Adjacency.ADD_REMOVE:
+        small = dataclasses.replace(small, private_records=facts.private_records)
+    smaller = _smaller(method, dataclasses.replace(config, **layout.settings), small, delta)
+    _same_cost(method, (config, facts), (smaller, small), delta)
     dark = torch.zeros(small.shape, dtype=torch.uint8)
 
     def records(side: int) -> PrivateData:
@@ -138,8 +130,8 @@ def _built(method: type[Method], config: Any, facts: Facts, delta: float, layout
             images[0] = 255
         return PrivateData(images, labels, small)
 
-    changes = [*_changes(config, smaller), *_facts_changes(facts, small)]
-    return WorstPair(layout.name, _values(smaller), small, records(0), records(1), _blank(material), 0, tuple(changes))
+    changes = (*_changes(config, smaller), *_data_changes(facts, small, layout.records))
+    return WorstPair(layout.name, _values(smaller), small, records(0), records(1), _blank(material), changes)
 
 
 def _blank(material: Materialised) -> Materialised:
@@ -153,8 +145,8 @@ def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Itera
         small = first.facts
         smaller = _smaller(method, config, small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
-        changes = (*_changes(config, smaller), *_facts_changes(facts, small))
-        yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), 0, changes)
+        changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
+        yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), changes)
 
 
 def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> Any:
@@ -202,7 +194,6 @@ def _changes(before: Any, after: Any) -> list[Change]:
     ]
 
 
-def _facts_changes(before: Facts, after: Facts) -> list[Change]:
-    names = ("private_records", "shape")
-    return [Change.of(name, getattr(before, name), getattr(after, name)) for name in names
-            if getattr(before, name) != getattr(after, name)]  # fmt: skip
+def _data_changes(before: Facts, after: Facts, records: int) -> list[Change]:
+    changes = [("records", before.private_records, records), ("shape", before.shape, after.shape)]
+    return [Change.of(name, old, new) for name, old, new in changes if old != new]
