@@ -176,7 +176,7 @@ def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Pa
         (("attack", "nothing-like-it"), "unknown record"),
         (("attack", "-m", "pate"), "unknown method among the students"),
         (("audit", "--confidence", "2"), "confidence"),
-        (("audit", "--guesses", "7"), "even"),
+        (("audit", "--kind", "one-run", "--guesses", "7"), "even"),
         (("audit", "--kind", "many-run", "--runs", "2"), "8 runs or more"),
     ],
 )
@@ -196,7 +196,10 @@ def test_a_place_without_students_is_told(tmp_path: Path) -> None:
 
 
 def test_audits_fill_the_column_and_are_kept(trained: Path) -> None:
-    words = ("audit", "-o", str(trained), "--canaries", "80", "--guesses", "40", "--draws", "20000", "--workers", "1")
+    words = (
+        "audit", "-o", str(trained), "--kind", "one-run", "--canaries", "80", "--guesses", "40", "--draws", "20000",
+        "--workers", "1",
+    )  # fmt: skip
     done = bench(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("audits at 95% confidence", "by curve", "cap", "no noise", "right guesses"):

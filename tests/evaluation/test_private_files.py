@@ -90,7 +90,10 @@ def test_every_command_deletes_salts_of_cells_that_are_done(command: str, tmp_pa
     folder = image_folder(tmp_path / "mine")
     out = ["-o", str(tmp_path / "runs"), "-q", "--workers", "1"]
     options = {
-        "audit": ["--data", folder, "--canaries", "4", "--guesses", "2", "--draws", "0", "--no-power", *out],
+        "audit": [
+            *("--data", folder, "--kind", "one-run", "--canaries", "4", "--guesses", "2", "--draws", "0"),
+            *("--no-power", *out),
+        ],
         "attack": ["--data", folder, "-a", "robustness", "-p", "tiny", *out],
         "run": ["-m", "one-teacher", "-d", folder, "-p", "tiny", "-e", "1", *out],
     }

@@ -50,7 +50,7 @@ def run_cells(out: Path, *words: object) -> Path:
     done = bench("run", "-m", NAME, "-d", "digits", "-e", 10, "-p", "tiny", "-o", out, "--workers", 1, "-q", *words)
     assert done.returncode == 0, done.stderr
     key = min(RunDir(out).recorded())
-    done = bench("audit", key, "-o", out, "--canaries", 20, "-q", "--workers", 1)
+    done = bench("audit", key, "-o", out, "--kind", "one-run", "--canaries", 20, "-q", "--workers", 1)
     assert done.returncode == 0, done.stdout
     for path in (*(out / "records").glob("*.json"), *(out / "audits").glob("*.json")):
         values = json.loads(path.read_text())
