@@ -38,7 +38,7 @@ from reports.leaderboard import build_board, cells_of
 
 FACTS = Facts("made", 2_000, 0, 10, 10, (1, 12, 12))
 by_canaries = functools.partial(AuditOptions, kind=AuditKind.ONE_RUN)
-FAST = by_canaries(canaries=140, guesses=100, draws=20_000)
+FAST = by_canaries(canaries=140, guesses=100, draws=20_000, power=False)
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +239,7 @@ def test_the_curve_of_a_ledger_is_that_of_its_own_unit() -> None:
 
 
 def test_an_audit_over_many_runs_finds_the_same_lie(tmp_path: Path) -> None:
-    with one_cell(tmp_path, "epochs=20", "images=0") as (cell, run_dir, source):
+    with one_cell(tmp_path, "epochs=8", "images=0") as (cell, run_dir, source):
         student = run_cell(cell, run_dir, source, Progress())
         options = AuditOptions(kind=AuditKind.MANY_RUN, runs=12, draws=0)
         audit = audit_student(student, options, run_dir, source, Progress())
