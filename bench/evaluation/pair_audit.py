@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-VERSION = 1  # Raise it when the same options run otherwise.
+VERSION = 2  # Raise it when the same options run otherwise.
 INSTRUMENTS, LOOKS = 2, 2
-TRIED, PILOT, CUT = 4, 20, 10  # runs per set: to choose a pair, to fit the score, to choose the threshold
+TRIED, PILOT, CUT = 4, 20, 16  # runs per set: to choose a pair, to fit the score, to choose the threshold
 FEW = 16  # records of a pair whose releases are compared, where there is one
 SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
 TILTED = 4  # pairs of runs in each direction that choose the tilt
+SURE = 1_000.0  # ln E[exp(loss)] far above any epsilon of use: a few untilted runs show it
 RELEASES, TRANSCRIPTS = 2_000, 200  # most counted runs per set, and pairs of runs
 MARGIN = 0.3  # of epsilon: an early look that one or two errors do not spoil
 POWER_SHARE = 0.15  # of the minutes
@@ -150,8 +151,9 @@ def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound
     exact = found[order[0]].exact
     if exact is not None:
         return bound(runs=(1, 1), epsilon=max(exact), exact=True), ranked, bypassed
-    swapped, tilt = _tilt(bench, ranked[0])
-    numbers = range(FIRST_COUNTED, FIRST_COUNTED + TRANSCRIPTS)
+    sure = found[order[0]].size > SURE
+    swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
+    numbers = range(FIRST_COUNTED, FIRST_COUNTED + (TILTED if sure else TRANSCRIPTS))
     counted = [one for _, one in _transcripts(bench, [(ranked[0], swapped, number, tilt) for number in numbers])]
     if not counted:
         return None, ranked, bypassed

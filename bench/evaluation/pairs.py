@@ -30,7 +30,7 @@ NET = "softmax_regression"
 KEPT = ("teachers", "clients", "k", "random_share", "teacher_lr", "student_lr")
 """Settings that decide how much one record moves, though no cost depends on them."""
 ENOUGH = {
-    "teacher_epochs": 60.0, "student_steps": 60, "student_epochs": 4, "generator_steps": 100,
+    "teacher_epochs": 60.0, "student_steps": 60, "student_epochs": 4, "generator_steps": 200,
     "baseline_steps": 60,
 }  # fmt: skip
 """Steps, and passes over a handful of records, after which small nets follow them."""

@@ -34,7 +34,8 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
     student = released.student.eval()
     with torch.no_grad():
         logits = student(probes).float()
-    found = {"logits": (logits - logits.mean(1, keepdim=True)).flatten(), "weights": _flat(student)}
+    logits = logits - logits.mean(1, keepdim=True)
+    found = {"logits": logits.flatten(), "mean logits": logits.mean(0), "weights": _flat(student)}
     if released.generator is not None:
         found["generator"] = _flat(released.generator)
     for name, tensor in released.extras.items():
@@ -45,6 +46,10 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
         rows = values.flatten(1) if values.ndim > 1 else values[:, None]
         each = [rows.mean(1), rows.std(1, correction=0)]
         found[name] = torch.cat([rows.mean(0), *(part.quantile(torch.linspace(0, 1, 17)) for part in each)])
+        # Few numbers, whose direction a short pilot finds.
+        found[f"moments of {name}"] = torch.stack(
+            [rows.mean(), rows.std(correction=0), *(part.mean() for part in each)]
+        )
     return {name: _narrow(vector).numpy().astype(np.float32) for name, vector in found.items()}
 
 
