@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -61,6 +62,7 @@ def _contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@functools.cache
 def every_record() -> list[Record]:
     """The board's records, and those that only `bench report` reads."""
     folders = (ROOT / "leaderboards", ROOT / "leaderboards" / "ablations")

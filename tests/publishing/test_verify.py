@@ -69,6 +69,7 @@ def honest_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def honest(honest_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     use(tmp_path / "installed", source(), monkeypatch)
+    monkeypatch.setattr("bench.evaluation.noninterference.SECONDS", 0.2)
     return shutil.copytree(honest_run, tmp_path / "runs")
 
 
@@ -94,7 +95,8 @@ def test_an_accuracy_raised_by_hand_is_found(honest: Path, into: Path) -> None:
         path.write_text(json.dumps(values))
     before = all_of(into)
     assert examine([honest], into).refused == []
-    done = published(honest, into)
+    with mock.patch("bench.publishing.verify._check"):
+        done = published(honest, into)
     assert done.returncode == 1
     assert "gives another utility" in " ".join(done.stdout.replace("│", " ").split())
     assert all_of(into) == before

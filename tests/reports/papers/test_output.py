@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -219,29 +220,25 @@ def test_figures_tell_no_date_and_no_program_and_embed_their_fonts(tmp_path: Pat
     assert b"oftware" not in png.read_bytes()
 
 
+def write_all(out: Path) -> None:
+    artefacts = [made(out), made(out, FIGURE)]
+    (out / "index.md").write_text(build.index_text(artefacts, ["w"]))
+
+
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
-    """Whatever the order of hashes and the folder."""
+    """Whatever the order of hashes, which this process draws, and the folder."""
     code = (
         "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/reports/papers']; "
-        "import test_output as t; "
-        "from reports.papers.build import index_text; "
-        "out = Path(sys.argv[1]); a = [t.made(out), t.made(out, t.FIGURE)]; "
-        "(out / 'index.md').write_text(index_text(a, ['w']))"
+        "import test_output as t; t.write_all(Path(sys.argv[1]))"
     )
-    bytes_ = []
-    for seed in ("0", "1"):
-        out = tmp_path / seed
-        subprocess.run([sys.executable, "-c", code, str(out)], check=True, env=_environment(PYTHONHASHSEED=seed))
-        bytes_.append({path.relative_to(out): path.read_bytes() for path in sorted(out.rglob("*.*"))})
+    here, there = tmp_path / "0", tmp_path / "1"
+    write_all(here)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    subprocess.run([sys.executable, "-c", code, str(there)], check=True, env=environment)
+    bytes_ = [{path.relative_to(out): path.read_bytes() for path in sorted(out.rglob("*.*"))} for out in (here, there)]
     assert len(bytes_[0]) == 9
     assert bytes_[0] == bytes_[1]
     assert not any(str(tmp_path).encode() in data for data in bytes_[0].values())
-
-
-def _environment(**changes: str) -> dict[str, str]:
-    import os
-
-    return {**os.environ, **changes}
 
 
 def test_a_part_of_a_figure_without_records_is_drawn(tmp_path: Path) -> None:
