@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,11 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> Any |
 
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
     """Return the composed privacy loss distribution; None where an event has none, or all noise is Gaussian."""
-    events = merged(events)
+    return _pld(tuple(merged(events)), delta)
+
+
+@lru_cache(maxsize=1024)
+def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
     if _mu(events) is not None or delta < LEAST_PLD_DELTA:
         return None
     total = loss_distribution(events)
