@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.rows import Change
@@ -19,9 +19,6 @@ from bench.data.splits import Materialised
 from bench.data.text import is_text
 from bench.evaluation.check_data import generated
 from bench.interface.method import Method
-
-if TYPE_CHECKING:
-    pass
 
 SIDE = 8  # pixels of the images
 PUBLIC = 64  # least number of public images
@@ -195,5 +192,8 @@ def _changes(before: Any, after: Any) -> list[Change]:
 
 
 def _data_changes(before: Facts, after: Facts, records: int) -> list[Change]:
-    changes = [("records", before.private_records, records), ("shape", before.shape, after.shape)]
+    changes = [
+        ("records", before.private_records, records), ("public_records", before.public_records, after.public_records),
+        ("shape", before.shape, after.shape),
+    ]  # fmt: skip
     return [Change.of(name, old, new) for name, old, new in changes if old != new]
