@@ -183,11 +183,11 @@ def in_lockstep(
     finally:
         for side in sides:
             side.stop()
-    errors = [side.error for side in sides]
-    if errors[0] is not None and errors[1] is not None:
-        raise errors[0]
-    if not found.difference and (errors[0] is not None or errors[1] is not None):
-        found.difference = f"one run fails, the other does not: {errors[0] or errors[1]}"
+    errors = [side.error for side in sides if side.error is not None]
+    if not found.difference and errors:  # those of parted runs come from stopping them
+        if len(errors) == 2:
+            raise errors[0]
+        found.difference = f"one run fails, the other does not: {errors[0]}"
     if found.difference:
         return found, None, None
     return found, sides[0].result, sides[1].result
