@@ -27,7 +27,7 @@ from bench.evaluation.tapped_dp_sgd import TappedTraining, tapped_dp_sgd
 from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison
 from bench.privacy.ledger import Ledger
-from bench.privacy.transcript_loss import compare
+from bench.privacy.transcript_loss import PublicDifference, compare
 from bench.storage.cache import canonical_json
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def in_lockstep(
                 side.go(None if answer is None else np.array(answer))
         if sides[0].asked is not None or sides[1].asked is not None:
             raise Parted(f"one run ends after {found.calls} calls of the ledger, the other goes on")
-    except Parted as parted:
+    except (Parted, PublicDifference) as parted:
         found.difference = str(parted)
     finally:
         for side in sides:

@@ -37,24 +37,29 @@ _FINE = 5e-4
 """The grid of an exact epsilon over the spread of one row's loss: some 4e4 points times the root of the rows."""
 
 
+class PublicDifference(BenchError):
+    """What must not depend on private data differs between two adjacent private sets."""
+
+
 def compare(mechanism: str, first: Arguments, second: Arguments) -> Comparison:
     """Return the laws of the answers of one call on two adjacent inputs, the first over the second.
 
     `mechanism` is the name of the ledger's method; `first` and `second` are its arguments by name, with defaults. Only
-    private arguments may differ; of mechanisms on samples, in one record. Raises :class:`BenchError` on other
-    differences and on a name without a law here, such as ``dp_sgd``.
+    private arguments may differ; of mechanisms on samples, in one record. Raises :class:`PublicDifference` where a
+    public argument or a shape differs, :class:`BenchError` on other differences and on a name without a law here, such
+    as ``dp_sgd``.
     """
     if mechanism not in _MECHANISMS:
         raise UnknownNameError("mechanism with an exact loss", mechanism, _MECHANISMS)
     private, build = _MECHANISMS[mechanism]
     for name in dict.fromkeys((*first, *second)):
         if name not in private and not _equal(first.get(name), second.get(name)):
-            raise BenchError(
+            raise PublicDifference(
                 f"{mechanism} got another {name} on each of two adjacent private sets. It is a public argument, which "
                 "must not depend on private data: give the method the same answers, and see `bench check`."
             )
         if name in private and not mechanism.startswith("sampled") and np.shape(first[name]) != np.shape(second[name]):
-            raise BenchError(
+            raise PublicDifference(
                 f"{mechanism} got {name} of shape {np.shape(first[name])} on one private set and "
                 f"{np.shape(second[name])} on an adjacent one. Shapes are public and must be equal."
             )

@@ -263,14 +263,21 @@ def test_a_stopped_auditor_ends_both_runs() -> None:
     assert stopped == list(ledgers)
 
 
-def test_a_public_argument_that_differs_is_refused() -> None:
-    """The charge alone does not show it: the sensitivity is stated, not charged."""
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [({"sensitivity": 2.0}, "another sensitivity"), ({"values": np.zeros(2)}, r"shape \(1,\) on one .* \(2,\)")],
+)
+def test_a_public_argument_or_a_shape_that_differs_is_a_difference(changes: dict[str, Any], difference: str) -> None:
+    """The charge alone does not show it: neither is charged."""
 
-    def work(sensitivity: float) -> Work:
-        return lambda ledger: ledger.gaussian(np.zeros(1), sensitivity=sensitivity, noise_multiplier=2.0)
+    def work(**changes: Any) -> Work:
+        return lambda ledger: ledger.gaussian(
+            **{"values": np.zeros(1), "sensitivity": 1.0, "noise_multiplier": 2.0} | changes
+        )
 
-    with pytest.raises(BenchError, match="another sensitivity"):
-        lockstep(work(1.0), work(2.0))
+    found, one, _ = lockstep(work(), work(**changes))
+    assert re.search(difference, found.difference)
+    assert one is None
 
 
 # -------------------------------------------------------------------------------------------------------------- DP-SGD
