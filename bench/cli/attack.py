@@ -79,25 +79,36 @@ def audit(
     Exits with status 1 if a bound exceeds the proven epsilon.
     """
     from bench.evaluation.audit import AuditOptions, audit_key, audit_student
+    from bench.launchers.worker import ClaimProgress, claiming
+    from bench.storage.locks import PATIENCE_SECONDS
 
     options = AuditOptions(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
         power=power, draws=draws, refute=refute, kind=kind, minutes=minutes,
     )  # fmt: skip
     results: list[AuditRecord] = []
+    elsewhere: list[str] = []
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
         key = audit_key(record, options)  # raises on invalid options, before a record exists
-        found = run_dir.read_audit(key)
-        if found is not None and _kept(found.failure is not None, reuse):
-            results.append(found)
-            return
-        folder = data if record.cell.own_folder else None
-        result = audit_student(record, options, run_dir, source, progress, dataset=folder, device=where, workers=crew)
-        progress.say(f"{record.key}: {result.verdict}")
-        results.append(result)
+        with claiming(run_dir, key, patience=PATIENCE_SECONDS + 5, title=f"audit of {record.key}") as held:
+            if held is None:
+                elsewhere.append(key)
+                return
+            result = run_dir.read_audit(key)
+            if result is None or not _kept(result.failure is not None, reuse):
+                folder = data if record.cell.own_folder else None
+                seen = ClaimProgress(progress, held)
+                result = audit_student(
+                    record, options, run_dir, source, seen, dataset=folder, device=where, workers=crew
+                )
+                progress.say(f"{record.key}: {result.verdict}")
+            results.append(result)
 
-    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_)
+    shared = kind is AuditKind.PAIR
+    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_, shared=shared)
+    for key in elsewhere:
+        echo(f"left out: {key}, which another process makes", err=True)
     if json_:
         print_json({"audits": [result.model_dump(mode="json") for result in results]})
     else:
@@ -130,8 +141,12 @@ def _each_student(
     quiet: bool,
     end: Callable[[list[Record]], None] = lambda students: None,
     closing: contextlib.ExitStack | None = None,
+    shared: bool = False,
 ) -> int | None:
-    """Call `do` for each chosen student, then `end`, in a locked directory; return the signal that stopped it."""
+    """Call `do` for each chosen student, then `end`; return the signal that stopped it.
+
+    The directory is held exclusively, or, if `shared`, joined: `do` then claims what it makes.
+    """
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
@@ -150,7 +165,7 @@ def _each_student(
     run_dir.create()
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
-        stack.enter_context(run_dir.locked())
+        stack.enter_context(run_dir.joined() if shared else run_dir.locked())
         sweep_salts(run_dir)
         source = DataSource(progress)
         where = prepare_device(device, threads)

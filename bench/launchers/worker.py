@@ -141,11 +141,7 @@ def work_through(
                 continue
             if wait and any(key in left for key in unit.after):
                 continue
-            with contextlib.ExitStack() as claimed:
-                with unstopped():  # a signal between claim and registration would leave the claim held
-                    held = run_dir.claim(unit.key, **_about(launch, unit))
-                    if held is not None:
-                        claimed.enter_context(held)
+            with claiming(run_dir, unit.key, **_about(launch, unit)) as held:
                 if held is None or _finished(launch, unit, run_dir):
                     continue
                 record = _run(launch, unit, run_dir, source, progress, device, held)
@@ -162,6 +158,25 @@ def work_through(
                 progress.say(f"waiting for {len(left)} cells that other processes run")
                 said = True
             time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def claiming(run_dir: RunDir, key: str, *, patience: float = 0.0, **about: object) -> Iterator[Held | None]:
+    """Hold the claim on `key`, or None while another process does.
+
+    Wait up to `patience` seconds until it is clear whether an owner on another machine is dead.
+    """
+    deadline = time.monotonic() + patience
+    with contextlib.ExitStack() as claimed:
+        while True:
+            with unstopped():  # a signal between claim and registration would leave the claim held
+                held = run_dir.claim(key, **about)
+                if held is not None:
+                    claimed.enter_context(held)
+            if held is not None or time.monotonic() >= deadline or not _unsure(key, run_dir):
+                break
+            time.sleep(POLL_SECONDS)
+        yield held
 
 
 def _unsure(key: str, run_dir: RunDir) -> bool:

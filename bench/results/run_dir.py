@@ -6,7 +6,7 @@
     RUN_DIR/attacks/KEY.json         one record per attack on a student, with its pictures
     RUN_DIR/audits/KEY.json          one record per audit of a student's pipeline
     RUN_DIR/logs/KEY.log             traceback of a failed cell
-    RUN_DIR/claims/KEY               held by the process that runs the cell; see bench.storage.locks
+    RUN_DIR/claims/KEY               held by the process that makes the cell or audit; see bench.storage.locks
     RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
     RUN_DIR/noise/KEY                salt of an unfinished cell's noise (mode 0700); see bench.experiments.noise_salt
@@ -132,7 +132,7 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory exclusively, for attacks and audits; raise BenchError while another process uses it."""
+        """Hold the directory exclusively, for attacks and canaries; raise BenchError while another process uses it."""
         with self._opened_lock() as descriptor:
             try:
                 _lock(descriptor, fcntl.LOCK_EX)
@@ -146,7 +146,7 @@ class RunDir:
 
     @contextmanager
     def joined(self, patience: float = 0.0) -> Iterator[None]:
-        """Share the directory with other runs; raise BenchError if it is held exclusively beyond `patience` seconds."""
+        """Share the directory with runs and pair audits; raise BenchError if held exclusively beyond `patience` s."""
         with self._opened_lock() as descriptor:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,8 +185,8 @@ class RunDir:
                 f"`kill {owner}` (it goes on where it was), or choose another directory with --out."
             )
         return BenchError(
-            f"{self.path} is in use by a run. Wait for it (`python -m bench status -o {self.path}`), stop it "
-            f"(`python -m bench cancel -o {self.path}`), or choose another directory with --out."
+            f"{self.path} is in use by a run or pair audits. Wait for them (`python -m bench status -o {self.path}`), "
+            f"stop them (`python -m bench cancel -o {self.path}`), or choose another directory with --out."
         )
 
     def _clean(self) -> None:
@@ -203,11 +203,11 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def claim(self, key: str, **about: object) -> Held | None:
-        """Return the claim on the cell `key`, described by `about`, or None while another process holds it."""
+        """Return the claim on the cell or audit `key`, described by `about`, or None while another process holds it."""
         return take(self.claims_path / key, **about)
 
     def claims(self) -> dict[str, Owner]:
-        """Return the owner of each claimed cell by key, dead owners included (not `held`)."""
+        """Return the owner of each claimed cell or audit by key, dead owners included (not `held`)."""
         found = {}
         with suppress(FileNotFoundError):
             for entry in os.scandir(self.claims_path):
