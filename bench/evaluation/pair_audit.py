@@ -83,7 +83,8 @@ class _Bench:
         return time.monotonic() < self.until
 
     def depends(self, pair: WorstPair) -> list[Any]:
-        return [VERSION, self.name, pair.name, pair.config, str(pair.facts)]
+        # Runs resume a stopped command only: another one would look at them again, and count no test for it.
+        return [VERSION, self.name, self.plan.minutes, self.plan.target, pair.name, pair.config, str(pair.facts)]
 
     def each(
         self, kind: str, what: str, jobs: Sequence[tuple[dict[str, Any], Callable[[], R]]],
