@@ -12,8 +12,8 @@ from reports.leaderboard import Board, cells_of
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
-    "Each method ran unchanged, with the privacy settings of its row, on two adjacent data sets that the auditor "
-    "chose. Both bounds are lower bounds on epsilon, corrected for all that was tried. By release: how surely the "
+    "Each method's own code ran with the privacy settings of its row, small nets and small images, on two adjacent data "
+    "sets that the auditor chose. Both bounds are lower bounds on epsilon, corrected for all that was tried. By release: how surely the "
     "published student, weights or images tell the two data sets apart. No more than the cap can be seen in so many "
     "runs, and the bound is inconclusive where the cap, or what is seen without any noise, does not exceed the "
     "smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows how much of "

@@ -251,7 +251,8 @@ class AuditRecord(Row):
             return "consistent"
         if self.at_most is not None:
             return f"inconclusive: at most {epsilon_text(self.at_most, 'down')} could be seen"
-        return f"inconclusive: {self.bypassed or 'the answers of the ledger show nothing'}"
+        nothing = "the answers of the ledger show nothing" if self.pairs else "no run counted in the time given"
+        return f"inconclusive: {self.bypassed or nothing}"
 
 
 R = TypeVar("R", AttackRecord, AuditRecord)
