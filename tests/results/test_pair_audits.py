@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[PairBound], dict[str, object], str]] = {
     "unmoved transcript": ([transcript(0.0)], {}, "inconclusive: the answers of the ledger show nothing"),
     "bypassed transcript": ([transcript(0.5)], {"allowed": math.inf, "bypassed": "the images differ"},
                             "inconclusive: the images differ"),
-    "no bound": ([], {}, "inconclusive: the answers of the ledger show nothing"),
+    "no bound": ([], {}, "inconclusive: no run counted in the time given"),
     "no privacy": ([release(3.75)], {"claimed": math.inf, "allowed": math.inf}, "nothing is claimed or proven"),
     "failed": ([], {"status": Status.FAILED, "failure": Failure(kind="error", reason="no GPU")}, "failed: no GPU"),
 }  # fmt: skip
