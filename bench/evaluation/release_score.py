@@ -39,11 +39,15 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
     if released.generator is not None:
         found["generator"] = _flat(released.generator)
     for name, tensor in released.extras.items():
+        if not tensor.numel():
+            continue
         values = tensor.detach().float()
-        if not tensor.is_floating_point() and tensor.ndim == 1 and "ind" not in name:
-            values = torch.nn.functional.one_hot(tensor.long().clamp_min(-1) + 1).float()
         # Rows of a release are alike in law: their mean, and the quantiles of their brightness and contrast.
-        rows = values.flatten(1) if values.ndim > 1 else values[:, None]
+        rows = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
+        if not tensor.is_floating_point() and tensor.ndim == 1:  # perhaps labels, -1 where unanswered
+            classes = logits.shape[1]
+            kinds = torch.nn.functional.one_hot(tensor.long().clamp(-1, classes - 1) + 1, classes + 1)
+            rows = torch.cat([kinds, rows], 1)
         each = [rows.mean(1), rows.std(1, correction=0)]
         found[name] = torch.cat([rows.mean(0), *(part.quantile(torch.linspace(0, 1, 17)) for part in each)])
         # Few numbers, whose direction a short pilot finds.
@@ -82,11 +86,16 @@ class Score:
 
     def __call__(self, runs: Sequence[Channels]) -> NDArray[np.float64]:
         """Return the scores (n,) of `runs`, larger for the second set."""
-        return (_rows(runs, self.channel) - self.centre) @ self.weights if runs else np.zeros(0)
+        return np.array([self._of(run.get(self.channel)) for run in runs])
+
+    def _of(self, vector: NDArray[np.float32] | None) -> float:
+        if vector is None or vector.shape != self.centre.shape:
+            return 0.0
+        return float((vector.astype(np.float64) - self.centre) @ self.weights)
 
 
 def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
-    """Return the score that tells the pilot's runs on the two sets apart best, each set with at least two runs."""
+    """Return the score that tells the pilot's runs on the two sets apart best, each set with at least three."""
     names = [name for name in first[0] if all(name in run and run[name].shape == first[0][name].shape
                                               for run in (*first, *second))]  # fmt: skip
     return max((_score(name, first, second) for name in names), key=lambda score: (score.quality, score.distance))
@@ -113,18 +122,20 @@ def _direction(rows: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[NDA
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     scale = rows.std(axis=0)
-    varies = scale > 1e-9 * np.abs(rows).max(initial=0)
+    varies = scale > 1e-9 * np.abs(rows).max(axis=0)
     weights = np.zeros(rows.shape[1])
+    means = [rows[sides == side].mean(axis=0) for side in (0, 1)]
     if varies.any():
+        scaled = scale[varies]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(
-                rows[:, varies] / scale[varies], sides
-            )
-        direction = fitted.coef_[0] / scale[varies]
+            fitted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(rows[:, varies] / scaled, sides)
+        direction = fitted.coef_[0]
+        if not direction.any():  # no spread within either set
+            direction = (means[1] - means[0])[varies] / scaled
+        direction = direction / scaled
         length = np.abs(direction).max(initial=0)
         weights[varies] = direction / length if np.isfinite(length) and length > 0 else 0.0
-    means = [rows[sides == side].mean(axis=0) for side in (0, 1)]
     return (means[0] + means[1]) / 2, weights
 
 
