@@ -84,7 +84,8 @@ class _Bench:
 
     def depends(self, pair: WorstPair) -> list[Any]:
         # Runs resume a stopped command only: another one would look at them again, and count no test for it.
-        return [VERSION, self.name, self.plan.minutes, self.plan.target, pair.name, pair.config, str(pair.facts)]
+        plan = [self.plan.minutes, str(self.plan.target)]  # infinite where nothing finite is claimed
+        return [VERSION, self.name, *plan, pair.name, pair.config, str(pair.facts)]
 
     def each(
         self, kind: str, what: str, jobs: Sequence[tuple[dict[str, Any], Callable[[], R]]],
@@ -186,10 +187,11 @@ def _transcripts(
     bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, float]]
 ) -> Iterator[tuple[int, Transcript]]:
     """Yield the position in `calls` (pair, swapped, number, tilt) and the transcript of each run there is time for."""
+    delta = bench.plan.delta
     jobs = [
         (
-            {"pair": bench.depends(pair), "swapped": swapped, "number": number, "tilt": tilt},
-            partial(transcript, Runs(bench.place, pair), swapped, tilt, bench.plan.delta),
+            {"pair": bench.depends(pair), "delta": delta, "swapped": swapped, "number": number, "tilt": tilt},
+            partial(transcript, Runs(bench.place, pair), swapped, tilt, delta),
         )
         for pair, swapped, number, tilt in calls
     ]

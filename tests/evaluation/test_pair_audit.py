@@ -236,9 +236,23 @@ def test_kept_runs_are_used_again() -> None:
     made, second = bench(shown, cache)
     assert _by_transcript(made, PAIRS) == transcript
     assert second.seen == []
-    made, second = bench(shown, cache, delta=1e-3)
-    _by_transcript(made, PAIRS)
-    assert second.seen, "exact losses are those of a delta"
+
+
+def test_exact_losses_are_kept_for_their_delta() -> None:
+    cache = Cache(None, {})
+    for delta in (1e-5, 1e-3):
+        made, _ = bench(lambda *given: Transcript(calls=1, exact=(given[-1], given[-1])), cache, delta=delta)
+        bound, _, _ = _by_transcript(made, PAIRS)
+        assert bound is not None
+        assert bound.epsilon == delta
+
+
+def test_losses_far_above_any_epsilon_take_a_few_runs() -> None:
+    made, _ = bench(gaussian(60.0, np.random.default_rng(0)))
+    bound, _, _ = _by_transcript(made, PAIRS)
+    assert bound is not None
+    assert bound.runs == (pair_audit.TILTED, 0)
+    assert 1_000 < bound.epsilon < exact_gaussian_epsilon(60.0, DELTA)
 
 
 def test_without_time_there_is_no_bound() -> None:
