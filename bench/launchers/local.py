@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bench.core.errors import BenchError
@@ -149,24 +149,24 @@ def run_local(
     except Stopped as stop:
         watch.outcome.stopped = stop.number
     finally:
-        _end([worker.process for worker in crew if worker.process.poll() is None])
+        end([worker.process for worker in crew if worker.process.poll() is None])
     return watch.close()
 
 
-def doing(run_dir: RunDir, launch_id: str) -> list[tuple[str, int, int]]:
-    """Return a launch's running cells as (title and stage, steps done, total steps)."""
+def doing(run_dir: RunDir, launch_id: str = "", keys: Collection[str] = ()) -> list[tuple[str, int, int]]:
+    """Return what a launch runs, and of `keys` what any process does, as (title and stage, steps done, total steps)."""
     rows = []
-    for owner in run_dir.claims().values():
+    for key, owner in run_dir.claims().items():
         about = owner.about
-        if owner.held and about.get("launch") == launch_id:
+        if owner.held and (about.get("launch") == launch_id or key in keys):
             stage, title = str(about.get("stage", "")), str(about.get("title", ""))
             text = title if stage in ("", title) else f"{title}: {stage}"
             rows.append((text, int(about.get("done", 0)), int(about.get("total", 1))))
     return sorted(rows)
 
 
-def _end(living: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End workers by SIGTERM, so that they release their claims, and by SIGKILL after 20 seconds."""
+def end(living: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes by SIGTERM, so that they release their claims, and by SIGKILL after 20 seconds."""
     for process in living:
         process.terminate()
     deadline = time.monotonic() + 20

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,34 +70,47 @@ def job_name(launch_id: str) -> str:
 
 def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]:
     """Submit `packs` as array jobs and return their ids. If Slurm refuses, cancel all and raise :class:`BenchError`."""
-    import submitit
-
-    logging.getLogger("submitit").setLevel(logging.ERROR)
     capped = cluster.parallel is not None
     job_of: dict[str, str] = {}
     ids: list[str] = []
+    for wave in waves_of(packs):
+        for resources, after, together in _arrays(wave, capped):
+            # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
+            waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
+            folder = str(launch.folder.resolve())
+            jobs = [Job(folder, tuple(unit.key for unit in pack.units)) for pack in together]
+            ids += (made := submit_array(launch, jobs, cluster, cluster.of(resources), waits))
+            for pack, name in zip(together, made, strict=True):
+                job_of.update(dict.fromkeys((unit.key for unit in pack.units), name))
+    return ids
+
+
+def submit_array(
+    launch: Launch,
+    calls: Sequence[Callable[[], str]],
+    cluster: Cluster,
+    resources: Resources,
+    waits: Sequence[str] = (),
+) -> list[str]:
+    """Submit `calls` as one array that waits for the jobs `waits`, and return the jobs' ids.
+
+    If Slurm refuses, cancel all jobs of the launch and raise :class:`BenchError`.
+    """
+    import submitit
+
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+    executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
+    executor.update_parameters(**_parameters(cluster, resources, launch.id, waits))
     try:
-        for wave in waves_of(packs):
-            for resources, after, together in _arrays(wave, capped):
-                # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
-                waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
-                executor = submitit.SlurmExecutor(launch.folder / "jobs", max_num_timeout=launch.options.retries)
-                executor.update_parameters(**_parameters(cluster, cluster.of(resources), launch.id, waits))
-                # submitit prints sbatch's errors to stderr; the BenchError below repeats them.
-                with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                    jobs = [
-                        executor.submit(Job(str(launch.folder.resolve()), tuple(unit.key for unit in pack.units)))
-                        for pack in together
-                    ]
-                ids += [str(job.job_id) for job in jobs]
-                for pack, job in zip(together, jobs, strict=True):
-                    job_of.update(dict.fromkeys((unit.key for unit in pack.units), str(job.job_id)))
+        # submitit prints sbatch's errors to stderr; the BenchError below repeats them.
+        with _outside_any_job(), contextlib.redirect_stderr(io.StringIO()), executor.batch():
+            jobs = [executor.submit(call) for call in calls]
     except submitit.core.utils.FailedJobError as error:
         cancel(launch.id)
         lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()]
         reason = "; ".join(line for line in lines if line.strip())
         raise BenchError(f"Slurm refused a job: {reason.rstrip('.')}.") from error
-    return ids
+    return [str(job.job_id) for job in jobs]
 
 
 @contextlib.contextmanager
@@ -234,7 +247,7 @@ def wait_for(
                     gone_since, ask = None, now + pause
                 elif now < ask and gone_since is None:
                     pass
-                elif _at_work(launch, run_dir, others):
+                elif at_work(launch, run_dir, others):
                     pause = min(LONGEST_PAUSE, 1.5 * pause)
                     gone_since, ask = None, now + pause
                 elif gone_since is None:
@@ -267,7 +280,8 @@ def _until_gone(launch: Launch) -> None:
             time.sleep(0.5)
 
 
-def _at_work(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> bool:
+def at_work(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> bool:
+    """Return whether jobs of `launch` are left, or of `others` with its cells; True while Slurm does not answer."""
     try:
         return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
     except BenchError:  # the controller may be down temporarily

@@ -132,7 +132,8 @@ def _launch_row(
     left = len(launch.records) - count.total()
     jobs, note = _jobs(launch) if launch.kind == "slurm" and left else ({}, "")
     at_work = launch.launcher_lives or jobs or running
-    state = "finished" if left == 0 else "at work" if at_work else "stopped"
+    finished = left == 0 and not (launch.launcher_lives and not launch.records)  # audits have no units
+    state = "finished" if finished else "at work" if at_work else "stopped"
     return LaunchRow(
         launch.id, launch.kind, launch.machine.partition("/")[0], state, len(launch.records), count[Status.DONE],
         count[Status.FAILED], running, left, jobs,

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +141,7 @@ def work_through(
                 continue
             if wait and any(key in left for key in unit.after):
                 continue
-            with claiming(run_dir, unit.key, **_about(launch, unit)) as held:
+            with claiming(run_dir, unit.key, _about(launch, unit)) as held:
                 if held is None or _finished(launch, unit, run_dir):
                     continue
                 record = _run(launch, unit, run_dir, source, progress, device, held)
@@ -161,8 +161,8 @@ def work_through(
 
 
 @contextlib.contextmanager
-def claiming(run_dir: RunDir, key: str, *, patience: float = 0.0, **about: object) -> Iterator[Held | None]:
-    """Hold the claim on `key`, or None while another process does.
+def claiming(run_dir: RunDir, key: str, about: Mapping[str, object], *, patience: float = 0.0) -> Iterator[Held | None]:
+    """Hold the claim on `key`, described by `about`, or None while another process does.
 
     Wait up to `patience` seconds until it is clear whether an owner on another machine is dead.
     """
@@ -261,12 +261,17 @@ def run_units(folder: Path, keys: Sequence[str] | None = None, *, wait: bool, on
         work_through(launch, units, run_dir, source, progress, device=device, wait=wait, going_on=going_on)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the launch in the given folder and return the exit status."""
-    if sys.platform.startswith("linux"):  # the kernel kills this process when the launcher ends
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, on Linux; the setting survives an exec."""
+    if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the launch in the given folder and return the exit status."""
+    die_with_parent()
     try:
         run_units(Path(arguments[0]), wait=True)
     except Stopped as stop:

@@ -1,0 +1,142 @@
+"""Commands of this program, many at once: as local processes, or as an array of Slurm jobs.
+
+What a command has done is kept in the run directory, so it goes on where it was when it is given again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.core.progress import Progress, Stage
+from bench.launchers import slurm, slurm_cli
+from bench.launchers.local import doing, end
+from bench.launchers.manifest import Launch, Options, begin
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import POLL_SECONDS, die_with_parent
+from bench.results.run_dir import RunDir
+from bench.storage.files import write_atomic
+from bench.storage.interrupts import stopping_signals, unstopped
+
+Commands = Mapping[str, Sequence[str]]
+
+
+def run_commands(
+    commands: Commands, run_dir: RunDir, settings: Cluster, jobs: int, progress: Progress
+) -> tuple[Path, dict[str, int | None]]:
+    """Run `commands` (arguments of Python by the key that each claims), at most `jobs` local processes at once.
+
+    Return a folder, which holds the output of each as KEY.log, and the exit statuses, None where Slurm's jobs ended
+    without one. Commands and jobs end with this process; Ctrl-C and SIGTERM raise :class:`Stopped`. Raises
+    :class:`BenchError` if Slurm refuses the jobs.
+    """
+    if settings.launcher == "slurm":
+        slurm_cli.check([settings.of("")])
+    launch = begin(
+        run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries)
+    )
+    with stopping_signals(), progress.stage("commands", len(commands)) as stage:
+        if settings.launcher == "slurm":
+            return launch.folder, _by_slurm(launch, commands, run_dir, settings, progress, stage)
+        return launch.folder, _locally(launch, commands, run_dir, jobs, progress, stage)
+
+
+def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            process_group=0,  # Ctrl-C reaches the launcher alone, which ends its commands in order
+        )  # fmt: skip
+
+
+def _locally(
+    launch: Launch, commands: Commands, run_dir: RunDir, jobs: int, progress: Progress, stage: Stage
+) -> dict[str, int | None]:
+    waiting, found = list(commands), dict[str, int | None]()
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                with unstopped():  # a signal in between would leave a process without an owner
+                    key = waiting.pop(0)
+                    running[key] = _begin(commands[key], launch.folder / f"{key}.log")
+            for key in [key for key, process in running.items() if process.poll() is not None]:
+                found[key] = running.pop(key).returncode
+                stage.advance()
+            progress.doing(doing(run_dir, keys=commands))
+            time.sleep(POLL_SECONDS)
+    finally:
+        end(list(running.values()))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Body of a Slurm job, pickled by submitit: it runs `words` and writes their exit status into the file `status`."""
+
+    words: tuple[str, ...]
+    log: str
+    status: str
+
+    def __call__(self) -> str:
+        """Run the command."""
+        process = _begin(self.words, Path(self.log))
+        try:
+            status = process.wait()
+        finally:
+            end([process])
+        if status in (128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGUSR2):  # cancelled, requeued, or out of time
+            return "stopped"
+        write_atomic(Path(self.status), str(status).encode(), mode=0o600)
+        return "done"
+
+    def checkpoint(self) -> Any:
+        """Return the same job to run after a requeue."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def _by_slurm(
+    launch: Launch, commands: Commands, run_dir: RunDir, settings: Cluster, progress: Progress, stage: Stage
+) -> dict[str, int | None]:
+    folder = launch.folder.resolve()
+    files = {key: folder / f"{key}.status" for key in commands}
+    left, rounds, pause = list(commands), 0, slurm.POLL_SECONDS
+    gone_since = -slurm.GRACE_SECONDS
+    try:
+        while left:
+            if slurm.at_work(launch, run_dir, ()):
+                gone_since = time.monotonic()
+            elif time.monotonic() - gone_since >= slurm.GRACE_SECONDS:
+                if rounds > min(launch.options.retries, 3):
+                    break
+                rounds += 1
+                some = left[: slurm.LARGEST_ARRAY]
+                calls = [Command(tuple(commands[key]), str(folder / f"{key}.log"), str(files[key])) for key in some]
+                slurm.submit_array(launch, calls, settings, settings.of(""))
+                gone_since, pause = time.monotonic(), slurm.POLL_SECONDS
+            time.sleep(pause)
+            pause = min(slurm.LONGEST_PAUSE, 1.5 * pause)
+            if there := [key for key in left if files[key].exists()]:
+                left = [key for key in left if key not in there]
+                stage.advance(len(there))
+                rounds, pause = 0, slurm.POLL_SECONDS
+            progress.doing(doing(run_dir, keys=commands))
+    except BaseException:
+        slurm.cancel(launch.id)
+        raise
+    return {key: None if key in left else int(file.read_text()) for key, file in files.items()}
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
