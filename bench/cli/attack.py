@@ -10,7 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.run import Device, Json, PresetOption, Quiet, ReuseOption, Threads
+from bench.cli.run import (
+    Account,
+    ClusterFile,
+    Cpus,
+    Device,
+    Directives,
+    Jobs,
+    Json,
+    Launcher,
+    LauncherOption,
+    Memory,
+    Parallel,
+    Partition,
+    PresetOption,
+    Quiet,
+    ReuseOption,
+    Threads,
+    Time,
+    check_flags,
+)
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_json, print_table
@@ -65,6 +84,16 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Of canaries and coins.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
+    launcher: LauncherOption = None,
+    jobs: Jobs = None,
+    cluster: ClusterFile = None,
+    partition: Partition = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    time: Time = None,
+    parallel: Parallel = None,
+    account: Account = None,
+    slurm: Directives = None,
     device: Device = "auto",
     workers: Workers = 0,
     threads: Threads = 1,
@@ -76,9 +105,13 @@ def audit(
     Runs the method many times on two adjacent private sets, chosen so that one record shows most, with the student's
     privacy settings, and tells the sets apart by what it releases and by the exact losses of its mechanisms' answers.
     With canaries (--kind one-run, many-run), trains the student's own pipeline again with some of them in its data.
-    Exits with status 1 if a bound exceeds the proven epsilon.
+    Exits with status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
+    --launcher makes each audit a process or a job of Slurm.
     """
+    from bench.cli.audit_jobs import launch_audits, options_of
+    from bench.cli.audit_output import print_audits
     from bench.evaluation.audit import AuditOptions, audit_key, audit_student
+    from bench.launchers.settings import directives, read_cluster
     from bench.launchers.worker import ClaimProgress, claiming
     from bench.storage.locks import PATIENCE_SECONDS
 
@@ -91,7 +124,7 @@ def audit(
 
     def do(record: Record, run_dir: RunDir, source: DataSource, progress: Progress, where: str, crew: int) -> None:
         key = audit_key(record, options)  # raises on invalid options, before a record exists
-        with claiming(run_dir, key, patience=PATIENCE_SECONDS + 5, title=f"audit of {record.key}") as held:
+        with claiming(run_dir, key, {"title": f"audit of {record.key}"}, patience=PATIENCE_SECONDS + 5) as held:
             if held is None:
                 elsewhere.append(key)
                 return
@@ -105,8 +138,30 @@ def audit(
                 progress.say(f"{record.key}: {result.verdict}")
             results.append(result)
 
-    shared = kind is AuditKind.PAIR
-    stopped = _each_student(keys, out, methods, data, do, device, workers, threads, quiet or json_, shared=shared)
+    flags = {
+        "launcher": None if launcher is None else launcher.value, "jobs": jobs, "partition": partition, "cpus": cpus,
+        "memory": memory, "time": time, "parallel": parallel, "account": account, "extra": directives(slurm or ()),
+    }  # fmt: skip
+    settings = read_cluster(cluster, flags)
+    check_flags(flags, settings)
+    shared, silent = kind is AuditKind.PAIR, quiet or json_
+    lost: list[str] = []
+    if settings.launcher == Launcher.INLINE.value:
+        stopped = _each_student(keys, out, methods, data, do, device, workers, threads, silent, shared=shared)
+    elif shared:
+        run_dir, students = _chosen(out, keys, methods, data)
+        planned = {audit_key(record, options): record.key for record in students}
+        before = {key: run_dir.read_audit(key) for key in planned}
+        todo = {key: planned[key] for key, a in before.items() if a is None or not _kept(a.failure is not None, reuse)}
+        words = [*options_of(options), "--methods", methods, "--reuse", reuse, "--device", device]
+        words += ["--data", data] if data else []
+        stopped, elsewhere, lost = launch_audits(todo, words, run_dir, settings, workers, threads, silent)
+        results = [found for key in planned if (found := run_dir.read_audit(key)) is not None]
+    else:
+        raise BenchError(
+            f"--launcher {settings.launcher} takes audits by pairs alone: canaries hold the run directory exclusively. "
+            "Leave --launcher out, or use --kind pair."
+        )
     for key in elsewhere:
         echo(f"left out: {key}, which another process makes", err=True)
     if json_:
@@ -114,7 +169,9 @@ def audit(
     else:
         print_audits(results)
         _print_failures(results, out)
-    _leave(stopped, any(result.violated or result.failure for result in results))
+    for line in lost:
+        echo(line, err=True)
+    _leave(stopped, bool(lost) or any(result.violated or result.failure for result in results))
 
 
 def _kept(failed: bool, reuse: Reuse) -> bool:
@@ -151,18 +208,10 @@ def _each_student(
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
     from bench.experiments.noise_salt import sweep_salts
-    from bench.results.run_dir import RunDir
     from bench.storage.interrupts import Stopped, stopping_signals
     from bench.training.processes import available_cores
 
-    run_dir = RunDir(out)
-    students = choose_students(run_dir, keys, methods)
-    if data is None and (own := [record.key for record in students if record.cell.own_folder]):
-        raise BenchError(
-            f"{own[0]} was trained on a folder of your own, whose path no record holds. Give the folder: "
-            "--data folder:PATH, as it was given to `bench run`; or give keys of other students."
-        )
-    run_dir.create()
+    run_dir, students = _chosen(out, keys, methods, data)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet))
         stack.enter_context(run_dir.joined() if shared else run_dir.locked())
@@ -183,6 +232,19 @@ def _each_student(
         except Stopped as stop:
             return stop.number
     return None
+
+
+def _chosen(out: Path, keys: Sequence[str] | None, methods: str, data: str | None) -> tuple[RunDir, list[Record]]:
+    from bench.results.run_dir import RunDir
+
+    run_dir = RunDir(out)
+    students = choose_students(run_dir, keys, methods)
+    if data is None and (own := [record.key for record in students if record.cell.own_folder]):
+        raise BenchError(
+            f"{own[0]} was trained on a folder of your own, whose path no record holds. Give the folder: "
+            "--data folder:PATH, as it was given to `bench run`; or give keys of other students."
+        )
+    return run_dir.create(), students
 
 
 def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
@@ -216,67 +278,6 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
         and (not keys or any(record.key.startswith(key) for key in keys))
         and (not wanted or record.method in wanted)
     ]
-
-
-def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print audits as a table for each design, and a line for each violated mechanism."""
-    from bench.results.attack_record import MechanismVerdict
-    from reports import audits
-
-    pairs = [a for a in results if a.kind is AuditKind.PAIR]
-    others = [a for a in results if a.kind is not AuditKind.PAIR]
-    if pairs:
-        rows = [(a.student, *audits.cells(a)) for a in pairs]
-        print_table(_audits_title(pairs), ("student", *audits.COLUMNS), rows)
-    if others or not results:
-        columns = (
-            "student", "claimed", "proven", "audited", "by curve", "cap", "no noise", "right guesses", "mechanisms",
-            "accuracy", "verdict",
-        )  # fmt: skip
-        print_table(_audits_title(others), columns, list(map(_canary_cells, others)))
-    for a in results:
-        for m in a.mechanisms:
-            if m.verdict is MechanismVerdict.VIOLATED:
-                settings = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
-                echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
-
-
-def _audits_title(results: Sequence[AuditRecord]) -> str:
-    return f"audits at {100 * results[0].confidence:g}% confidence" if results else "audits"
-
-
-def _canary_cells(a: AuditRecord) -> tuple[str, ...]:
-    from bench.results.text import epsilon_text
-
-    cap = max((c.cap for c in a.channels), default=None)
-    power = max((c.epsilon for c in a.power), default=None)
-    by_curve = max((c.curve for c in a.channels if c.curve is not None), default=None)
-    return (
-        a.student,
-        epsilon_text(a.claimed),
-        epsilon_text(a.allowed, "up"),
-        epsilon_text(a.epsilon, "down"),
-        epsilon_text(by_curve, "down"),
-        epsilon_text(cap, "down"),
-        epsilon_text(power, "down"),
-        "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels),
-        _mechanisms(a),
-        "" if a.accuracy is None else f"{100 * a.accuracy:.2f}",
-        a.verdict,
-    )
-
-
-def _mechanisms(audit: AuditRecord) -> str:
-    from bench.results.attack_record import MechanismVerdict
-
-    verdicts = [m.verdict for m in audit.mechanisms]
-    if not verdicts:
-        return "–"
-    if bad := verdicts.count(MechanismVerdict.VIOLATED):
-        return f"{bad} VIOLATED"
-    blind = verdicts.count(MechanismVerdict.NO_POWER)
-    unseen = f", {blind} without power" if blind else ""
-    return f"{verdicts.count(MechanismVerdict.HOLDS)} of {len(verdicts)} hold{unseen}"
 
 
 def attack(

@@ -156,7 +156,7 @@ def run(
         "account": account, "pack": pack, "extra": directives(slurm or ()),
     }  # fmt: skip
     settings = read_cluster(cluster, flags)
-    _check_flags(flags, settings, detach)
+    check_flags(flags, settings, detach)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=quiet or json_))
         source = DataSource(progress)
@@ -217,7 +217,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _check_flags(flags: dict[str, Any], settings: Cluster, detach: bool) -> None:
+def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) -> None:
     """Raise :class:`BenchError` on a flag that the launcher does not use."""
     given = {name for name, value in flags.items() if value is not None and value != {}} | (
         {"detach"} if detach else set()

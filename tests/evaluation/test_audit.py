@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cli.attack import print_audits
+from bench.cli.audit_output import print_audits
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams

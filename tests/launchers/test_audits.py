@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import pytest
 from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
-from helpers.launches import nothing_is_left_over
+from helpers.launches import nothing_is_left_over, until
 
 # A few seconds for each; every process of an audit trains.
 OPTIONS = ["--minutes", "0.05", "--draws", "0", "--no-power", "--workers", "1"]
@@ -54,3 +58,59 @@ def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out:
         assert set(audits(out)) == {first, second}
         canaries = bench("audit", "-o", out, "--kind", "one-run", "-q")
         assert "in use by a run or pair audits" in canaries.stderr
+
+
+def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(out, alone)
+    assert bench("audit", "-o", alone, *OPTIONS, "-q").returncode in (0, 1)
+    done = bench("audit", "-o", out, *OPTIONS, "--launcher", "local", "--jobs", "2", "--json")
+    assert "failed" not in done.stderr
+    shown = {audit["key"]: audit["student"] for audit in json.loads(done.stdout)["audits"]}
+    made, inline = audits(out), audits(alone)
+    assert shown == {audit.key: student for student, audit in made.items()}
+    assert len(made) == 2
+    for student, audit in made.items():
+        assert audit.pairs, audit.failure
+        drawn = {"pairs", "epsilon", "provenance"}
+        assert audit.model_dump(exclude=drawn) == inline[student].model_dump(exclude=drawn)
+        names = {(bound.instrument, bound.tests, bound.seen) for bound in audit.pairs}
+        assert names == {(bound.instrument, bound.tests, bound.seen) for bound in inline[student].pairs}
+    assert len(list(out.glob("launches/*/*.log"))) == 2
+    again = bench("audit", "-o", out, *OPTIONS, "--launcher", "local", "-q")
+    assert again.returncode == done.returncode
+    assert len(list(out.glob("launches/*/*.log"))) == 2, "audits that are kept need no process"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> None:
+    words = ["audit", "-o", str(out), "--minutes", "10", "--launcher", "local", "--jobs", "2", "--workers", "1"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    run_dir = RunDir(out)
+    until(lambda: len(run_dir.running()) == 2)
+    owners = [owner.pid for owner in run_dir.claims().values()]
+    launcher.send_signal(number)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == (-number if number == signal.SIGKILL else 128 + number), errors.decode()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in owners))
+    assert audits(out) == {}
+    for claim in out.glob("claims/*"):  # of killed processes
+        assert number == signal.SIGKILL
+        claim.unlink()
+
+
+def test_canaries_and_flags_of_another_launcher_are_refused(out: Path) -> None:
+    canaries = bench("audit", "-o", out, "--kind", "one-run", "--launcher", "local")
+    assert (canaries.returncode, "audits by pairs alone" in canaries.stderr) == (2, True)
+    partition = bench("audit", "-o", out, "--partition", "main")
+    assert "--launcher inline does not use --partition" in partition.stderr
+
+
+def test_a_process_that_fails_is_told_with_its_log(out: Path) -> None:
+    done = bench("audit", "-o", out, *OPTIONS, "--device", "cuda:99", "--launcher", "local", "--jobs", "2", "-q")
+    assert done.returncode == 1
+    assert done.stderr.count("its process ended with status 2 (log: ") == 2
+    log = Path(done.stderr.splitlines()[-1].partition("(log: ")[2].rstrip(")"))
+    assert "error: " in log.read_text()

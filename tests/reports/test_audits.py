@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.attack import print_audits
+from bench.cli.audit_output import print_audits
 from bench.core.types import AuditKind, PrivacyUnit
 from bench.results.record import Record
 from helpers.pairs import pair_audit, release, transcript

@@ -1,0 +1,56 @@
+"""``bench audit --launcher local`` and ``slurm``: the command of one audit for each student."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bench.core.progress import open_progress
+
+if TYPE_CHECKING:
+    from bench.evaluation.audit import AuditOptions
+    from bench.launchers.settings import Cluster
+    from bench.results.run_dir import RunDir
+
+
+def options_of(options: AuditOptions) -> list[str]:
+    """Return the command-line options that stand for those of an audit by pairs."""
+    names = ("kind", "minutes", "confidence", "draws", "seed", *(["refute"] if options.refute is not None else []))
+    return [
+        "--power" if options.power else "--no-power",
+        *(word for name in names for word in (f"--{name}", str(getattr(options, name)))),
+    ]
+
+
+def launch_audits(
+    todo: Mapping[str, str], words: Sequence[str], run_dir: RunDir, settings: Cluster, workers: int, threads: int,
+    quiet: bool,
+) -> tuple[int | None, list[str], list[str]]:  # fmt: skip
+    """Audit the students in `todo` (by key of the audit), each by a command with the options `words`.
+
+    Return the signal that stopped it, the keys that other processes make, and a line for each command that failed.
+    """
+    from bench.launchers.commands import run_commands
+    from bench.storage.interrupts import Stopped
+    from bench.training.processes import available_cores
+
+    jobs = min(settings.jobs or max(1, available_cores() // threads), max(1, len(todo)))
+    crew = workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // jobs))
+    words = [*words, "--workers", str(crew), "--threads", str(threads), "--launcher", "inline", "--quiet"]
+    out = str(run_dir.path.resolve())
+    commands = {key: ["-m", "bench", "audit", student, "--out", out, *words] for key, student in todo.items()}
+    with open_progress(quiet=quiet) as progress, run_dir.joined():
+        try:
+            folder, statuses = run_commands(commands, run_dir, settings, jobs, progress)
+        except Stopped as stop:
+            return stop.number, [], []
+    elsewhere, lost = [], []
+    for key, status in statuses.items():
+        found = run_dir.read_audit(key)
+        if found is None and status == 0:
+            elsewhere.append(key)
+        elif status != int(found is not None and bool(found.violated or found.failure)):
+            log = folder / f"{key}.log"
+            ended = "its jobs ended without a status" if status is None else f"its process ended with status {status}"
+            lost.append(f"failed: {key}: {ended} (log: {log if log.exists() else folder / 'jobs'})")
+    return None, elsewhere, lost
