@@ -12,13 +12,14 @@ from reports.leaderboard import Board, cells_of
 
 COLUMNS = ("claimed", "proven", "by release", "cap", "without noise", "by transcript", "pair", "runs", "verdict")
 READING = (
-    "Each method's own code ran with the privacy settings of its row, small nets and small images, on two adjacent data "
-    "sets that the auditor chose. Both bounds are lower bounds on epsilon, corrected for all that was tried. By release: how surely the "
-    "published student, weights or images tell the two data sets apart. No more than the cap can be seen in so many "
-    "runs, and the bound is inconclusive where the cap, or what is seen without any noise, does not exceed the "
-    "smaller of claimed and proven. By transcript: the privacy loss of the ledger's answers. It shows how much of "
-    "the proven epsilon is real, and misses what bypasses the ledger. A bound above claimed refutes the claim, one "
-    "above proven shows a bug, and a low one supports no claim. Of several seeds the first counts."
+    "Each method's own code ran with the privacy settings of its row, small nets and small images, on two "
+    "adjacent data sets that the auditor chose. Both bounds are lower bounds on epsilon, corrected for all that "
+    "was tried. By release: how surely the published student, weights or images tell the two data sets apart. No "
+    "more than the cap can be seen in so many runs, and the bound is inconclusive where the cap, or what is seen "
+    "without any noise, does not exceed the smaller of claimed and proven. By transcript: the privacy loss of the"
+    " ledger's answers. It shows how much of the proven epsilon is real, and misses what bypasses the ledger. A "
+    "bound above claimed refutes the claim, one above proven shows a bug, and a low one supports no claim. Of "
+    "several seeds the first counts."
 )
 
 
