@@ -73,7 +73,7 @@ def transcript(runs: Runs, swapped: bool, tilt: float, delta: float) -> Transcri
     works = tuple(partial(_trained, method, pair, side, 0, _CACHES) for side in sides)
     found, first, second = in_lockstep((works[0], works[1]), (ledgers[0], ledgers[1]), generator, tilt)
     if first is not None and second is not None:
-        found.difference = _first_difference(first, second)
+        found.difference = _first_difference(first, second, _probes(pair))
     if found.comparisons is not None:  # they stay in this process
         epsilons = [exact_epsilon([comparison], delta) for comparison in found.comparisons]
         found.exact = None if None in epsilons else (epsilons[0], epsilons[1])  # type: ignore[assignment]
@@ -122,13 +122,18 @@ def _probes(pair: WorstPair) -> torch.Tensor:
     return as_float(images)
 
 
-def _first_difference(first: Released, second: Released) -> str:
+def _first_difference(first: Released, second: Released, probes: torch.Tensor) -> str:
     """Return the first part of two releases that is not equal to the byte, empty where all are."""
+    import torch
+
     from bench.evaluation.check_runs import released_parts
 
     for (name, value), (other, other_value) in zip(released_parts(first), released_parts(second), strict=False):
         if name != other or value != other_value:
             return f"{name} differs though every answer of the ledger is the same"
+    with torch.no_grad():  # a student in memory may hold more than its weights
+        if not torch.equal(*(one.student.eval()(probes).nan_to_num() for one in (first, second))):
+            return "what the student answers differs though its weights and every answer of the ledger are the same"
     return ""
 
 
