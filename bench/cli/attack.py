@@ -108,7 +108,7 @@ def audit(
     Exits with status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
     --launcher makes each audit a process or a job of Slurm.
     """
-    from bench.cli.audit_jobs import launch_audits, options_of
+    from bench.cli.audit_jobs import check_time, launch_audits, options_of
     from bench.cli.audit_output import print_audits
     from bench.evaluation.audit import AuditOptions, audit_key, audit_student
     from bench.launchers.settings import directives, read_cluster
@@ -149,6 +149,7 @@ def audit(
     if settings.launcher == Launcher.INLINE.value:
         stopped = _each_student(keys, out, methods, data, do, device, workers, threads, silent, shared=shared)
     elif shared:
+        check_time(settings, minutes)
         run_dir, students = _chosen(out, keys, methods, data)
         planned = {audit_key(record, options): record.key for record in students}
         before = {key: run_dir.read_audit(key) for key in planned}

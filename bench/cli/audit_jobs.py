@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bench.core.errors import BenchError
 from bench.core.progress import open_progress
 
 if TYPE_CHECKING:
@@ -20,6 +22,16 @@ def options_of(options: AuditOptions) -> list[str]:
         "--power" if options.power else "--no-power",
         *(word for name in names for word in (f"--{name}", str(getattr(options, name)))),
     ]
+
+
+def check_time(settings: Cluster, minutes: float) -> None:
+    """Raise :class:`BenchError` if Slurm would stop an audit before its end: put back, it begins its minutes again."""
+    least = math.ceil(1.5 * minutes + 5)
+    if settings.launcher == "slurm" and settings.time < least:
+        raise BenchError(
+            f"--time {settings.time} is too short for audits of --minutes {minutes:g}: at least {least} are needed. "
+            "Give more --time, or fewer --minutes."
+        )
 
 
 def launch_audits(

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.evaluation.audit import AuditOptions, audit_key
+from bench.launchers.status import overview
 from bench.results.attack_record import AuditRecord
 from bench.results.run_dir import RunDir
 from helpers.commands import bench
 from helpers.launches import nothing_is_left_over, until
+from helpers.slurm_node import SlurmNode, slurm_node, why_not
 
 # A few seconds for each; every process of an audit trains.
 OPTIONS = ["--minutes", "0.05", "--draws", "0", "--no-power", "--workers", "1"]
@@ -38,28 +41,32 @@ def out(students: Path, tmp_path: Path) -> Iterator[Path]:
     nothing_is_left_over(copy)
 
 
+def start(*words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
 def audits(out: Path) -> dict[str, AuditRecord]:
     return {audit.student: audit for audit in RunDir(out).read_audits()[0]}
 
 
 def test_audits_join_the_directory_and_leave_out_what_another_process_makes(out: Path) -> None:
     run_dir = RunDir(out)
-    first, second = (record.key for record in run_dir.read_records().found)
-    assert bench("audit", first, "-o", out, *OPTIONS, "-q").returncode in (0, 1)
-    claim = audits(out)[first].key.replace(first, second)
+    options = AuditOptions(minutes=0.05, draws=0, power=False)
+    keys = {record.key: audit_key(record, options) for record in run_dir.read_records().found}
+    first, second = keys
     with run_dir.joined():
-        held = run_dir.claim(claim)
+        held = run_dir.claim(keys[second])
         assert held is not None
         with held:
-            done = bench("audit", "-o", out, *OPTIONS, "--json")
-        assert f"left out: {claim}, which another process makes" in done.stderr
-        assert set(audits(out)) == {first}
-        assert bench("audit", "-o", out, *OPTIONS, "-q").returncode in (0, 1)
-        assert set(audits(out)) == {first, second}
+            done = bench("audit", "-o", out, *OPTIONS, "-q")
+        assert done.stderr == f"left out: {keys[second]}, which another process makes\n"
+        assert {audit.key for audit in audits(out).values()} == {keys[first]}
         canaries = bench("audit", "-o", out, "--kind", "one-run", "-q")
         assert "in use by a run or pair audits" in canaries.stderr
 
 
+@pytest.mark.slow
 def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     shutil.copytree(out, alone)
@@ -85,11 +92,10 @@ def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_p
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> None:
     words = ["audit", "-o", str(out), "--minutes", "10", "--launcher", "local", "--jobs", "2", "--workers", "1"]
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "bench", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+    launcher = start(*words)
     run_dir = RunDir(out)
     until(lambda: len(run_dir.running()) == 2)
+    assert overview(out).launches[-1].state == "at work"
     owners = [owner.pid for owner in run_dir.claims().values()]
     launcher.send_signal(number)
     _, errors = launcher.communicate(timeout=60)
@@ -106,6 +112,8 @@ def test_canaries_and_flags_of_another_launcher_are_refused(out: Path) -> None:
     assert (canaries.returncode, "audits by pairs alone" in canaries.stderr) == (2, True)
     partition = bench("audit", "-o", out, "--partition", "main")
     assert "--launcher inline does not use --partition" in partition.stderr
+    short = bench("audit", "-o", out, "--minutes", "10", "--launcher", "slurm", "--time", "15")
+    assert "--time 15 is too short for audits of --minutes 10: at least 20" in short.stderr
 
 
 def test_a_process_that_fails_is_told_with_its_log(out: Path) -> None:
@@ -114,3 +122,46 @@ def test_a_process_that_fails_is_told_with_its_log(out: Path) -> None:
     assert done.stderr.count("its process ended with status 2 (log: ") == 2
     log = Path(done.stderr.splitlines()[-1].partition("(log: ")[2].rstrip(")"))
     assert "error: " in log.read_text()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmNode]:
+    if why_not():
+        pytest.skip(why_not())
+    with slurm_node(tmp_path_factory.mktemp("slurm")) as node:
+        yield node
+
+
+@pytest.mark.slurm
+def test_an_array_of_slurm_makes_the_audits_though_jobs_are_cancelled_or_put_back(node: SlurmNode, out: Path) -> None:
+    words = ["--partition", "low", "--time", "30", "--workers", "1", "-q"]
+    launcher = start("audit", "-o", str(out), *OPTIONS, "--launcher", "slurm", *words)
+    until(lambda: len(node.queue()) == 2)
+    cancelled, put_back = sorted(node.queue())
+    until(lambda: len(RunDir(out).running()) == 2)
+    node.run("scancel", cancelled)
+    node.run("scontrol", "requeue", put_back)
+    output, errors = launcher.communicate(timeout=500)
+    assert launcher.returncode in (0, 1), errors.decode()
+    assert "failed" not in errors.decode()
+    assert len(audits(out)) == 2
+    assert all(audit.pairs for audit in audits(out).values())
+    assert output.decode().count("digits-dgd") >= 2
+    assert node.queue() == {}
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("command", ["interrupt", "cancel"])
+def test_no_job_is_left_after_the_launcher(node: SlurmNode, out: Path, command: str) -> None:
+    launcher = start("audit", "-o", str(out), "--minutes", "10", "--launcher", "slurm", "--workers", "1", "-q")
+    until(lambda: len(RunDir(out).running()) == 2)
+    if command == "cancel":
+        done = bench("cancel", "-o", out)
+        assert "ended the launcher of" in done.stdout
+    else:
+        launcher.send_signal(signal.SIGINT)
+    _, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 128 + (signal.SIGTERM if command == "cancel" else signal.SIGINT), errors.decode()
+    assert node.queue() == {}
+    assert audits(out) == {}
+    until(lambda: not RunDir(out).running())
