@@ -23,7 +23,7 @@ from bench.launchers.settings import Cluster
 from bench.launchers.worker import POLL_SECONDS, die_with_parent
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
-from bench.storage.interrupts import stopping_signals, unstopped
+from bench.storage.interrupts import Stopped, stopping_signals, unstopped
 
 Commands = Mapping[str, Sequence[str]]
 
@@ -33,8 +33,8 @@ def run_commands(
 ) -> tuple[Path, dict[str, int | None]]:
     """Run `commands` (arguments of Python by the key that each claims), at most `jobs` local processes at once.
 
-    Return a folder, which holds the output of each as KEY.log, and the exit statuses, None where Slurm's jobs ended
-    without one. Commands and jobs end with this process; Ctrl-C and SIGTERM raise :class:`Stopped`. Raises
+    Return a folder with the output of each as KEY.log, and the exit statuses, None where Slurm's jobs ended without
+    one. Commands and jobs end with this process; Ctrl-C, SIGTERM and `bench cancel` raise :class:`Stopped`. Raises
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher == "slurm":
@@ -46,6 +46,11 @@ def run_commands(
         if settings.launcher == "slurm":
             return launch.folder, _by_slurm(launch, commands, run_dir, settings, progress, stage)
         return launch.folder, _locally(launch, commands, run_dir, jobs, progress, stage)
+
+
+def _check_cancelled(launch: Launch) -> None:
+    if launch.cancelled:
+        raise Stopped(signal.SIGTERM)
 
 
 def _begin(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -64,6 +69,7 @@ def _locally(
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
+            _check_cancelled(launch)
             while waiting and len(running) < jobs:
                 with unstopped():  # a signal in between would leave a process without an owner
                     key = waiting.pop(0)
@@ -114,6 +120,7 @@ def _by_slurm(
     gone_since = -slurm.GRACE_SECONDS
     try:
         while left:
+            _check_cancelled(launch)
             if slurm.at_work(launch, run_dir, ()):
                 gone_since = time.monotonic()
             elif time.monotonic() - gone_since >= slurm.GRACE_SECONDS:

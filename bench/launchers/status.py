@@ -129,11 +129,10 @@ def _launch_row(
 ) -> tuple[LaunchRow, str]:
     count = Counter(records[entry.key].status for entry in launch.records if settled(entry, run_dir, records))
     running = sum(owner.about.get("launch") == launch.id for owner in claims.values())
-    left = len(launch.records) - count.total()
-    jobs, note = _jobs(launch) if launch.kind == "slurm" and left else ({}, "")
+    left = len(launch.records) - count.total()  # 0 for audits, which are no units
+    jobs, note = _jobs(launch) if launch.kind == "slurm" and (left or not launch.records) else ({}, "")
     at_work = launch.launcher_lives or jobs or running
-    finished = left == 0 and not (launch.launcher_lives and not launch.records)  # audits have no units
-    state = "finished" if finished else "at work" if at_work else "stopped"
+    state = "finished" if left == 0 and (launch.records or not at_work) else "at work" if at_work else "stopped"
     return LaunchRow(
         launch.id, launch.kind, launch.machine.partition("/")[0], state, len(launch.records), count[Status.DONE],
         count[Status.FAILED], running, left, jobs,
@@ -175,7 +174,7 @@ def cancel_all(path: Path) -> list[str]:
     lines: list[str] = []
     found = list(launches(run_dir))
     for launch in found:  # for launchers on other machines, which no signal reaches
-        if not all(settled(entry, run_dir) for entry in launch.records):
+        if not (launch.records and all(settled(entry, run_dir) for entry in launch.records)):
             write_atomic(launch.folder / CANCELLED, b"", mode=0o600)
     living = [launch for launch in found if launch.launcher_lives and launch.pid != os.getpid()]
     # Slurm launchers before their jobs, which they would resubmit.
