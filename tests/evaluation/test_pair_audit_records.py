@@ -1,0 +1,154 @@
+"""Pair audits of finished students, end to end: the record, the command, resumption and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.core.config import Grid, Preset
+from bench.core.progress import Progress
+from bench.core.types import AuditKind, Instrument, PrivacyUnit
+from bench.evaluation import pair_audit
+from bench.evaluation.audit import AuditOptions, audit_student
+from bench.evaluation.check_runs import MethodPlace
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import expand
+from bench.experiments.run import run_cell
+from bench.results.record import Record, Status
+from bench.results.run_dir import RunDir
+from helpers.commands import bench
+from helpers.one_teacher import one_cell
+from helpers.paths import ROOT
+
+
+@pytest.fixture
+def few_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process, a handful of them."""
+    for name, runs in {"PILOT": 5, "CUT": 2, "RELEASES": 3, "TRANSCRIPTS": 3}.items():
+        monkeypatch.setattr(pair_audit, name, runs)
+    monkeypatch.setattr(MethodPlace, "of", classmethod(lambda cls, method: None))
+
+
+def student(out: Path, name: str) -> tuple[Record, RunDir, DataSource]:
+    source, run_dir = DataSource(Progress()), RunDir(out).create()
+    grid = Grid((name,), ("digits",), (10.0,), preset=Preset.TINY)
+    (cell,) = expand(grid, source.describe)
+    return run_cell(cell, run_dir, source, Progress()), run_dir, source
+
+
+@pytest.mark.parametrize("name", ["pate-gnmax", pytest.param("dpsd", marks=pytest.mark.slow)])
+def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
+    name: str, tmp_path: Path, few_runs_here: None
+) -> None:
+    done, run_dir, source = student(tmp_path, name)
+    options = AuditOptions(minutes=2.0, draws=0, power=False)
+    audit, again = (audit_student(done, options, run_dir, source, Progress(), workers=1) for _ in range(2))
+    assert audit.status is Status.DONE, audit.failure
+    assert done.privacy is not None
+    assert (audit.kind, audit.unit, audit.adjacency) == (AuditKind.PAIR, PrivacyUnit.RECORD, done.privacy.adjacency)
+    assert (audit.claimed, audit.allowed) == (done.privacy.claimed.epsilon, done.privacy.proven.epsilon)
+    release, transcript = audit.pairs
+    assert (release.instrument, transcript.instrument) == (Instrument.RELEASE, Instrument.TRANSCRIPT)
+    assert release.runs == (3, 3)
+    assert release.tests == 4
+    assert audit.epsilon == max(release.epsilon, transcript.epsilon)
+    assert {change.field for change in audit.reduced} >= {"records"}
+    assert audit.bypassed == ""
+    assert not audit.violated
+    if name == "pate-gnmax":
+        assert transcript.exact
+        assert 0.3 * audit.allowed < transcript.epsilon <= audit.allowed * (1 + 1e-6)
+    else:
+        assert transcript.epsilon > done.privacy.claimed.epsilon
+        assert audit.refuted_by == [Instrument.TRANSCRIPT]
+    assert again.pairs == audit.pairs
+    assert (again.provenance.artefacts_made, audit.provenance.artefacts_made > 0) == (0, True)
+    assert run_dir.read_audits()[0] == [again]
+
+
+def test_the_command_prints_a_table_and_ends_with_1_where_private_data_left_beside_the_ledger(
+    tmp_path: Path, few_runs_here: None
+) -> None:
+    with one_cell(tmp_path, "epochs=0.1", "images=0") as (cell, run_dir, source):
+        run_cell(cell, run_dir, source, Progress())
+        done = bench("audit", "-o", tmp_path, "--minutes", "1", "--draws", "0", "--no-power", "-q", "--workers", "1")
+        (audit,) = run_dir.read_audits()[0]
+    assert audit.failure is None, audit.failure
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert audit.bypassed.startswith("the student's ")
+    assert "VIOLATED" in done.stdout
+
+
+def test_there_is_nothing_to_refute_without_privacy(tmp_path: Path) -> None:
+    done, run_dir, source = student(tmp_path, "nonprivate")
+    audit = audit_student(done, AuditOptions(minutes=0.1, draws=0), run_dir, source, Progress())
+    assert audit.status is Status.DONE, audit.failure
+    assert (audit.pairs, audit.epsilon) == ([], None)
+    assert "no epsilon is claimed or proven: there is nothing to refute" in audit.notes
+    assert not audit.violated
+
+
+def sons(of: int) -> set[int]:
+    """All processes below one, by their parents' numbers."""
+    parents = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = {of}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {of}
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_an_interrupted_audit_leaves_no_process_and_is_resumed(tmp_path: Path) -> None:
+    out, temporary = tmp_path / "runs", tmp_path / "temporary"
+    temporary.mkdir()
+    done, _, _ = student(out, "pate-gnmax")
+    words = ["audit", done.key, "-o", str(out), "--minutes", "1", "--draws", "0", "--no-power", "--workers", "2"]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench", *words], cwd=ROOT, text=True, env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def kept() -> int:
+        return len(list((out / "cache").glob("pair-release*")))
+
+    audit, deadline = start(), time.monotonic() + 120
+    while not kept() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    below = sons(audit.pid)
+    assert below
+    audit.send_signal(signal.SIGINT)
+    _, said = audit.communicate(timeout=60)
+    assert audit.returncode == 128 + signal.SIGINT
+    assert "Give the same command again to resume" in said
+    deadline = time.monotonic() + 20
+    while any(map(alive, below)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not any(map(alive, below))
+    before = kept()
+    again = start()
+    printed, said = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    assert "pate-gnmax" in printed
+    assert kept() >= before > 0
+    assert list(temporary.iterdir()) == []
