@@ -134,7 +134,10 @@ def audit_pairs(
             by_release = _by_release(bench, order)
     finally:
         crew.close()
-    return PairsFound([bound for bound in (by_release, by_transcript) if bound is not None], bypassed, order[0].reduced)
+    bounds = [bound for bound in (by_release, by_transcript) if bound is not None]
+    audited = [pair for pair in order if pair.name in {bound.pair for bound in bounds}] or order[:1]
+    reduced = dict.fromkeys(change for pair in audited for change in pair.reduced)
+    return PairsFound(bounds, bypassed, tuple(reduced))
 
 
 def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound | None, list[WorstPair], str]:

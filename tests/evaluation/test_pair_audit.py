@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,15 +12,18 @@ import pytest
 import torch
 
 from bench.core.progress import Progress
-from bench.core.types import Facts, PrivateData, PublicData
+from bench.core.rows import Change
+from bench.core.types import Facts, Instrument, PrivateData, PublicData
 from bench.data.splits import Materialised
 from bench.evaluation import pair_audit
 from bench.evaluation.lockstep import Transcript
-from bench.evaluation.pair_audit import PairPlan, _Bench, _by_release, _by_transcript
+from bench.evaluation.pair_audit import PairPlan, _Bench, _by_release, _by_transcript, audit_pairs
 from bench.evaluation.pairs import WorstPair
 from bench.evaluation.release_score import Channels
+from bench.interface.method import Method
 from bench.privacy.bounds import many_run_epsilon
 from bench.privacy.conversions import exact_gaussian_epsilon
+from bench.results.attack_record import PairBound
 from bench.results.audited import corrected
 from bench.storage.cache import Cache
 
@@ -290,3 +294,24 @@ def test_an_exact_loss_is_that_of_the_larger_direction() -> None:
 def test_a_difference_on_any_pair_is_said() -> None:
     made, _ = bench(lambda *given: Transcript(1.0, calls=1, exact=(0.5, 0.5), difference="the weights differ"))
     assert _by_transcript(made, PAIRS)[2] == "the weights differ"
+
+
+def test_what_was_smaller_in_the_pairs_of_both_instruments_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, unused = (
+        dataclasses.replace(PAIRS[0], name=name, reduced=(Change.of("records", 9, 1), Change.of("teachers", 9, number)))
+        for number, name in enumerate(("one", "other", "unused"))
+    )
+
+    class Local(Method):
+        name = "small"
+
+    bounds = [
+        PairBound(instrument=which, pair=pair.name, seen="", runs=(1, 1), epsilon=0.0, cap=1.0)
+        for which, pair in ((Instrument.RELEASE, other), (Instrument.TRANSCRIPT, one))
+    ]
+    monkeypatch.setattr(pair_audit, "worst_pairs", lambda *given: [unused, one, other])
+    monkeypatch.setattr(pair_audit, "_by_release", lambda *given: bounds[0])
+    monkeypatch.setattr(pair_audit, "_by_transcript", lambda *given: (bounds[1], [one, other, unused], ""))
+    found = audit_pairs(Local, {}, FACTS, bench(told_apart)[0].plan, Cache(None, {}), Progress())
+    assert found.bounds == bounds
+    assert found.reduced == (Change.of("records", 9, 1), Change.of("teachers", 9, 0), Change.of("teachers", 9, 1))
