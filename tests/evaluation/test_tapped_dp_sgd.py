@@ -1,0 +1,90 @@
+"""DP-SGD in lockstep: the losses of its steps are those of the sampled Gaussian mechanism."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency
+from bench.evaluation.lockstep import Transcript
+from bench.privacy.dp_sgd import DPSGDRun
+from bench.privacy.ledger import Ledger
+from bench.privacy.losses import sampled_gaussian_pld
+from helpers.lockstep import Work, lockstep, silent
+
+RECORDS = 40
+
+
+def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    found = torch.zeros((count, 1, 2, 2), dtype=torch.uint8)
+    found[0] = 255
+    labels = torch.zeros(count, dtype=torch.int64)
+    labels[0] = 1
+    return found, labels
+
+
+def trains(present: bool, batch: int, steps: int, noise: float, count: int = 4) -> Work:
+    """DP-SGD on `count` records, of which the first may be absent, from a start at which its gradient is clipped."""
+
+    def work(ledger: Ledger) -> dict[str, torch.Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+        run = DPSGDRun(
+            lambda parameters: torch.optim.SGD(parameters, lr=0.01), torch.nn.functional.cross_entropy, noise, 0.1,
+            batch, steps, RECORDS,
+        )  # fmt: skip
+        x, y = images(count)
+        ledger.dp_sgd(model, x[not present :], y[not present :], run)
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    return work
+
+
+def dp_sgd(present: bool, batch: int, steps: int, noise: float, tilt: float, seed: int = 0) -> Transcript:
+    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
+    works = trains(present, batch, steps, noise), trains(not present, batch, steps, noise)
+    found, one, other = lockstep(*works, tilt, seed, ledgers)
+    assert found.difference == ""
+    assert all(torch.equal(one[name], other[name]) for name in one), "both models are trained"
+    assert [event.as_dict() for event in ledgers[0].events] == [event.as_dict() for event in ledgers[1].events]
+    return found
+
+
+def test_dp_sgd_on_whole_batches_is_the_gaussian_mechanism() -> None:
+    steps, noise = 4, 2.0
+    found = dp_sgd(True, RECORDS, steps, noise, tilt=1.0)
+    assert found.training is not None
+    assert found.training.rate == 1
+    assert found.training.distances == pytest.approx([1 / noise] * steps, rel=1e-4), "clipped to the norm"
+    mu2 = steps / noise**2
+    assert found.size == pytest.approx(mu2, abs=0.02)
+    losses = np.array([dp_sgd(True, RECORDS, steps, noise, 0.0, seed).loss for seed in range(40)])
+    assert losses.mean() == pytest.approx(mu2 / 2, abs=5 * math.sqrt(mu2 / 40))
+    assert losses.std() == pytest.approx(math.sqrt(mu2), rel=5 / math.sqrt(80))
+
+
+@pytest.mark.parametrize("present", [True, False])
+@pytest.mark.parametrize("tilt", [0.0, 2.0])
+def test_the_losses_of_dp_sgd_estimate_the_delta_of_its_pld(present: bool, tilt: float) -> None:
+    batch, steps, noise, epsilon = 10, 4, 1.0, 0.3
+    pld = sampled_gaussian_pld(noise, batch / RECORDS, 1e-4).self_compose(steps)
+    pmf = pld._pmf_remove if present or pld._symmetric else pld._pmf_add
+    runs = [dp_sgd(present, batch, steps, noise, tilt, seed) for seed in range(80)]
+    loss, log_weight = np.array([(run.loss, run.log_weight) for run in runs]).T
+    shown = np.exp(log_weight) * np.maximum(-np.expm1(epsilon - loss), 0)
+    error = shown.std() / math.sqrt(len(runs))
+    wanted = pmf.get_delta_for_epsilon(epsilon)
+    assert wanted > 0.01
+    assert shown.mean() == pytest.approx(wanted, abs=5 * error + 0.01 * wanted)
+
+
+@pytest.mark.parametrize("other", [trains(True, 10, 2, 1.0), trains(False, 10, 2, 1.0, count=3)])
+def test_dp_sgd_on_sets_that_differ_otherwise_is_refused(other: Work) -> None:
+    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
+    with pytest.raises(BenchError, match="differ in a first record, present or absent"):
+        lockstep(trains(True, 10, 2, 1.0), other, ledgers=ledgers)
