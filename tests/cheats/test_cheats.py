@@ -9,7 +9,7 @@ import pytest
 
 from bench.core.config import Grid
 from bench.core.progress import Progress
-from bench.core.types import PublicKind
+from bench.core.types import AuditKind, PublicKind
 from bench.data.datasets import DATASETS
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.noninterference import SEEDS, CheckVerdict, check_method
@@ -154,7 +154,9 @@ def test_a_cheat_that_passes_the_check_is_refuted_by_the_audit(tmp_path: Path) -
         (cell,) = expand(Grid((method.name,), ("mnist",), (1.0,)), source.describe)
         prepare_device("cpu", 1)
         student = run_cell(cell, run_dir, source, Progress())
-        audit = audit_student(student, AuditOptions(power=False, draws=0), run_dir, source, Progress())
+        audit = audit_student(
+            student, AuditOptions(power=False, draws=0, kind=AuditKind.ONE_RUN), run_dir, source, Progress()
+        )
     finally:
         del METHODS._members[method.name]
     assert audit.failure is None

@@ -14,6 +14,7 @@ from bench.cli.main import app
 from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
+from bench.core.types import AuditKind
 from bench.evaluation.attack import attack_student
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.workplace import AttackOptions, Workplace
@@ -67,7 +68,7 @@ def test_results_on_data_of_ones_own_are_the_owners_alone(method: type[OneTeache
     with one_cell(tmp_path / "runs", dataset=folder, method=method) as (cell, run_dir, source):
         record = run_cell(cell, run_dir, source, Progress())
         assert record.failure is None, record.failure
-        options = AuditOptions(canaries=4, guesses=2, draws=0, power=False)
+        options = AuditOptions(canaries=4, guesses=2, draws=0, power=False, kind=AuditKind.ONE_RUN)
         audit = audit_student(record, options, run_dir, source, Progress(), dataset=folder)
         with ExitStack() as stack:
             place = Workplace(run_dir, source, Progress(), AttackOptions(Preset.TINY), folder=folder, stack=stack)

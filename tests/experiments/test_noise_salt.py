@@ -13,7 +13,7 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import PrivateData, PublicData, Released
+from bench.core.types import AuditKind, PrivateData, PublicData, Released
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.experiments.noise_salt import check_salt, salt_of, sweep_salts
 from bench.experiments.run import record_failure, run_cell
@@ -226,7 +226,7 @@ def test_audits_have_salts_of_their_own_and_leave_none(folder: str, tmp_path: Pa
     Asks.then = staticmethod(lambda: None)
     with one_cell(tmp_path / "runs", dataset=folder, method=Asks) as (cell, run_dir, source):
         record = run_cell(cell, run_dir, source, Progress())
-        options = AuditOptions(canaries=4, guesses=2, draws=0, runs=2)
+        options = AuditOptions(canaries=4, guesses=2, draws=0, runs=2, kind=AuditKind.ONE_RUN)
         audit = audit_student(record, options, run_dir, source, Progress(), dataset=folder)
     assert audit.failure is None, audit.failure
     assert len({tuple(told) for told, _, _ in seen}) == len(seen) - 1, "only the two runs without noise are alike"
