@@ -233,14 +233,20 @@ def _digest(tensor: torch.Tensor) -> str:
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
 
 
+def fresh_processes() -> Any:
+    """Return the context whose processes hold nothing of this one."""
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
+        context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
+    return context
+
+
 class Processes:
     """Runs sessions, each in a new process; those of classes that no other process can import run in this one."""
 
     def __init__(self) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
-            self._context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
+        self._context = fresh_processes()
 
     def run(
         self, trial: Trial, variants: Sequence[Variant], tape: list[Call] | None = None, seconds: float = 0.0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.evaluation.tape import HELPERS
+from bench.evaluation.tape import hook
 from bench.evaluation.tapped_dp_sgd import TappedTraining, tapped_dp_sgd
 from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison
@@ -223,9 +223,7 @@ def _hook(ledger: Ledger, ask: Callable[[str, dict[str, Any], str], Any]) -> Non
 
         return call
 
-    for name, _ in inspect.getmembers(type(ledger), inspect.isfunction):
-        if not name.startswith("_") and name not in HELPERS:
-            vars(ledger)[name] = hooked(name, getattr(ledger, name))  # past the class's guard
+    hook(ledger, hooked)
 
 
 def _global_states() -> tuple[Any, Any, Any]:

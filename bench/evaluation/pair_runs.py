@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,7 +17,7 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Released
-from bench.evaluation.check_runs import MethodPlace
+from bench.evaluation.check_runs import MethodPlace, fresh_processes
 from bench.evaluation.lockstep import Transcript, in_lockstep
 from bench.evaluation.pairs import WorstPair
 from bench.evaluation.release_score import Channels, channels_of
@@ -144,11 +143,7 @@ class Crew:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
         if apart:
-            kinds = multiprocessing.get_all_start_methods()
-            context = multiprocessing.get_context("forkserver" if "forkserver" in kinds else "spawn")
-            if "forkserver" in kinds:
-                context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
-            self._pool = ProcessPoolExecutor(workers, context, initializer=_start)
+            self._pool = ProcessPoolExecutor(workers, fresh_processes(), initializer=_start)
 
     def each(self, calls: Sequence[Callable[[], R]], more: Callable[[], bool]) -> Iterator[tuple[int, R]]:
         """Yield (position, result) of `calls` as they end; no new one starts once ``more()`` is False."""

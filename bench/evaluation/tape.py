@@ -44,6 +44,14 @@ class Call:
     answers: list[NDArray[Any]]
 
 
+def hook(ledger: Ledger, hooked: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace every mechanism of `ledger` by ``hooked(name, mechanism)``."""
+    for name, _ in inspect.getmembers(type(ledger), inspect.isfunction):
+        if not name.startswith("_") and name not in HELPERS:
+            # Past any guard of the class: these are not the method's own changes.
+            vars(ledger)[name] = hooked(name, getattr(ledger, name))
+
+
 class TapeDifference(BenchError):
     """A replayed run calls the ledger in another way than the recorded one."""
 
@@ -57,10 +65,7 @@ class Taping:
         self._ledger, self._tape = ledger, tape
         self._inside: Call | None = None  # the tape's call that is being answered
         self._depth = 0
-        for name, _ in inspect.getmembers(type(ledger), inspect.isfunction):
-            if not name.startswith("_") and name not in HELPERS:
-                # Past any guard of the class: these are not the method's own changes.
-                vars(ledger)[name] = self._taped(name, getattr(ledger, name))
+        hook(ledger, self._taped)
         self._release_votes = ledger._release_votes
         vars(ledger)["_release_votes"] = self._released
 
