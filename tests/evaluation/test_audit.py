@@ -172,6 +172,9 @@ def test_audits_on_the_board_are_of_shadow_runs_like_their_records() -> None:
         found = parse_record((BOARD / "records" / f"{audit.student}.json").read_text())
         assert found.utility is not None
         assert found.student is not None
+        if audit.kind is AuditKind.PAIR:  # runs on sets of the auditor's choice have no accuracy to compare
+            assert audit.accuracy is None
+            continue
         assert audit.accuracy is not None
         check_accuracy(
             found.utility.accuracy, audit.accuracy, found.student.options["num_classes"], found.utility.test_records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, Facts, PrivacyUnit
 from bench.evaluation.check_data import CHECK_FACTS, generated, neighbour, renamed, renamed_source, unrelated
-from bench.evaluation.check_runs import MethodPlace, Processes, Trial, session
-from bench.evaluation.noninterference import CheckVerdict, check_method
+from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial, session
+from bench.evaluation.noninterference import DRAWS, CheckVerdict, check_method, recorded
 from bench.evaluation.sensitivity import Given, violation, walk
 from cheats.figures import ClassCounts
 from cheats.honest import Honest
@@ -211,3 +212,21 @@ def test_a_walk_passes_inputs_within_their_charge_and_ends_in_time() -> None:
     assert walk(lambda changed: [given([0.01 * changed], "l2", 0.01)], 1000, Adjacency.REPLACE, 60.0) == ""
     assert walk(lambda changed: [given([0.01 * changed], "l2", 0.01)], 1000, Adjacency.REPLACE, 0.0) == ""
     assert walk(lambda changed: "it left" if changed else [], 10, Adjacency.REPLACE, 1.0) == "it left"
+
+
+@pytest.mark.parametrize(("failures", "runs"), [(0, 1), (1, 2), (4, 5), (DRAWS + 1, DRAWS + 1)])
+def test_noise_with_which_a_method_gives_no_answer_is_drawn_again(failures: int, runs: int) -> None:
+    trials: list[Trial] = []
+
+    class Seldom(Processes):
+        def run(self, trial: Trial, *_: Any) -> list[Outcome]:
+            trials.append(trial)
+            if len(trials) <= failures:
+                raise BenchError(f"failure {len(trials)}")
+            return [Outcome()]
+
+    first = Trial(Honest, {}, CHECK_FACTS, 0)
+    with pytest.raises(BenchError, match=f"failure {runs}") if failures > DRAWS else contextlib.nullcontext():
+        assert recorded(first, ["given"], Seldom())[0] is trials[-1]
+    assert [trial.noisy for trial in trials] == [False] + [True] * (runs - 1)
+    assert len({trial.noise for trial in trials}) == runs
