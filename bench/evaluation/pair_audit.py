@@ -51,7 +51,8 @@ SILENT = (12, 24)  # runs per set without noise: to fit a score, to count
 FIRST_COUNTED = 1_000  # seed of the first counted run
 TILTED = 4  # pairs of runs in each direction that choose the tilt
 SURE = 1_000.0  # ln E[exp(loss)] far above any epsilon of use: a few untilted runs show it
-RELEASES, TRANSCRIPTS = 2_000, 200  # most counted runs per set, and pairs of runs
+RELEASES, TRANSCRIPTS = 2_000, 1_000  # most counted runs per set, and pairs of runs
+ALIKE = 0.95  # of the largest mean loss: as good a pair
 MARGIN = 0.3  # of epsilon: an early look that one or two errors do not spoil
 POWER_SHARE = 0.15  # of the minutes
 
@@ -146,16 +147,19 @@ def _by_transcript(bench: _Bench, pairs: Sequence[WorstPair]) -> tuple[PairBound
     found = dict(_transcripts(bench, [(pair, False, 0, 1.0) for pair in pairs]))
     bypassed = next((run.difference for run in found.values() if run.difference), "")
     shown = {number: run.size if run.exact is None else max(run.exact) for number, run in found.items()}
-    order = sorted(shown, key=lambda number: -shown[number]) + [n for n in range(len(pairs)) if n not in shown]
+    exact = any(run.exact for run in found.values())
+    enough = max(shown.values(), default=0.0) * (1.0 if exact else ALIKE)
+    # Of pairs that show as much, the one with fewer records gives more runs in the same time.
+    order = sorted(shown, key=lambda number: (shown[number] < enough, len(pairs[number].first), -shown[number]))
+    order += [number for number in range(len(pairs)) if number not in shown]
     ranked = [pairs[number] for number in order]
     if not shown or not found[order[0]].calls:
         return None, ranked, bypassed
     bound = partial(
         PairBound, instrument=Instrument.TRANSCRIPT, pair=ranked[0].name, seen="answers of the ledger", cap=math.inf
     )
-    exact = found[order[0]].exact
-    if exact is not None:
-        return bound(runs=(1, 1), epsilon=max(exact), exact=True), ranked, bypassed
+    if (epsilons := found[order[0]].exact) is not None:
+        return bound(runs=(1, 1), epsilon=max(epsilons), exact=True), ranked, bypassed
     sure = found[order[0]].size > SURE
     swapped, tilt = (False, 0.0) if sure else _tilt(bench, ranked[0])
     numbers = range(FIRST_COUNTED, FIRST_COUNTED + (TILTED if sure else TRANSCRIPTS))
