@@ -55,7 +55,8 @@ def tables(board: Board) -> list[Table]:
     """Return the pair audits that count for the rows of `board`, one table per data set and unit."""
     found = []
     for (dataset, unit), rows in board.tables().items():
-        lines = tuple((*cells_of(row)[:2], *cells(row.pair)) for row in rows if row.pair is not None)
+        named = ((cells_of(row), row.pair) for row in rows if row.pair is not None)
+        lines = tuple((texts["method"], texts["target epsilon (basis)"], *cells(audit)) for texts, audit in named)
         if lines:
             level = {f"{100 * row.pair.confidence:g}%" for row in rows if row.pair is not None}
             delta = {f"{row.delta:g}" for row in rows if row.pair is not None}

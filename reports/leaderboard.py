@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
+from bench.metrics.intervals import accuracy_interval
 from bench.privacy.utility_bound import remark
 from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict, above
 from bench.results.audited import audited_of, counted, no_power
 from bench.results.frame import results_frame
 from bench.results.record import Audited, Record, Status
 from bench.results.text import audited_text, csv_text, epsilon_text, markdown_list, markdown_table, md
-from reports.order import ORDER, Asked, dataset_order
+from reports.claims import Claim
+from reports.order import ORDER, Band, dataset_order
 from reports.reported.numbers import Reported
 
 if TYPE_CHECKING:
     import pandas
 
 COLUMNS = (
-    "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "audited", "accuracy", "drop",
-    "seeds", "public data", "preset", "time", "remarks",
+    "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
+    "accuracy", "drop", "seeds", "public data", "preset", "time", "remarks",
 )  # fmt: skip
 
 
@@ -54,11 +56,14 @@ class BoardRow:
     """The audit behind :attr:`audited`, or of a training record where only that was audited."""
     pair: AuditRecord | None
     """The pair audit that counts, if there is one."""
-    refuted: str
-    """What refutes the claim in an experiment; empty where nothing does."""
+    claim: Claim
+    claim_reason: str
     accuracy: float
     spread: float | None
     """Standard deviation over seeds; None with one seed."""
+    low: float
+    high: float
+    """The 95% interval of the accuracy; see :func:`bench.metrics.intervals.accuracy_interval`."""
     drop: float | None
     """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
@@ -70,13 +75,13 @@ class BoardRow:
     config: str
     """Short hash of the config: separates rows that differ only in an option."""
     baseline: tuple[str, ...] = ()
+    place: int | None = None
+    """The rank in its band, equal where intervals overlap; None beyond the largest budget."""
 
     @property
-    def tier(self) -> int:
-        """0 if the proven epsilon for replace neighbours is within the target, which ranks the row; 2 if infinite."""
-        if math.isinf(self.replace_one):
-            return 2
-        return int(self.asked is not None and self.replace_one > self.asked * (1 + 1e-9))
+    def band(self) -> Band:
+        """The budget that the row competes in."""
+        return Band.of(self.replace_one, None if self.asked is None else self.claimed)
 
     @property
     def audited_text(self) -> str:
@@ -85,21 +90,9 @@ class BoardRow:
         return audited_text(self.audit) + " (record)" * other
 
     @property
-    def mark(self) -> str:
-        """The mark of a claim that an experiment refutes; empty for others."""
-        if not self.refuted:
-            return ""
-        return "refuted by experiment" + ", at record level" * (self.audited is None)
-
-    @property
     def audited_by(self) -> str:
         """What the audit saw, in words."""
         return "" if self.audit is None else self.audit.audit
-
-    @property
-    def budget(self) -> Asked:
-        """The budget that the row competes in."""
-        return Asked.of(self.asked, self.basis)
 
 
 @dataclass(slots=True)
@@ -129,7 +122,8 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
     if usable:
         table = _grouped(results_frame(usable, audits))
         board.rows = [_row(values) for values in table.to_dict("records")]
-    board.rows.sort(key=lambda row: (dataset_order(row.dataset), row.unit, _rank(row)))
+    board.rows.sort(key=_order)
+    board.rows = [ranked for _, rows in groupby(board.rows, _competition) for ranked in _placed(list(rows))]
     board.failures.sort(key=lambda record: record.key)
     board.refused.sort()
     return board
@@ -160,7 +154,10 @@ class Source:
 def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
     groups = frame.groupby("row", sort=False)
     worst = frame.loc[groups["proven"].idxmax()].set_index("row")
+    # A data-dependent claim is one of the run's own votes.
+    within = frame["data_dependent"] <= frame["claimed"] * (1 + 1e-9)
     table = groups.first().assign(
+        data_dependent=within.groupby(frame["row"], sort=False).all(),
         # Seeds share their mechanisms; if their epsilons differ, the row states the worst.
         claimed=groups["claimed"].max(),
         proven=worst["proven"],
@@ -170,6 +167,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         impossible=groups["impossible"].agg(list),
         accuracy=groups["accuracy"].mean(),
         spread=groups["accuracy"].std(),
+        accuracies=groups["accuracy"].agg(list),
         cost=groups["cost"].mean(),
         seeds=groups["seed"].agg(tuple),
         keys=groups["key"].agg(tuple),
@@ -193,11 +191,17 @@ def unusable(record: Record) -> str:
 def _row(values: Mapping[str, Any]) -> BoardRow:
     unit = PrivacyUnit(values["unit"])
     audited = audited_of(values["audits"], unit)
-    values = {**values, "refuted": _refuted(values)}
+    claim, reason = _claim(values)
+    low, high = accuracy_interval([a / 100 for a in values["accuracies"]], values["test_records"])
     first = next(iter(_counted(values)), None)
     known = {
         **values,
         "asked": values["target"],
+        "claim": claim,
+        "claim_reason": reason,
+        "low": 100 * low,
+        "high": 100 * high,
+        "place": None,
         "audited": None if audited is None or audited.silent else audited.epsilon,
         "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
         "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
@@ -214,11 +218,11 @@ def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:
-        yield "proven > claimed"
+        yield "proven > claimed" + " without the votes" * bool(row["data_dependent"])
     of_record = None if math.isnan(row["record_level"]) else row["record_level"]
     if of_record is not None:
         yield f"record level: epsilon {epsilon_text(of_record, 'up')}"
-    if impossible := remark([bound for bound in row["impossible"] if not math.isnan(bound)]):
+    if impossible := _impossible(row):
         yield impossible
     yield from _audit_remarks(row, of_record)
     if count := len(row["reduced"]):
@@ -267,8 +271,8 @@ def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[
         bug = "audited > proven at record level"
     if bug:
         yield f"BUG: {bug}"
-    elif row["refuted"]:
-        yield f"refuted by experiment{', at record level' * (not own)}: {row['refuted']}"
+    elif refuted := _refuted(row):
+        yield f"refuted by experiment{', at record level' * (not own)}: {refuted}"
     if first.verdict.startswith("inconclusive"):
         yield f"audit {first.verdict}"
     elif first.kind is not AuditKind.PAIR and no_power(done):
@@ -280,25 +284,63 @@ def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[
         yield f"BUG: {', '.join(broken)} gives away more than it is charged for"
 
 
-def _rank(row: BoardRow) -> tuple[Asked, int, float, str, str]:
-    # Accuracies compare only within one budget.
-    return (row.budget, row.tier, -row.accuracy, row.method, row.config)
+def _impossible(row: Mapping[str, Any]) -> str:
+    return remark([bound for bound in row["impossible"] if not math.isnan(bound)])
 
 
-def cells_of(row: BoardRow) -> tuple[str, ...]:
-    """Return a row's texts in the order of :data:`COLUMNS`."""
+def _claim(row: Mapping[str, Any]) -> tuple[Claim, str]:
+    """Return the mark of a row's claim and the reason."""
+    proven = f"proven: {epsilon_text(row['proven'], 'up')}"
+    if math.isinf(row["claimed"]):
+        return Claim.NONE, "nothing is claimed"
+    if by := _refuted(row):
+        return Claim.REFUTED, f"refuted{'' if _own(row) else ' at record level'} by {by}; {proven}"
+    if impossible := _impossible(row):
+        return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
+    if row["proven"] <= row["claimed"]:
+        return Claim.HOLDS, proven
+    if row["bypasses"]:
+        return Claim.FAILS, f"outside the ledger: {'; '.join(row['bypasses'])}"
+    if row["data_dependent"]:
+        return Claim.DATA_DEPENDENT, f"holds for the votes of this run, which it depends on; without them {proven}"
+    return Claim.FAILS, proven
+
+
+def _own(row: Mapping[str, Any]) -> bool:
+    return all(audit.unit is PrivacyUnit(row["unit"]) for audit in _counted(row))
+
+
+def _competition(row: BoardRow) -> tuple[Any, ...]:
+    return dataset_order(row.dataset), row.unit, row.band.order
+
+
+def _order(row: BoardRow) -> tuple[Any, ...]:
+    # Beyond the largest budget, what is proven at all comes first.
+    return (*_competition(row), math.isinf(row.replace_one), -row.accuracy, row.method, row.config)
+
+
+def _placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
+    """Return the rows of one competition with their places."""
+    if not rows[0].band.private or math.isinf(rows[0].band.limit):
+        return list(rows)
+    return [replace(row, place=1 + sum(other.low > row.high for other in rows)) for row in rows]
+
+
+def cells_of(row: BoardRow) -> dict[str, str]:
+    """Return a row's texts by :data:`COLUMNS`."""
     add_remove = row.adjacency == Adjacency.ADD_REMOVE.value
     own = add_remove and row.basis == Basis.PROVEN.value and row.target_adjacency == TargetAdjacency.OWN.value
     asked = "–" if row.asked is None else f"{row.asked:g} ({row.basis}{', add-remove' if own else ''})"
-    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
-    return (
+    texts = (
+        "–" if row.place is None else str(row.place),
         row.method,
         asked,
         epsilon_text(row.claimed),
         epsilon_text(row.proven, "up") + (" (add-remove)" if add_remove else ""),
         epsilon_text(row.replace_one, "up"),
+        claim_text(row),
         row.audited_text,
-        f"{row.accuracy:.2f}{spread}",
+        f"{row.accuracy:.2f} ({row.low:.1f}–{row.high:.1f})",
         "–" if row.drop is None else f"{row.drop:.2f}",
         str(len(row.seeds)),
         row.public_data,
@@ -306,6 +348,12 @@ def cells_of(row: BoardRow) -> tuple[str, ...]:
         f"{row.cost:.0f} s",
         "; ".join(row.remarks),
     )
+    return dict(zip(COLUMNS, texts, strict=True))
+
+
+def claim_text(row: BoardRow) -> str:
+    """Return the claim column's text."""
+    return (row.claim or "–") + ", at record level" * (row.claim is Claim.REFUTED and row.audited is None)
 
 
 def to_markdown(board: Board) -> str:
@@ -323,10 +371,12 @@ def to_markdown(board: Board) -> str:
         parts.append(
             f"Adjacency of claims and proofs: {', '.join(adjacencies)}. {zero_out}"
             f"delta = {', '.join(f'{d:g}' for d in deltas)}. "
-            "Accuracy in %, ± standard deviation over seeds; drop in points below the non-private baseline, "
+            "Accuracy in % (95% interval); drop in points below the non-private baseline, "
             "on transferred features that of the same backbone.\n"
         )
-        parts.append(markdown_table(COLUMNS, map(cells_of, rows)))
+        for band, competing in groupby(rows, lambda row: row.band):
+            parts.append(f"**Proven epsilon {band}**\n" if band.private else "**Without privacy**\n")
+            parts.append(markdown_table(COLUMNS, (tuple(cells_of(row).values()) for row in competing)))
     failed = [f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}" for r in board.failures]
     refused = [f"`{md(key)}`: {md(why)}" for key, why in board.refused]
     parts += [markdown_list("## Failed", failed), markdown_list("## Not shown", refused)]
@@ -337,7 +387,8 @@ def to_markdown(board: Board) -> str:
 
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
-    "claimed", "proven", "proven_by", "replace_one", "audited", "audited_by", "accuracy", "spread", "drop", "seeds",
+    "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", "place",
+    "accuracy", "low", "high", "spread", "drop", "seeds",
     "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 

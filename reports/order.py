@@ -20,29 +20,35 @@ def dataset_order(name: str) -> tuple[int, str]:
     return len(FIRST), name
 
 
+BUDGETS = (1.0, 3.0, 10.0)
+"""Epsilons that most papers report. A row competes within the smallest that covers its proven epsilon."""
+
 ORDER = (
-    "Rows are grouped by target epsilon and its basis, the smallest first. Within a group, rows whose proven epsilon "
-    "for replace-one neighbours is within the target are ranked by accuracy; the others follow, those with a finite "
-    "proven epsilon first. Claims and audits hold for a method's own neighbours."
+    "Rows compete by proven epsilon, for replace-one neighbours: up to 1, up to 3, up to 10. Within such a budget, a "
+    "row's rank is one more than the number of rows whose accuracy is above its own, interval against interval (95%, "
+    "over seeds and test records); rows with the same rank are not told apart. Rows beyond the largest budget or "
+    "without a finite proof follow without a rank. Claims and audits are about a method's own neighbours."
 )
 
 
-class Asked(NamedTuple):
-    """The budget that rows compete in: target epsilon (infinite without privacy) and its basis. Sorts ascending."""
+class Band(NamedTuple):
+    """The budget that a row competes in: an upper bound on its proven epsilon, infinite without one. Sorts."""
 
-    epsilon: float
-    basis: str = ""
+    limit: float
+    private: bool = True
 
     @classmethod
-    def of(cls, epsilon: float | None, basis: str) -> Asked:
-        """Return the budget of a row; all rows without privacy share one."""
-        return cls(math.inf) if epsilon is None or math.isinf(epsilon) else cls(epsilon, basis)
+    def of(cls, proven: float, claimed: float | None) -> Band:
+        """Return the band of a row; one that claims nothing (None or infinity) is without privacy."""
+        limit = next((budget for budget in BUDGETS if proven <= budget * (1 + 1e-9)), math.inf)
+        return cls(limit, claimed is not None and not math.isinf(claimed))
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """The sort key: ascending, without privacy last."""
+        return not self.private, self.limit
 
     def __str__(self) -> str:
-        if math.isinf(self.epsilon):
-            return self.basis or "without privacy"
-        return f"epsilon {self.epsilon:g} ({self.basis})"
-
-
-NOT_STATED = Asked(math.inf, "epsilon not stated")
-"""For numbers that a paper prints without epsilon; sorts last."""
+        if not self.private:
+            return "without privacy"
+        return "unbounded" if math.isinf(self.limit) else f"up to {self.limit:g}"

@@ -1,6 +1,8 @@
-"""The README's table: one ranking of the board with its three epsilons and accuracies."""
+"""The README's table: the methods of one ranking at two budgets."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from bench.core.errors import BenchError
 from bench.results.text import markdown_table
@@ -9,32 +11,39 @@ from reports.leaderboard import Board, BoardRow, cells_of
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
 """Marks around the table in the README."""
 
-COLUMNS = (
-    "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "does the claim hold?", "audited",
-    "accuracy", "seeds",
-)  # fmt: skip
+TARGETS = (1.0, 10.0)
+SHOWN = ("accuracy", "proven", "audited", "claim")
 
 
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
-    """Return the ranking of `dataset` and `unit` as Markdown; raise :class:`BenchError` if the board has none."""
+    """Return the methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, the most accurate at the last first.
+
+    Of several rows of a method and a target the most accurate is shown. Raise :class:`BenchError` if there are none.
+    """
     rows = board.tables().get((dataset, unit))
     if not rows:
         have = ", ".join(f"{name} ({of})" for name, of in board.tables()) or "none"
         raise BenchError(f"the board has no ranking of {dataset!r}, unit {unit!r}; it has: {have}.")
-    return markdown_table(COLUMNS, map(_cells, rows))
+    best: dict[str, dict[float | None, BoardRow]] = {}
+    for row in sorted(rows, key=lambda row: row.accuracy):
+        if row.asked is None or row.asked in TARGETS:
+            best.setdefault(row.method, {})[row.asked] = row
+    order = sorted(best, key=lambda method: [-_accuracy(best[method], target) for target in reversed(TARGETS)])
+    columns = [name for target in TARGETS for name in (f"accuracy at {target:g}", *SHOWN[1:])]
+    return markdown_table(["method", *columns], ([method, *_cells(best[method])] for method in order))
 
 
-def _cells(row: BoardRow) -> tuple[str, ...]:
-    method, asked, claimed, proven, replaced, audited, accuracy, _, seeds, *_ = cells_of(row)
-    return (method, asked, claimed, proven, replaced, _covered(row), audited, accuracy, seeds)
+def _accuracy(rows: dict[float | None, BoardRow], target: float) -> float:
+    row = rows.get(target) or rows.get(None)
+    return row.accuracy if row else -1.0
 
 
-def _covered(row: BoardRow) -> str:
-    if row.asked is None:
-        return "nothing is claimed"
-    if row.mark:
-        return f"**{row.mark}**"
-    return "yes" if row.proven <= row.claimed else "**no**"
+def _cells(rows: dict[float | None, BoardRow]) -> Iterator[str]:
+    for target in TARGETS:
+        row = rows.get(target) or rows.get(None)
+        for name in SHOWN:
+            text = "–" if row is None else cells_of(row)[name]
+            yield f"**{text}**" if row is not None and name == "claim" and row.claim.bad else text
 
 
 def put(text: str, page: str) -> str:

@@ -295,13 +295,9 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
     for (dataset, unit), rows in board.tables().items():
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
-        # In files only: on a screen this column would fold every other one.
-        shown = [i for i, name in enumerate(COLUMNS) if name not in ("public data",)]
-        print_table(
-            title,
-            tuple(COLUMNS[i] for i in shown),
-            [tuple(cells_of(row)[i] for i in shown) for row in rows],
-        )
+        # The rest is for the files: on a screen it would fold every other column.
+        shown = [name for name in COLUMNS if name not in ("rank", "public data")]
+        print_table(title, tuple(shown), [tuple(cells_of(row)[name] for name in shown) for row in rows])
     for record in board.failures:
         echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
     for key, why in board.refused:

@@ -20,8 +20,9 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
 
     Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
     `replace_one` (proven epsilon for replace neighbours), `subset` (whether the config limits the private records),
-    `config` (digest), `impossible` (bound on the probability of the accuracy under the claim), `accuracy` in %, `cost`
-    (running time in seconds), `reduced` and `audits`.
+    `config` (digest), `impossible` (bound on the probability of the accuracy under the claim), `data_dependent` (the
+    smallest epsilon that depends on the votes, NaN without one), `accuracy` in %, `cost` (running time in seconds),
+    `reduced` and `audits`.
     """
     import pandas
 
@@ -33,7 +34,9 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     return frame.sort_values(["seed", "key"], ignore_index=True) if rows else frame
 
 
-NUMBERS = ("target", "claimed", "proven", "replace_one", "record_level", "impossible", "accuracy", "cost")
+NUMBERS = (
+    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "accuracy", "cost",
+)  # fmt: skip
 
 
 def _values(record: Record) -> Mapping[str, Any]:
@@ -65,8 +68,10 @@ def _values(record: Record) -> Mapping[str, Any]:
         "replace_one": replaced_epsilon(privacy),
         "record_level": None if privacy.record_level is None else privacy.record_level.epsilon,
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
+        "data_dependent": min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None),
         "bypasses": tuple(privacy.bypasses),
         "accuracy": 100 * utility.accuracy,
+        "test_records": utility.test_records,
         "cost": record.provenance.wall_seconds,
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),

@@ -193,8 +193,8 @@ def _verdicts(entries: Sequence[Entry | Picture]) -> list[str]:
 
 
 _USED_COLUMNS = (
-    "method", "data set", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "audited", "accuracy",
-    "seeds", "preset", "settings", "remarks",
+    "method", "data set", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
+    "accuracy", "seeds", "preset", "settings", "remarks",
 )  # fmt: skip
 
 
@@ -209,10 +209,9 @@ def _used(entries: Sequence[Entry | Picture], material: Material) -> list[Found]
 
 
 def _used_row(found: Found) -> tuple[str, ...]:
-    method, *epsilons, accuracy, _, _, _, preset, _, remarks = cells_of(found.row)
-    seeds = ", ".join(map(str, found.row.seeds))
-    settings = ", ".join(f"{name}={value}" for name, value in found.cell.settings)
-    return (method, found.row.dataset, *epsilons, accuracy, seeds, preset, settings, remarks)
+    texts = cells_of(found.row) | {"data set": found.row.dataset, "seeds": ", ".join(map(str, found.row.seeds))}
+    texts["settings"] = ", ".join(f"{name}={value}" for name, value in found.cell.settings)
+    return tuple(texts[name] for name in _USED_COLUMNS)
 
 
 def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:

@@ -24,11 +24,10 @@ from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
 from reports import audits
 from reports.leaderboard import Source
-from reports.order import ORDER, dataset_order
+from reports.order import BUDGETS, ORDER, dataset_order
 from reports.reported.numbers import Reported
 from reports.site import record_pages
 from reports.site.rows import (
-    BUDGETS,
     GOALS,
     Ranking,
     RowView,

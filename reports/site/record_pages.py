@@ -18,6 +18,7 @@ from bench.results.command import command_for
 from bench.results.record import Record
 from bench.results.text import Table, epsilon_text, ledger_table, record_tables, words
 from reports.attacks import percent
+from reports.claims import Claim
 from reports.reported.numbers import Reported
 from reports.reported.page import NAMES
 from reports.site.rows import RowView, verdict_words
@@ -164,8 +165,10 @@ def how_to_read(row: RowView, record: Record) -> str:
         proof = f"What ran is proven to cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."
         if p.adjacency is Adjacency.ADD_REMOVE:
             proof += f" For one replaced record it is {row.replaced.text}."
-        if row.uncovered:
-            proof += " That is more than is claimed: the claim does not follow."
+        if row.claim is Claim.DATA_DEPENDENT:
+            proof += " The claim is about the votes of this run alone; releasing such a figure costs privacy itself."
+        elif row.claim.bad:
+            proof += f" The claim does not hold: {row.claim_reason}."
     audit = "" if row.audited.text == "–" else f" An experiment has seen at least {row.audited.text}."
     if row.audited.powerless:
         audit = " It was audited without a conclusion."

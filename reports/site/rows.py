@@ -13,13 +13,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from bench.core.types import Basis, PrivacyUnit
+from bench.core.types import PrivacyUnit
 from bench.results.attack_record import AttackRecord, R, above
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
 from reports.attacks import headline
+from reports.claims import Claim
 from reports.leaderboard import BoardRow, Source, cells_of
-from reports.order import NOT_STATED, Asked, dataset_order
+from reports.order import BUDGETS, Band, dataset_order
 from reports.reported.numbers import Reported, Verdict
 from reports.reported.page import NAMES
 from reports.site.svg import ONLY_REPORTED, Look, Point, axis_of, looks, row_picture, scatter
@@ -81,9 +82,9 @@ class RowView:
     replaced: Figure = Figure("–")
     """Proven for replace neighbours, which ranks the row."""
     audited: Figure = Figure("–")
-    uncovered: bool
-    mark: str = ""
-    """See :attr:`reports.leaderboard.BoardRow.mark`."""
+    claim: Claim = Claim.NONE
+    claim_text: str = ""
+    claim_reason: str = ""
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
     drop: Figure = Figure("–")
@@ -99,15 +100,14 @@ class RowView:
     """Where a number is printed; empty for ours."""
     data: tuple[tuple[str, str], ...]
     point: Point
-    tier: int
-    """See :attr:`reports.leaderboard.BoardRow.tier`; 0 for a printed number whose proof holds, else 2."""
-    budget: Asked
-    """The row's target; for a printed number, its claimed epsilon."""
+    band: Band
+    """The budget that the row competes in; a printed epsilon counts as proven only where the paper shows it."""
 
     @property
-    def order(self) -> tuple[Asked, int, bool, float, str]:
-        """By budget; within one by :attr:`tier`; of the last tier ours first; then by accuracy."""
-        return self.budget, self.tier, self.tier == 2 and not self.ours, -self.point.accuracy, self.method
+    def order(self) -> tuple[tuple[bool, float], bool, bool, float, str]:
+        """By band; in the unbounded one what is proven first, then ours; then by accuracy."""
+        unproven = math.isinf(self.point.proven)
+        return self.band.order, unproven, unproven and not self.ours, -self.point.accuracy, self.method
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +143,7 @@ def rankings(source: Source) -> list[Ranking]:
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
     own = source.board.tables()
     for key, rows in own.items():
-        ranks: dict[Asked, int] = defaultdict(int)
-        for row in rows:
-            ranked = row.tier == 0
-            ranks[row.budget] += ranked
-            view = own_row(row, [records[key] for key in row.keys], audited, attacks)
-            lines[key].append(replace(view, rank=ranks[row.budget]) if ranked else view)
+        lines[key] = [own_row(row, [records[key] for key in row.keys], audited, attacks) for row in rows]
     numbers: dict[str, int] = defaultdict(int)
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
@@ -189,10 +184,6 @@ def _ranking(
     )
 
 
-BUDGETS = (1.0, 3.0, 10.0)
-"""Epsilons that most papers report, as bounds of the proven one for replace neighbours."""
-
-
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
     """Return each ranking with rows of ours, with its best row within each of :data:`BUDGETS` and without privacy."""
     lines: list[tuple[Ranking, list[RowView | None]]] = []
@@ -225,11 +216,9 @@ def own_row(
     claimed_from = _holder(group, row.claimed, "claimed")
     proven_from = _holder(group, row.proven, "proven")
     audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
-    uncovered = row.proven > row.claimed
-    said = f"audited {texts[5]}, proven {texts[3]}, claimed {texts[2]}: {row.mark or _covered(row.claimed, uncovered)}"
-    picture = row_picture(
-        said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not uncovered and not row.mark
-    )
+    said = f"claimed {texts['claimed']}, proven {texts['proven']}, audited {texts['audited']}"
+    said += f": the claim {texts['claim']}" if row.claim is Claim.HOLDS else f": {texts['claim']}" * bool(row.claim)
+    picture = row_picture(said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not row.claim.bad)
     attacks = tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS)
     key = row.keys[0]
     figures = {
@@ -249,31 +238,33 @@ def own_row(
         basis=row.basis,
         preset=row.preset,
         picture=picture,
-        claimed=Figure(texts[2], record_href(claimed_from, "#epsilons"), row.claimed),
-        proven=Figure(texts[3], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
-        replaced=Figure(texts[4], record_href(proven_from, "#epsilons"), row.replace_one),
+        claimed=Figure(texts["claimed"], record_href(claimed_from, "#epsilons"), row.claimed),
+        proven=Figure(texts["proven"], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
+        replaced=Figure(texts["proven, replace-one"], record_href(proven_from, "#epsilons"), row.replace_one),
         audited=Figure(
-            texts[5], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
+            texts["audited"], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
             powerless=row.audit is not None and row.audit.silent,
         ),
-        uncovered=uncovered,
-        mark=row.mark,
-        accuracy=Figure(texts[6], "", row.accuracy),
+        claim=row.claim,
+        claim_text=texts["claim"],
+        claim_reason=row.claim_reason,
+        rank=row.place,
+        accuracy=Figure(texts["accuracy"], "", row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
-        drop=Figure(texts[7], record_href(row.baseline[0]) if row.baseline else "", row.drop),
+        drop=Figure(texts["drop"], record_href(row.baseline[0]) if row.baseline else "", row.drop),
         public=" + ".join(public),
         public_words=row.public_data,
         attacks=attacks,
-        cost=Figure(texts[11], record_href(key, "#provenance"), row.cost),
+        cost=Figure(texts["time"], record_href(key, "#provenance"), row.cost),
         remarks=tuple((_short(remark, group[0]), remark) for remark in row.remarks),
         data=_data(row.method, figures, public, row.preset, row.basis, "ours"),
         point=Point(
-            row=f"row-{page_name(key)}", said=f"{row.method}, asked {texts[1]}: {texts[6]}%; {said}",
-            href=record_href(key), accuracy=row.accuracy, spread=row.spread, claimed=row.claimed,
-            proven=row.replace_one, reported=False, uncovered=uncovered or bool(row.mark),
+            row=f"row-{page_name(key)}", href=record_href(key),
+            said=f"{row.method}, asked {texts['target epsilon (basis)']}: {texts['accuracy']}%; {said}",
+            accuracy=row.accuracy, spread=row.spread, claimed=row.claimed,
+            proven=row.replace_one, reported=False, uncovered=row.claim.bad,
         ),
-        tier=row.tier,
-        budget=row.budget,
+        band=row.band,
     )  # fmt: skip
 
 
@@ -303,7 +294,7 @@ def reported_row(found: Reported, place: str) -> RowView:
         method_href=href,
         picture=row_picture(said, claimed=epsilon, proven=None, audited=None, hollow=True, covered=not uncovered),
         claimed=Figure(claimed_text, "", epsilon),
-        uncovered=uncovered,
+        claim=Claim.FAILS if uncovered else Claim.HOLDS if found.holds else Claim.NONE,
         accuracy=Figure(f"{found.value:.2f}", "", found.value),
         public=" + ".join(public),
         public_words=found.public_data,
@@ -317,8 +308,7 @@ def reported_row(found: Reported, place: str) -> RowView:
             spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
             reported=True, uncovered=uncovered,
         ),
-        tier=2 * math.isinf(proven),
-        budget=NOT_STATED if epsilon is None else Asked.of(epsilon, Basis.CLAIMED.value),
+        band=Band.of(proven, 0.0 if epsilon is None else epsilon),
     )  # fmt: skip
 
 
@@ -347,12 +337,6 @@ def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence
         why = "; ".join(dict.fromkeys(attack.no_power for attack in done if attack.no_power))
         return Figure("no power", record_href(done[0].student, "#attacks"), None, why or "no headline", powerless=True)
     return Figure("–")
-
-
-def _covered(claimed: float, uncovered: bool) -> str:
-    if uncovered:
-        return "the claim is not covered by the proof"
-    return "nothing is claimed" if math.isinf(claimed) else "the proof covers the claim"
 
 
 def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:

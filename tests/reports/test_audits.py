@@ -42,12 +42,12 @@ def rows() -> tuple[list[Record], Source]:
 def test_the_board_has_the_bound_and_one_mark_for_a_refuted_claim() -> None:
     found, source = rows()
     board = {row.method: row for row in source.board.rows}
-    assert {name: cells_of(row)[5] for name, row in board.items()} == {
+    assert {name: cells_of(row)["audited"] for name, row in board.items()} == {
         "pate-gnmax": "0.70", "dpsd": "4.91", "dpsd-label": "3.59 (record)", "pate": "inconclusive (sees at most 0.40)",
     }  # fmt: skip
-    assert {name: row.mark for name, row in board.items()} == {
-        "pate-gnmax": "", "dpsd": "refuted by experiment", "dpsd-label": "refuted by experiment, at record level",
-        "pate": "",
+    assert {name: cells_of(row)["claim"] for name, row in board.items()} == {
+        "pate-gnmax": "holds", "dpsd": "refuted by experiment", "dpsd-label": "refuted by experiment, at record level",
+        "pate": "holds",
     }  # fmt: skip
     assert "refuted by experiment: release" in board["dpsd"].remarks
     assert "refuted by experiment, at record level: release" in board["dpsd-label"].remarks
@@ -103,7 +103,7 @@ def test_pages_are_written_and_the_site_shows_where_a_bound_comes_from(tmp_path:
     assert "claim refuted by release. Unit record, adjacency replace" in Page(own).text
     assert dead_links(tmp_path / "site") == []
     every = {row.name: row for ranking in rankings(source) for row in ranking.rows}
-    assert every["dpsd"].mark == "refuted by experiment"
+    assert every["dpsd"].claim_text == "refuted by experiment"
     assert every["dpsd"].point.uncovered
     assert every["dpsd"].audited.note.startswith(
         "release 4.91 (logits; one record's label flips; 200 + 200 runs, cap 5.5"

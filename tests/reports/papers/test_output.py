@@ -166,7 +166,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
         "We see.",
         "here 85.00 ± 7.07 (2 seeds, quick), printed 97.40 (-12.40)",
         "paper: unsound; code: not read. because \\| of",
-        "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | – | 85.00 ± 7.07 | 0, 1 | quick |",
+        "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | does not hold | – | 85.00 (21.4–100.0) | 0, 1 | quick |",
         "2 of 5 numbers of ours are there.",
         "- dgd on fmnist, eps 10 claimed: failed: no \\| memory",
         "python -m bench run --methods dgd --datasets mnist --eps 1 --seeds 0,1,2\n",

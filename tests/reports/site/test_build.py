@@ -92,9 +92,9 @@ def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path
     assert "open" in picture(1.0, math.inf)
     assert "open" not in picture(1.0, 1.8e7), "finite, however large, is not none"
     rows = {row.name: row for ranking in rankings(source()) for row in ranking.rows if row.ours}
-    assert (rows["pate"].uncovered, rows["dpsd"].uncovered, rows["dgd"].uncovered) == (False, True, True)
-    assert not rows["nonprivate"].uncovered, "it claims nothing"
-    assert "not covered" in (site / "index.html").read_text()
+    assert (rows["pate"].claim.bad, rows["dpsd"].claim.bad, rows["dgd"].claim.bad) == (False, True, True)
+    assert not rows["nonprivate"].claim.bad, "it claims nothing"
+    assert "does not hold" in (site / "index.html").read_text()
 
 
 def test_epsilon_has_its_place_on_the_axis() -> None:
@@ -264,7 +264,7 @@ def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) ->
         for r in ranking.rows
         if not r.ours
     )
-    assert row.uncovered
+    assert row.claim.bad
     assert (row.verdict, row.verdict_class) == ("paper: impossible as claimed; code: not read", "unsound")
 
 

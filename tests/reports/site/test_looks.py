@@ -19,7 +19,7 @@ from reports.site.rows import rankings
 from reports.site.svg import COLOURS, ONLY_REPORTED, Look, looks
 
 
-def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) -> None:
+def test_rows_are_ranked_within_the_budget_that_covers_what_is_proven(tmp_path: Path) -> None:
     found = [
         record(method="dear", epsilon=10.0, accuracy=0.99),
         record(method="strong", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.90),
@@ -29,19 +29,17 @@ def test_rows_are_ranked_within_the_budget_that_was_asked_for(tmp_path: Path) ->
     theirs = [reported(epsilon=1.0, value=99.9), reported(epsilon=None, value=99.8), reported(epsilon=3.0)]
     everything = Source(found, reported=theirs)
     (ranking,) = rankings(everything)
-    assert [(str(row.budget), row.name, row.rank) for row in ranking.rows] == [
-        ("epsilon 1 (claimed)", "strong", 1),
-        ("epsilon 1 (claimed)", "weak", 2),
-        ("epsilon 1 (claimed)", "dgd", None),
-        ("epsilon 3 (claimed)", "dgd", None),
-        ("epsilon 10 (claimed)", "dear", 1),
+    assert [(str(row.band), row.name, row.rank) for row in ranking.rows] == [
+        ("up to 1", "strong", 1),
+        ("up to 1", "weak", 2),
+        ("up to 10", "dear", 1),
+        *[("unbounded", "dgd", None)] * 3,
         ("without privacy", "nonprivate", None),
-        ("epsilon not stated", "dgd", None),
     ]
     write_site(tmp_path, everything)
     text = Page((tmp_path / "site" / "index.html").read_text()).text
     table = text[text.index("remarks", text.index("adjacency")) :]
-    heads = ["epsilon 1 (", "strong", "weak", "epsilon 3 (", "epsilon 10 (", "dear", "without privacy", "nonprivate"]
+    heads = ["epsilon up to 1", "strong", "weak", "epsilon up to 10", "dear", "without privacy", "nonprivate"]
     assert sorted(heads, key=table.index) == heads
 
 

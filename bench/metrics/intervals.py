@@ -1,0 +1,27 @@
+"""Confidence intervals of an accuracy over training seeds and test records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def accuracy_interval(accuracies: Sequence[float], test_records: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of a method's expected accuracy, for both another training seed and other test records.
+
+    `accuracies` are shares in [0, 1], one per seed, all measured on the same `test_records`. Around their mean,
+    Wilson's interval for the test records and Student's t interval for the seeds are combined by the square root of the
+    sum of squares on each side (Zou and Donner 2008); with one seed only the test records count.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    count, mean = len(accuracies), math.fsum(accuracies) / len(accuracies)
+    z = float(ndtri(0.5 + confidence / 2))
+    shrunk = (mean + z * z / (2 * test_records)) / (1 + z * z / test_records)
+    half = z / (1 + z * z / test_records) * math.sqrt(mean * (1 - mean) / test_records + (z / (2 * test_records)) ** 2)
+    seeds = 0.0
+    if count > 1:
+        variance = math.fsum((accuracy - mean) ** 2 for accuracy in accuracies) / (count - 1)
+        seeds = float(stdtrit(count - 1, 0.5 + confidence / 2)) * math.sqrt(variance / count)
+    below, above = math.hypot(mean - shrunk + half, seeds), math.hypot(shrunk + half - mean, seeds)
+    return max(0.0, mean - below), min(1.0, mean + above)
