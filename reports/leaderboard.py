@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "rank", "method", "target epsilon (basis)", "claimed", "proven", "proven, replace-one", "claim", "audited",
-    "accuracy", "drop", "seeds", "public data", "preset", "time", "remarks",
+    "accuracy", "whole test set", "drop", "seeds", "public data", "preset", "time", "remarks",
 )  # fmt: skip
 
 
@@ -64,6 +64,8 @@ class BoardRow:
     low: float
     high: float
     """The 95% interval of the accuracy; see :func:`bench.metrics.intervals.accuracy_interval`."""
+    official: float | None
+    """Accuracy on the whole official test set; None where a part of it is public or it was not measured."""
     drop: float | None
     """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
@@ -167,6 +169,7 @@ def _grouped(frame: pandas.DataFrame) -> pandas.DataFrame:
         impossible=groups["impossible"].agg(list),
         accuracy=groups["accuracy"].mean(),
         spread=groups["accuracy"].std(),
+        official=groups["official"].mean(),
         accuracies=groups["accuracy"].agg(list),
         cost=groups["cost"].mean(),
         seeds=groups["seed"].agg(tuple),
@@ -208,7 +211,7 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
         "remarks": tuple(_remarks(values)),
     }
-    missing = {name: None for name in ("asked", "spread", "drop") if math.isnan(known[name])}
+    missing = {name: None for name in ("asked", "spread", "official", "drop") if math.isnan(known[name])}
     return BoardRow(**{column.name: known[column.name] for column in fields(BoardRow)} | missing)
 
 
@@ -341,6 +344,7 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         claim_text(row),
         row.audited_text,
         f"{row.accuracy:.2f} ({row.low:.1f}–{row.high:.1f})",
+        "–" if row.official is None else f"{row.official:.2f}",
         "–" if row.drop is None else f"{row.drop:.2f}",
         str(len(row.seeds)),
         row.public_data,
@@ -388,7 +392,7 @@ def to_markdown(board: Board) -> str:
 CSV_COLUMNS = (
     "dataset", "unit", "adjacency", "method", "asked", "basis", "target_adjacency", "delta", "preset", "noise",
     "claimed", "proven", "proven_by", "replace_one", "claim", "claim_reason", "audited", "audited_by", "place",
-    "accuracy", "low", "high", "spread", "drop", "seeds",
+    "accuracy", "low", "high", "spread", "official", "drop", "seeds",
     "public_data", "cost", "remarks", "reduced", "keys", "config",
 )  # fmt: skip
 

@@ -69,6 +69,8 @@ class Materialised:
     """Held back from methods; scores the teachers' answers afterwards."""
     test_images: torch.Tensor
     test_labels: torch.Tensor
+    public_from_test: bool = False
+    """Whether the public and the test records together are the official test set."""
 
 
 def split(loaded: Loaded, rule: str | None = None, private_records: int | None = None) -> Split:
@@ -185,6 +187,9 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
         public_labels=torch.from_numpy(labels[split.public]),
         test_images=images(split.test),
         test_labels=torch.from_numpy(labels[split.test]),
+        public_from_test=len(split.public) > 0
+        and min(split.public) >= len(loaded.train)
+        and len(split.public) + len(split.test) == len(loaded.test),
     )
 
 

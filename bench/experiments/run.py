@@ -7,14 +7,14 @@ import dataclasses
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
 from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Released
+from bench.core.types import PublicKind, Released
 from bench.data.splits import Materialised
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
@@ -43,6 +43,11 @@ from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.training.context import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bench.training.features import Part
 
 
 def run_cell(
@@ -110,8 +115,6 @@ def _context(
 
 
 def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
-    from bench.training.features import student_logits
-
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
     notes: list[str] = []
@@ -125,8 +128,16 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         )
     released.student.eval()
     with context.progress.stage("test", 1) as stage:
-        logits = student_logits(released.student, material.test_images, context, "test")
-        accuracy = float((logits.argmax(1).cpu() == material.test_labels).double().mean())
+        right = _right(released.student, material.test_images, material.test_labels, context, "test")
+        accuracy = right / len(material.test_labels)
+        utility = Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels))
+        kinds = method.public_kinds(cell.config, cell.facts)
+        if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & set(kinds):
+            right += _right(released.student, material.public.images, material.public_labels, context, "public")
+            whole = len(material.test_labels) + len(material.public_labels)
+            utility = utility.model_copy(
+                update={"official_accuracy": round(right / whole, 6), "official_records": whole}
+            )
         stage.advance()
     file = f"released/{cell.key}.safetensors"
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
@@ -142,7 +153,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         context.cache,
         status=Status.DONE,
         privacy=_privacy(cell, ledger, accuracy, material),
-        utility=Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels)),
+        utility=utility,
         queries=_queries(ledger, released, material),
         student=Student(
             name=released.student_name,
@@ -154,6 +165,12 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         image_grid=None if seen is None else ImageGrid(file=picture, sha256=seen),
         notes=notes,
     )
+
+
+def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context, part: Part) -> int:
+    from bench.training.features import student_logits
+
+    return int((student_logits(student, images, context, part).argmax(1).cpu() == labels).sum())
 
 
 def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised) -> Privacy:

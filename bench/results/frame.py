@@ -21,8 +21,8 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
     Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
     `replace_one` (proven epsilon for replace neighbours), `subset` (whether the config limits the private records),
     `config` (digest), `impossible` (bound on the probability of the accuracy under the claim), `data_dependent` (the
-    smallest epsilon that depends on the votes, NaN without one), `accuracy` in %, `cost` (running time in seconds),
-    `reduced` and `audits`.
+    smallest epsilon that depends on the votes, NaN without one), `accuracy` in %, `official` (the same on the whole
+    official test set, where that is known), `cost` (running time in seconds), `reduced` and `audits`.
     """
     import pandas
 
@@ -35,7 +35,8 @@ def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ())
 
 
 NUMBERS = (
-    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "accuracy", "cost",
+    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "accuracy",
+    "official", "cost",
 )  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def _values(record: Record) -> Mapping[str, Any]:
         "bypasses": tuple(privacy.bypasses),
         "accuracy": 100 * utility.accuracy,
         "test_records": utility.test_records,
+        "official": None if utility.official_accuracy is None else 100 * utility.official_accuracy,
         "cost": record.provenance.wall_seconds,
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),

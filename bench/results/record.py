@@ -114,6 +114,9 @@ class Utility(Row):
 
     accuracy: Share
     test_records: int
+    official_accuracy: Share | None = None
+    """On the whole official test set, where the split makes a part of it public and the method uses no public data."""
+    official_records: int | None = None
 
 
 class Student(Row):

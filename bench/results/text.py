@@ -110,6 +110,9 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
         yield "failure", f"{record.failure.kind}: {record.failure.reason}"
     if record.utility is not None:
         yield "accuracy", f"{100 * record.utility.accuracy:.2f}% of {record.utility.test_records:,} test records"
+        if record.utility.official_accuracy is not None:
+            whole = f"{100 * record.utility.official_accuracy:.2f}% of {record.utility.official_records:,} records"
+            yield "whole official test set", whole
     yield "method", f"{record.method} (version {record.method_version}) {record.citation}"
     if record.cell.plugin is not None:
         yield "plug-in", f"{record.cell.plugin_words}, source SHA-256 {record.cell.plugin.source_sha256}"

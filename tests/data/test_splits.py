@@ -194,6 +194,17 @@ def test_materialise_gives_what_the_split_says(tmp_path: Path) -> None:
     assert loaded.train.images([first]).any()
 
 
+@pytest.mark.parametrize(
+    ("dataset", "train", "test", "whole"), [("mnist", 60, 10_000, True), ("cifar10", 50_000, 20, False)]
+)
+def test_whether_public_and_test_records_are_the_official_test_set(
+    dataset: str, train: int, test: int, whole: bool
+) -> None:
+    loaded = fake(dataset, train, test)
+    assert materialise(loaded, split(loaded)).public_from_test == whole
+    assert not materialise(loaded, split(loaded, "official")).public_from_test, "nothing is public"
+
+
 def test_pooled_images_come_from_both_halves() -> None:
     loaded = fake("stl10", 5, 8)
     which = np.array([12, 0, 7, 4, 5])

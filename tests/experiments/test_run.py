@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, Released
+from bench.core.types import Adjacency, PrivacyUnit, PrivateData, PublicData, PublicKind, Released
 from bench.evaluation.canaries import CanaryPlan, draw_canaries
 from bench.evaluation.canary_runs import train_shadow_run
 from bench.evaluation.noninterference import check_method
+from bench.experiments.release import load_released
 from bench.experiments.run import make_shard, run_cell
 from bench.privacy.ledger import Ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from bench.training.loop import predict
 from bench.training.student import make_student
 from helpers.one_teacher import Config, OneTeacher, one_cell
 
@@ -117,3 +121,32 @@ def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.kind == "error"
     assert "locks could not be written" in failure.reason
+
+
+class FromPool(OneTeacher):
+    public_data_kinds = (PublicKind.UNLABELLED,)
+    public_data = "images of the pool"
+
+
+@pytest.mark.parametrize(
+    ("method", "from_test", "measured"), [(OneTeacher, True, True), (OneTeacher, False, False), (FromPool, True, False)]
+)
+def test_who_uses_no_part_of_the_test_set_is_measured_on_all_of_it(
+    method: type[OneTeacher], from_test: bool, measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_cell(tmp_path, method=method) as (cell, run_dir, source):
+        material = dataclasses.replace(source.material(cell.dataset), public_from_test=from_test)
+        monkeypatch.setattr(source, "material", lambda _: material)
+        utility = run_cell(cell, run_dir, source, Progress()).utility
+    assert utility is not None
+    if not measured:
+        assert (utility.official_accuracy, utility.official_records) == (None, None)
+        return
+    student = load_released(next((tmp_path / "released").glob("*.safetensors"))).student
+    images, labels = (
+        torch.cat([material.test_images, material.public.images]),
+        torch.cat([material.test_labels, material.public_labels]),
+    )
+    right = (predict(student, images).argmax(1) == labels).double().mean()
+    assert utility.official_records == len(labels) == 797
+    assert utility.official_accuracy == pytest.approx(float(right), abs=1e-6)

@@ -160,10 +160,7 @@ def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
 
 
 def test_a_target_for_other_neighbours_says_so() -> None:
-    made = {
-        adjacency: asked(add_remove(basis=Basis.PROVEN, adjacency=adjacency))
-        for adjacency in TargetAdjacency
-    }
+    made = {adjacency: asked(add_remove(basis=Basis.PROVEN, adjacency=adjacency)) for adjacency in TargetAdjacency}
     assert made == {TargetAdjacency.OWN: "2 (proven, add-remove)", TargetAdjacency.REPLACE_ONE: "2 (proven)"}
     assert asked(record(basis=Basis.PROVEN)) == "10 (proven)"
 
