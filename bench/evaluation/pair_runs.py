@@ -169,10 +169,18 @@ class Crew:
 
     def close(self) -> None:
         """End the processes without waiting for work in progress."""
-        if self._pool is not None:
-            for process in list((self._pool._processes or {}).values()):
-                process.terminate()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is None:
+            return
+        processes = list((self._pool._processes or {}).values())
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+        # A process that died in the middle of a result, or of a call, leaves a thread of this one waiting at the other
+        # end of the pipe, for as long as somebody holds the end of the dead.
+        for end in (self._pool._result_queue._writer, self._pool._call_queue._reader):  # type: ignore[attr-defined]
+            end.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start() -> None:
