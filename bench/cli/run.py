@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +14,6 @@ from bench.core.progress import echo, print_json, print_table
 from bench.core.types import Basis, TargetAdjacency
 
 if TYPE_CHECKING:
-    from bench.core.progress import Progress
     from bench.launchers.settings import Cluster
     from bench.launchers.worker import Outcome
     from bench.results.attack_record import AuditRecord
@@ -135,14 +132,8 @@ def run(
     Several of these commands may share one directory; each cell runs once.
     """
     from bench.core.progress import open_progress
-    from bench.experiments.calibration_cache import Calibrations
-    from bench.experiments.data_source import DataSource
-    from bench.experiments.noise_salt import check_salt, sweep_salts
-    from bench.experiments.plan import expand, to_run
-    from bench.launchers.schedule import units_of
+    from bench.launchers.grid import forecast_grid, run_grid
     from bench.launchers.settings import directives, read_cluster
-    from bench.launchers.worker import Outcome
-    from bench.results.run_dir import RunDir
 
     models = {"teacher": teacher, "student": student}
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
@@ -157,63 +148,26 @@ def run(
     }  # fmt: skip
     settings = read_cluster(cluster, flags)
     check_flags(flags, settings, detach)
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(open_progress(quiet=quiet or json_))
-        source = DataSource(progress)
-        run_dir = RunDir(out)
-        if not dry_run:  # before data is fetched
-            run_dir.check_writable()
-        calibrations = Calibrations(run_dir.cache_path)
-        cells = expand(grid, source.describe, calibrations)
-        for cell in cells:
-            check_salt(noise_salt, cell)
-        if not dry_run:
-            run_dir.create()
-            calibrations.keep()
-            stack.enter_context(run_dir.joined())
-            sweep_salts(run_dir)
-        # Read before the states, so that cells finished by another run from now on count as done.
-        before = {cell.key: run_dir.signature(cell.key) for cell in cells}
-        earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=not dry_run)
-        for line in damaged:
-            progress.say(f"warning: {line}")
-        todo = to_run(cells, run_dir, reuse)
-        keys = {cell.key for cell in todo}
-        done = [cell for cell in cells if cell.key not in keys]
-        units = units_of(todo, done, settings.shards, lambda cell: before[cell.key]) if todo else []
-        if dry_run:
-            from bench.launchers.dry_run import forecast
-
-            seen = forecast(cells, units, run_dir, settings, reuse)
-            if json_:
-                print_json(seen.as_dict())
-                return
-            print_table(*seen.table())
-            for line in seen.notes:
-                echo(line)
+    if dry_run:
+        with open_progress(quiet=quiet or json_) as progress:
+            seen = forecast_grid(grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt)
+        if json_:
+            print_json(seen.as_dict())
             return
-        if len(todo) < len(cells):
-            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats them)")
-        outcome = Outcome()
-        if todo:
-            from bench.launchers.execute import execute
-
-            outcome = execute(
-                units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
-                plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=functools.partial(_print_record, progress), noise_salt=noise_salt,
-            )  # fmt: skip
-        known = {record.key: record for record in earlier if record.key not in keys}
-        late = [cell.key for cell in cells if cell.key not in known]
-        newer, unread = run_dir.read_records_of(late)
-        known |= {record.key: record for record in newer}
-        records = [known[cell.key] for cell in cells if cell.key in known]
-        audits = run_dir.read_audits()[0]
-    print_board(records, audits, json_=json_)
-    _leave(outcome, settings, out, detach)
-    for line in unread:
+        print_table(*seen.table())
+        for line in seen.notes:
+            echo(line)
+        return
+    with open_progress(quiet=quiet or json_) as progress:
+        ran = run_grid(
+            grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt, device=device, workers=workers,
+            threads=threads, detach=detach,
+        )  # fmt: skip
+    print_board(ran.records, ran.audits, json_=json_)
+    _leave(ran.outcome, settings, out, detach)
+    for line in ran.unread:
         echo(f"error: {line}", err=True)
-    if unread or any(record.failure for record in records):
+    if ran.unread or any(record.failure for record in ran.records):
         raise typer.Exit(1)
 
 
@@ -245,22 +199,6 @@ def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None
         echo(f"stopped; {outcome.left} cells are left. Give the same command again to resume.", err=True)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
-
-
-def _print_record(progress: Progress, record: Record) -> None:
-    for note in record.notes:
-        progress.say(f"{record.key}: {note}")
-    if record.failure is not None:
-        where = f" (log: {record.failure.log})" if record.failure.log else ""
-        progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
-    elif record.utility is not None:
-        shared = ", ".join(
-            f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()
-        )
-        progress.say(
-            f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
-            + (f" (cache: {shared})" if shared else "")
-        )
 
 
 def _names(text: str) -> tuple[str, ...]:

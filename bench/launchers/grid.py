@@ -1,0 +1,119 @@
+"""A grid from plan to records, and its forecast: what ``bench run`` and :func:`bench.run` do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.core.config import Grid, Reuse
+from bench.core.progress import Progress
+from bench.experiments.calibration_cache import Calibrations
+from bench.experiments.data_source import DataSource
+from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
+from bench.experiments.plan import Cell, expand, to_run
+from bench.launchers.dry_run import DryRun, forecast
+from bench.launchers.schedule import Unit, units_of
+from bench.launchers.settings import Cluster
+from bench.launchers.worker import Outcome
+from bench.results.attack_record import AuditRecord
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+
+
+@dataclass(slots=True)
+class Ran:
+    """The records of a grid's cells, in its order, and all audits of the directory; a line per unreadable record."""
+
+    records: list[Record]
+    audits: list[AuditRecord]
+    outcome: Outcome
+    unread: list[str] = field(default_factory=list)
+
+
+def run_grid(
+    grid: Grid, out: Path, progress: Progress, settings: Cluster, *, reuse: Reuse = Reuse.DONE,
+    noise_salt: str = RANDOM, device: str = "auto", workers: int = 0, threads: int = 1, detach: bool = False,
+) -> Ran:  # fmt: skip
+    """Run the cells of `grid` that have no record yet in the run directory `out`, with the launcher of `settings`.
+
+    `workers` is the number of processes for a cell's teachers (0: its cores). Failed cells have records too. Raises
+    :class:`BenchError` on an invalid grid, before data is fetched where possible, and as
+    :func:`bench.launchers.execute.execute` does.
+    """
+    source, run_dir = DataSource(progress), RunDir(out)
+    run_dir.check_writable()  # before data is fetched
+    calibrations = Calibrations(run_dir.cache_path)
+    cells = _cells(grid, source, calibrations, noise_salt)
+    run_dir.create()
+    calibrations.keep()
+    with run_dir.joined():
+        sweep_salts(run_dir)
+        todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
+        if len(todo) < len(cells):
+            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats them)")
+        outcome = Outcome()
+        if todo:
+            from bench.launchers.execute import execute
+
+            outcome = execute(
+                units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
+                plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
+                done=functools.partial(_tell, progress), noise_salt=noise_salt,
+            )  # fmt: skip
+        keys = {cell.key for cell in todo}
+        known = {record.key: record for record in earlier if record.key not in keys}
+        newer, unread = run_dir.read_records_of([cell.key for cell in cells if cell.key not in known])
+        known |= {record.key: record for record in newer}
+        records = [known[cell.key] for cell in cells if cell.key in known]
+        return Ran(records, run_dir.read_audits()[0], outcome, unread)
+
+
+def forecast_grid(
+    grid: Grid, out: Path, progress: Progress, settings: Cluster, *, reuse: Reuse = Reuse.DONE, noise_salt: str = RANDOM
+) -> DryRun:
+    """Return what :func:`run_grid` would do; writes nothing."""
+    run_dir = RunDir(out)
+    cells = _cells(grid, DataSource(progress), Calibrations(run_dir.cache_path), noise_salt)
+    _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
+    return forecast(cells, units, run_dir, settings, reuse)
+
+
+def _cells(grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str) -> list[Cell]:
+    cells = expand(grid, source.describe, calibrations)
+    for cell in cells:
+        check_salt(noise_salt, cell)
+    return cells
+
+
+def _units(
+    cells: Sequence[Cell], run_dir: RunDir, settings: Cluster, reuse: Reuse, progress: Progress, *, set_aside: bool
+) -> tuple[list[Cell], list[Unit], list[Record]]:
+    """Return the cells to run, as units in order, and the records that are there."""
+    # Read before the states, so that cells finished by another run from now on count as done.
+    before = {cell.key: run_dir.signature(cell.key) for cell in cells}
+    earlier, damaged = run_dir.read_records_of((cell.key for cell in cells), set_aside=set_aside)
+    for line in damaged:
+        progress.say(f"warning: {line}")
+    todo = to_run(cells, run_dir, reuse)
+    keys = {cell.key for cell in todo}
+    done = [cell for cell in cells if cell.key not in keys]
+    units = units_of(todo, done, settings.shards, lambda cell: before[cell.key]) if todo else []
+    return todo, units, earlier
+
+
+def _tell(progress: Progress, record: Record) -> None:
+    for note in record.notes:
+        progress.say(f"{record.key}: {note}")
+    if record.failure is not None:
+        where = f" (log: {record.failure.log})" if record.failure.log else ""
+        progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
+    elif record.utility is not None:
+        shared = ", ".join(
+            f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()
+        )
+        progress.say(
+            f"{record.key}: accuracy {100 * record.utility.accuracy:.2f}% in {record.provenance.wall_seconds:.0f} s"
+            + (f" (cache: {shared})" if shared else "")
+        )
