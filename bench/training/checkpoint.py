@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench import __version__
 from bench.core.errors import BenchError
+from bench.core.version import __version__
 
 if TYPE_CHECKING:
     from types import TracebackType
