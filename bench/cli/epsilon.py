@@ -329,10 +329,11 @@ def dp_sgd(
     from bench.core.types import Basis, Budget
     from bench.privacy.calibrate import smallest_noise
     from bench.privacy.conversions import check_delta
+    from bench.privacy.cost import sampling_rate_of
     from bench.privacy.events import DPSGD
 
     check_delta(delta)
-    rate = shared.sampling_rate_of(sampling_rate, batch, records)
+    rate = sampling_rate_of(sampling_rate, batch, records)
     if (sigma is None) == (target_epsilon is None):
         raise BenchError("give one of --sigma and --target-epsilon.")
     facts: dict[str, float] = {}

@@ -32,17 +32,6 @@ Batch = Annotated[float | None, typer.Option(help="Expected batch size, with --r
 Records = Annotated[int | None, typer.Option(help="Number of records, with --batch.")]
 
 
-def sampling_rate_of(rate: float | None, batch: float | None, records: int | None) -> float:
-    """Return `rate`, or `batch` over `records`; raise BenchError unless exactly one is given and in range."""
-    if rate is not None and batch is None and records is None:
-        return rate
-    if rate is not None or batch is None or records is None:
-        raise BenchError("give either --sampling-rate, or --batch and --records.")
-    if records < 1 or not 0 < batch <= records:
-        raise BenchError(f"--batch must lie between 0 and --records, not {batch:g} of {records}.")
-    return batch / records
-
-
 def load_array(path: Path, what: str) -> NDArray[Any]:
     """Return the array of an ``.npy`` file without pickle; raise BenchError, which names `what`, on an invalid file."""
     import numpy as np

@@ -95,18 +95,18 @@ def claimed_trpate(
     gamma: shared.Gamma, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """TrPATE: Theorem 1."""
-    from bench.privacy import claims, events
+    from bench.privacy import cost
 
-    row = _row("trpate", claims.trpate(gamma, queries, delta), sound=True)
-    shared.report_events([events.LNMax(gamma, queries)], delta, json, [row], paper="TrPATE")
+    claim, events = cost.trpate(gamma, queries, delta)
+    shared.report_events(events, delta, json, [_row("trpate", claim, sound=True)], paper="TrPATE")
 
 
 @proven.command("trpate")
 def proven_trpate(gamma: shared.Gamma, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """TrPATE: the cost of its label queries."""
-    from bench.privacy.events import LNMax
+    from bench.privacy import cost
 
-    shared.report_events([LNMax(gamma, queries)], delta, json, paper="TrPATE")
+    shared.report_events(cost.trpate(gamma, queries, delta)[1], delta, json, paper="TrPATE")
 
 
 @claimed.command("dgd")
@@ -114,29 +114,23 @@ def claimed_dgd(
     eps0: Eps0, queries: Queries, eps1: Eps1 = 0.0, delta: shared.Delta = 1e-5, json: shared.Json = False
 ) -> None:
     """DGD: the closed form, and the cost of its label queries alone."""
-    from bench.privacy import claims
+    from bench.privacy import cost
     from bench.privacy.accountants import account
-    from bench.privacy.base_event import positive
-    from bench.privacy.events import LNMax
 
-    positive("eps0", eps0)
-    event = LNMax(eps0 / 2, queries)
+    claim, (event, _) = cost.dgd(eps0, queries, delta, eps1)
     # The claim bounds the label queries loosely, but not the whole method.
-    claim = _row("dgd", claims.dgd(eps0, queries, delta, eps1), sound=False)
+    row = _row("dgd", claim, sound=False)
     note = "bounds the label queries alone, not the method"
-    alone = [replace(row, note="; ".join(filter(None, [row.note, note]))) for row in account([event], delta)]
-    shared.report([claim, *alone], delta, json, f"DGD label queries: {event.describe()}")
+    alone = [replace(one, note="; ".join(filter(None, [one.note, note]))) for one in account([event], delta)]
+    shared.report([row, *alone], delta, json, f"DGD label queries: {event.describe()}")
 
 
 @proven.command("dgd")
 def proven_dgd(eps0: Eps0, queries: Queries, delta: shared.Delta = 1e-5, json: shared.Json = False) -> None:
     """DGD: infinite, as private data is used outside any mechanism; below it, the label queries alone."""
-    from bench.privacy.base_event import positive
-    from bench.privacy.claims import DGD_BYPASS
-    from bench.privacy.events import Bypass, LNMax
+    from bench.privacy import cost
 
-    positive("eps0", eps0)
-    shared.report_events([LNMax(eps0 / 2, queries), Bypass(DGD_BYPASS)], delta, json, paper="DGD")
+    shared.report_events(cost.dgd(eps0, queries, delta)[1], delta, json, paper="DGD")
 
 
 @claimed.command("dpsd")
@@ -206,8 +200,7 @@ def claimed_dp_sgd(
     json: shared.Json = False,
 ) -> None:
     """DP-SGD: the moments accountant, as Abadi et al. use it, with the classic conversion."""
-    from bench.privacy import claims, events
+    from bench.privacy import cost
 
-    event = events.DPSGD(shared.sampling_rate_of(sampling_rate, batch, records), sigma, steps)
-    claim = claims.dp_sgd(event.sampling_rate, sigma, steps, delta)
-    shared.report_events([event], delta, json, [_row("dp-sgd", claim, sound=True)])
+    claim, events = cost.dp_sgd(sigma, steps, delta, sampling_rate, batch, records)
+    shared.report_events(events, delta, json, [_row("dp-sgd", claim, sound=True)])

@@ -1,0 +1,95 @@
+"""`bench.epsilon`: what `bench epsilon` prints, as a function."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import bench
+from bench.cli.epsilon import app
+from bench.core.errors import BenchError
+from bench.core.types import Adjacency
+from bench.privacy.cost import MECHANISMS, PAPERS
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "pate": {"gamma": 0.05, "queries": 100},
+    "trpate": {"gamma": 0.05, "queries": 100},
+    "dgd": {"eps0": 0.05, "queries": 400, "eps1": 0.01},
+    "dpsd": {"beta": 1e-3, "classes": 10, "batch": 256, "iterations": 200, "sigma": 100.0},
+    "dpsd-label": {"epsilon": 1.0},
+    "dp-sgd": {"batch": 10, "records": 1000, "sigma": 1.0, "steps": 100},
+    "gaussian": {"noise_multiplier": 10.0, "count": 100},
+    "sampled-gnmax": {"sampling_rate": 0.05, "sigma": 8.0, "queries": 100},
+}
+
+
+def printed(*words: object) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(CliRunner().invoke(app, [*map(str, words), "--json"]).stdout)
+    return content
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_function_says_what_the_command_prints(name: str) -> None:
+    options = [word for k, v in SETTINGS[name].items() for word in (f"--{k.replace('_', '-')}", v)]
+    shown = printed(*(["claimed"] if name in PAPERS else []), name, *options)
+    cost = bench.epsilon(name, **SETTINGS[name])
+    figures = {row["name"]: float(row["epsilon"]) for row in shown["accountants"]}
+    claimed = figures.pop(f"claimed-{name if name != 'pate' else 'pate-2017'}", None)
+    assert cost.claimed == claimed
+    assert figures.items() <= {row.name: row.epsilon for row in cost.accountants}.items()
+    if math.isfinite(cost.proven):
+        assert cost.proven == min(figures.values())
+        assert cost.replace_one == shown["facts"].get("replace_one", cost.proven)
+    assert (cost.proven == math.inf) == (name in ("dgd", "dpsd-label"))
+
+
+def test_votes_give_the_figure_of_pate_2018(tmp_path: Any) -> None:
+    votes = np.tile([200.0, 30, 20], (40, 1))
+    np.save(tmp_path / "votes.npy", votes)
+    confident = {"threshold": 200.0, "sigma1": 150.0}
+    for more in ({}, confident):
+        options = [word for k, v in more.items() for word in (f"--{k}", v)]
+        shown = printed("claimed", "pate-2018", "--sigma2", 40, "--votes", tmp_path / "votes.npy", *options)
+        cost = bench.epsilon("pate-2018", votes=votes, sigma2=40.0, **more)
+        assert cost.claimed == shown["accountants"][0]["epsilon"]
+        assert cost.proven == min(row["epsilon"] for row in shown["accountants"] if not row["data_dependent"])
+    shown = printed("claimed", "pate", "--gamma", 0.05, "--votes", tmp_path / "votes.npy")
+    assert bench.epsilon("pate", gamma=0.05, votes=votes).claimed == shown["accountants"][0]["epsilon"]
+
+
+def test_adjacency_may_be_given_by_its_word() -> None:
+    own = bench.epsilon("sampled-gaussian", sampling_rate=0.05, noise_multiplier=2.0)
+    other = bench.epsilon("sampled-gaussian", sampling_rate=0.05, noise_multiplier=2.0, adjacency="replace")
+    assert (own.adjacency, other.adjacency) == (Adjacency.ADD_REMOVE, Adjacency.REPLACE)
+    assert own.proven < own.replace_one == other.proven == other.replace_one
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "says"),
+    [
+        ("dp-sdg", {}, "Did you mean 'dp-sgd'?"),
+        ("dp-sgd", {"sigma": 1.0}, "also needs steps"),
+        ("dp-sgd", {"sigma": 1.0, "steps": 1}, "either the sampling rate, or both batch and records"),
+        ("dp-sgd", {"sigma": 1.0, "steps": 1, "batch": 9, "records": 3}, "between 0 and records"),
+        ("dp-sgd", {"sigma": 1.0, "step": 1}, "Did you mean 'steps'?"),
+        ("gaussian", {"noise_multiplier": 0.0}, "positive"),
+        ("gaussian", {"noise_multiplier": 1.0, "delta": 0.0}, "delta"),
+        ("pate", {"gamma": 0.05}, "either queries or votes"),
+        ("pate-2018", {"votes": np.ones((2, 2)), "sigma2": 1.0, "sigma1": 1.0}, "both threshold and sigma1"),
+        ("bypass", {}, "unknown paper or mechanism"),
+    ],
+)
+def test_mistakes_name_what_is_accepted(name: str, setting: dict[str, Any], says: str) -> None:
+    with pytest.raises(BenchError, match=says.replace("?", r"\?")):
+        bench.epsilon(name, **setting)
+
+
+def test_every_name_of_the_docstring_is_a_paper() -> None:
+    said = (bench.epsilon.__doc__ or "").replace("\n", " ")
+    assert all(f"``{name}``" in said for name in PAPERS)
+    assert "gaussian" in MECHANISMS
