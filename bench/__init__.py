@@ -1,11 +1,38 @@
-"""Harness of the benchmark of private students: run, account, compare."""
+"""Benchmark of private students: load results, run grids, account for privacy.
+
+frame = bench.load_results()                                 # every published record, as a DataFrame
+frame = bench.run(methods="pate", datasets="digits", eps=1)  # what `python -m bench run` does
+cost = bench.epsilon("trpate", gamma=0.05, queries=100)      # what is claimed, and what is proven
+"""
 
 from __future__ import annotations
 
-from bench.core.torchvision_compat import allow_cpu_torchvision
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from bench.core.errors import BenchError
+from bench.core.torchvision_compat import allow_cpu_torchvision
+from bench.core.version import __version__
+
+if TYPE_CHECKING:
+    from bench.library import load_results, run
+    from bench.privacy.cost import PrivacyCost, epsilon
+
+__all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results", "run"]
+
+_LAZY = {
+    "PrivacyCost": "bench.privacy.cost",
+    "epsilon": "bench.privacy.cost",
+    "load_results": "bench.library",
+    "run": "bench.library",
+}
 
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on
 # the import path; nothing is imported before torchvision is.
 allow_cpu_torchvision()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -172,6 +172,15 @@ def headline(attack: AttackRecord) -> tuple[Estimated, str] | None:
     return None if found is None else (found, percent(found, scale))
 
 
+def strongest(attacks: Iterable[AttackRecord], goal: str) -> tuple[Estimated, AttackRecord] | None:
+    """Return the headline of the strongest finished attack with this goal, and the attack; None if none had power."""
+    done = [a for a in attacks if a.goal == goal and a.status is Status.DONE and not a.no_power]
+    found = [(main[0], a) for a in done if (main := headline(a)) is not None and not math.isnan(main[0].value)]
+    # Robustness is an accuracy: the strongest attack has the lowest.
+    sign = 1 if goal == "robustness" else -1
+    return min(found, key=lambda pair: (sign * pair[0].value, pair[1].key), default=None)
+
+
 def percent(estimate: Estimated | None, scale: float = 100) -> str:
     """Return an estimate with its interval, times `scale`."""
     if estimate is None:

@@ -12,6 +12,12 @@ from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
 
+def published() -> Path | None:
+    """Return the folder of the published records: ``leaderboards`` here, else in the checkout of this file, or None."""
+    places = (Path("leaderboards"), Path(__file__).resolve().parent.parent / "leaderboards")
+    return next((path for path in places if (path / "records").is_dir()), None)
+
+
 @dataclass(slots=True)
 class Runs:
     """What run directories hold, by key; of equal keys the last. Unreadable files are warnings."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bench.core.types import Instrument
+from bench.metrics.intervals import accuracy_interval
 from bench.results.attack_record import AuditRecord
-from bench.results.record import Record
+from bench.results.audited import counted, with_audits
+from bench.results.record import VISIBLE, Privacy, Record, Utility
 from bench.results.replaced import replaced_epsilon
 from bench.storage.cache import digest_of
 
@@ -16,34 +20,33 @@ if TYPE_CHECKING:
 
 
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
-    """Return one row per record with an accuracy and an epsilon, ordered by seed and key.
+    """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
-    Columns besides the cell's own fields: `row` (:func:`row_key`), `target` (epsilon, NaN without privacy), `backbone`,
-    `replace_one` (proven epsilon for replace neighbours), `subset` (whether the config limits the private records),
-    `config` (digest), `impossible` (bound on the probability of the accuracy under the claim), `data_dependent` (the
-    smallest epsilon that depends on the votes, NaN without one), `accuracy` in %, `official` (the same on the whole
-    official test set, where that is known), `cost` (running time in seconds), `reduced` and `audits`.
+    The columns are those of :data:`bench.library.COLUMNS` except attacks, with `target` for `epsilon` and `cost` for
+    `wall_seconds`, and the board's own: `subset` (whether the config limits the private records), `config` (digest) and
+    `audits`. Failed cells have no numbers.
     """
     import pandas
 
+    audits = list(audits)
     of_student: dict[str, list[AuditRecord]] = defaultdict(list)
     for audit in audits:
         of_student[audit.student].append(audit)
-    rows = [{**_values(record), "audits": of_student[record.key]} for record in records]
+    rows = [
+        {**_values(record), **_audited(record, of_student[record.key]), "audits": of_student[record.key]}
+        for record in with_audits(records, audits)
+    ]
     frame = pandas.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float) if rows else {})
     return frame.sort_values(["seed", "key"], ignore_index=True) if rows else frame
 
 
 NUMBERS = (
-    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "accuracy",
-    "official", "cost",
+    "target", "claimed", "proven", "replace_one", "record_level", "impossible", "data_dependent", "audited",
+    "audit_power", "accuracy", "accuracy_low", "accuracy_high", "official", "cost",
 )  # fmt: skip
 
 
-def _values(record: Record) -> Mapping[str, Any]:
-    privacy, utility = record.privacy, record.utility
-    assert privacy is not None
-    assert utility is not None
+def _values(record: Record) -> dict[str, Any]:
     return {
         "key": record.key,
         "row": row_key(record),
@@ -61,6 +64,25 @@ def _values(record: Record) -> Mapping[str, Any]:
         "backbone": str(record.config.get("backbone") or ""),
         "subset": record.config.get("records") is not None,
         "config": digest_of(record.config)[:6],
+        "status": record.status.value,
+        "failure": "" if record.failure is None else record.failure.reason,
+        **_privacy(record.privacy),
+        **_utility(record.utility),
+        "cost": record.provenance.wall_seconds,
+        "public_data": record.public_data,
+        "public_kinds": tuple(record.public_kinds),
+        "reduced": tuple(map(str, record.reduced)),
+    }
+
+
+def _privacy(privacy: Privacy | None) -> dict[str, Any]:
+    if privacy is None:
+        names = (
+            "unit", "adjacency", "claimed", "proven", "proven_by", "replace_one", "record_level", "impossible",
+            "data_dependent",
+        )  # fmt: skip
+        return {**dict.fromkeys(names), "bypasses": ()}
+    return {
         "unit": privacy.unit.value,
         "adjacency": privacy.adjacency.value,
         "claimed": privacy.claimed.epsilon,
@@ -71,13 +93,35 @@ def _values(record: Record) -> Mapping[str, Any]:
         "impossible": None if privacy.plausibility is None else privacy.plausibility.probability,
         "data_dependent": min((one.epsilon for one in privacy.accountants if one.data_dependent), default=None),
         "bypasses": tuple(privacy.bypasses),
+    }
+
+
+def _audited(record: Record, audits: Sequence[AuditRecord]) -> dict[str, Any]:
+    privacy = record.privacy
+    if privacy is None or privacy.audited is None:
+        return dict.fromkeys(("audited", "audit_power", "inconclusive"))
+    audited = privacy.audited
+    pairs = [pair for audit in counted(audits, privacy.unit) for pair in audit.pairs]
+    transcript = any(pair.instrument is Instrument.TRANSCRIPT and pair.epsilon >= VISIBLE for pair in pairs)
+    return {
+        "audited": None if audited.silent else audited.epsilon,
+        # Pooled audits may show more than each could.
+        "audit_power": math.inf if transcript else max(audited.at_most or 0.0, audited.epsilon),
+        "inconclusive": audited.inconclusive,
+    }
+
+
+def _utility(utility: Utility | None) -> dict[str, Any]:
+    if utility is None:
+        return dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high", "test_records", "official"))
+    tested = utility.test_records
+    low, high = accuracy_interval([utility.accuracy], tested) if tested > 0 else (math.nan, math.nan)
+    return {
         "accuracy": 100 * utility.accuracy,
-        "test_records": utility.test_records,
+        "accuracy_low": 100 * low,
+        "accuracy_high": 100 * high,
+        "test_records": tested,
         "official": None if utility.official_accuracy is None else 100 * utility.official_accuracy,
-        "cost": record.provenance.wall_seconds,
-        "public_data": record.public_data,
-        "public_kinds": tuple(record.public_kinds),
-        "reduced": tuple(map(str, record.reduced)),
     }
 
 

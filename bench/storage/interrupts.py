@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,7 +29,11 @@ def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
 
     Closing may take long, so a second signal ends the process. `once` ignores it instead, for senders that repeat.
+    Outside the main thread, where Python sets no handlers, signals stay with the program that runs it.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ def test_a_signal_is_an_exception_that_knows_its_number(number: signal.Signals) 
         os.kill(os.getpid(), number)
     assert stopped.value.number == number
     assert signal.getsignal(number) is before
+
+
+def test_outside_the_main_thread_signals_stay_with_the_program() -> None:
+    def handler() -> object:
+        with stopping_signals():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handler).result() is signal.getsignal(signal.SIGINT)
 
 
 def test_a_signal_waits_until_the_moment_is_over() -> None:

@@ -1,0 +1,247 @@
+"""Results as data frames: :func:`bench.load_results` and :func:`bench.run`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import open_progress
+from bench.core.types import Basis, TargetAdjacency
+from bench.experiments.noise_salt import RANDOM
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.frame import results_frame
+from bench.results.record import Record
+from bench.results.run_dir import RunDir
+from reports.attacks import strongest
+from reports.runs import published, read_runs
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = {
+    "key": "Key of the record, which names its files.",
+    "method": "Name of the method.",
+    "dataset": "Name of the data set; a user's folder without its path.",
+    "unit": "Unit that the epsilons protect: record, label, query-label or client.",
+    "adjacency": "Neighbours that `claimed` and `proven` hold for: add-remove or replace.",
+    "epsilon": "Target epsilon; NaN without privacy.",
+    "basis": "Which epsilon the target bounds: claimed or proven.",
+    "target_adjacency": "Neighbours of a target on the basis proven: replace-one, or own (the method's).",
+    "delta": "Delta of every epsilon of the row.",
+    "seed": "Seed.",
+    "preset": "Scale of the run: paper, quick or tiny.",
+    "status": "done or failed.",
+    "claimed": "Epsilon by the paper's own analysis.",
+    "proven": "Least epsilon of a sound, data-independent accountant; infinite without a proof.",
+    "replace_one": "`proven` where one unit is replaced: comparable between methods.",
+    "data_dependent": "Least epsilon that depends on the private data of this run: not releasable; NaN without one.",
+    "record_level": "`proven` for one training record where `unit` is a query's label; else NaN.",
+    "audited": "Lower bound on epsilon from the audits of this record; NaN without one, or if none could be seen.",
+    "audit_power": "Largest bound that these audits could have shown; infinite for a transcript; NaN without audits.",
+    "inconclusive": "Whether the audits could not have contradicted `claimed` or `proven`; None without audits.",
+    "accuracy": "Accuracy of the released student on the test records, in %.",
+    "accuracy_low": "Lower end of the 95% Wilson interval of `accuracy` for its test records, in %.",
+    "accuracy_high": "Upper end of that interval, in %. It is of this student: other seeds differ by more.",
+    "test_records": "Number of test records.",
+    "official": "Accuracy on the whole official test set, in %; NaN where a part of it is public, or unmeasured.",
+    "inversion": "Reconstructions by the strongest model inversion, in points above the counterfactual's.",
+    "inversion_attack": "That attack.",
+    "membership": "AUC of the strongest membership inference, from 0 to 1; 0.5 is chance.",
+    "membership_attack": "That attack.",
+    "robustness": "Accuracy in % under the strongest attack at its smallest perturbation.",
+    "robustness_attack": "That attack.",
+    "wall_seconds": "Running time in seconds.",
+    "row": "What the seeds of one row of the board have in common: group by it for means over seeds.",
+    "noise": "seeded, or secure (exact samplers).",
+    "precision": "Arithmetic of teacher ensembles.",
+    "backbone": "Frozen net of transferred features; empty without.",
+    "plugin": "Plug-in of the method, with its version; empty for methods of this project.",
+    "failure": "Why the cell failed; empty if it is done.",
+    "proven_by": "Accountant of `proven`.",
+    "bypasses": "Where private data is used outside any mechanism, in words.",
+    "impossible": "Bound on the probability of this accuracy if the claim held between any two teachers; else NaN.",
+    "public_data": "Public data that the method used, in words.",
+    "public_kinds": "Its kinds.",
+    "reduced": "Differences from the paper's setting, in words.",
+}
+"""The columns of a frame of results, with their meaning."""
+
+GOALS = ("inversion", "membership", "robustness")
+E = TypeVar("E", bound=StrEnum)
+Names = str | Iterable[str]
+"""One name, several with commas between them, or a list of them."""
+
+
+def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, settings: bool = False) -> pandas.DataFrame:
+    """Return one row per record of the folders `runs`, with its audits and attacks, ordered by seed and key.
+
+    Accuracies, their intervals and `robustness` are in %, `membership` is an AUC from 0 to 1, times are in seconds;
+    :data:`bench.library.COLUMNS` and ``docs/fields.md`` describe all columns. With `settings` there is a column
+    ``config.NAME`` for each setting of a method, NaN for methods without it.
+
+    Args:
+        runs: Run directories or folders of a board; of equal keys the last counts. None: the published records,
+            ``leaderboards`` in the working directory or in the checkout that the package runs from.
+        settings: Whether to add the settings.
+
+    Raises:
+        BenchError: A folder is no run directory, or no record can be read. A single unreadable file is a warning.
+
+    Example:
+        >>> frame = bench.load_results("runs")
+        >>> frame.groupby(["method", "epsilon"])[["proven", "accuracy"]].mean()
+    """
+    if runs is None:
+        if (board := published()) is None:
+            raise BenchError(
+                "there is no leaderboards/records here, nor beside the package. Name a run directory: "
+                "bench.load_results('runs')."
+            )
+        folders = [board]
+    else:
+        folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(path) for path in runs]
+    names = ", ".join(map(str, folders)) or "an empty list"
+    found = read_runs(folders, f"no records in {names}. `bench.run(methods=..., out=...)` makes some.")
+    for line in found.warnings:
+        warnings.warn(line, stacklevel=2)
+    return _frame(found.records.values(), found.audits.values(), found.attacks.values(), settings=settings)
+
+
+def run(
+    methods: Names,
+    *,
+    datasets: Names = "mnist",
+    eps: float | str | Iterable[float] = (1, 10),
+    seeds: int | str | Iterable[int] = 0,
+    preset: str = "quick",
+    basis: str = "claimed",
+    adjacency: str = "replace-one",
+    delta: float | None = None,
+    set: Mapping[str, Any] | None = None,
+    noise: str = "seeded",
+    noise_salt: str = RANDOM,
+    precision: str = "float32",
+    out: str | Path = "runs",
+    reuse: str = "done",
+    launcher: str = "local",
+    jobs: int = 1,
+    device: str = "auto",
+    workers: int = 0,
+    threads: int = 1,
+    quiet: bool = False,
+) -> pandas.DataFrame:
+    """Run or resume a grid as ``python -m bench run`` does, and return its cells as :func:`load_results` does.
+
+    Cells with a record in `out` do not run again. A cell that fails is a row with its reason in `failure`.
+
+    Args:
+        methods: Methods: names, or paths of files of your own.
+        datasets: Data sets; ``folder:PATH`` for images of your own.
+        eps: Target epsilons.
+        seeds: Seeds.
+        preset: ``paper``, ``quick`` (minutes) or ``tiny`` (seconds).
+        basis: Which epsilon the target bounds: ``claimed`` or ``proven``.
+        adjacency: Neighbours of a target on the basis proven: ``replace-one``, or ``own`` (the method's).
+        delta: None: 1e-5, or less where records are many.
+        set: Settings by name, ``FIELD`` or ``METHOD.FIELD``: ``{"teachers": 100, "dp-sgd.epochs": 5}``.
+        noise: ``seeded``, or ``secure`` for exact samplers, which no seed repeats.
+        noise_salt: ``random``; to repeat a record its `noise_salt`, or ``none`` if it has none.
+        precision: Of teacher ensembles: ``float32``, ``tf32`` or ``bf16``.
+        out: Run directory.
+        reuse: Which earlier records count as done: ``done``, ``all`` or ``none``.
+        launcher: ``local`` runs cells in `jobs` processes of their own, ``inline`` in this one, whose torch settings
+            and random state it changes; then a script calls this below ``if __name__ == "__main__":``.
+        jobs: Processes of the local launcher; 0: one per GPU, else per core.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: Processes for the teachers of a cell; 0: the cores of its job.
+        threads: CPU threads of one operation.
+        quiet: Whether to show no progress.
+
+    Raises:
+        BenchError: A name or value is unknown or out of range, or `out` cannot be written.
+        KeyboardInterrupt: The run was stopped; the same call resumes it.
+
+    Example:
+        >>> frame = bench.run(methods=["pate", "dp-sgd"], datasets="digits", eps=[1, 10], preset="tiny")
+    """
+    from bench.launchers.grid import run_grid
+    from bench.launchers.settings import read_cluster
+
+    grid = Grid(
+        _names(methods), _names(datasets), _numbers("eps", eps, float), _numbers("seeds", seeds, int),
+        _member(Preset, "preset", preset), _member(Basis, "basis", basis), delta,
+        _member(NoiseKind, "noise", noise), _member(PrecisionKind, "precision", precision),
+        tuple(f"{name}={'none' if value is None else value}" for name, value in (set or {}).items()),
+        _member(TargetAdjacency, "adjacency", adjacency),
+    )  # fmt: skip
+    if launcher not in ("local", "inline"):
+        raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")
+    settings = read_cluster(None, {"launcher": launcher, "jobs": jobs})
+    folder = Path(out)
+    with open_progress(quiet=quiet) as progress:
+        ran = run_grid(
+            grid, folder, progress, settings, reuse=_member(Reuse, "reuse", reuse), noise_salt=noise_salt,
+            device=device, workers=workers, threads=threads,
+        )  # fmt: skip
+    if ran.outcome.stopped is not None:
+        raise KeyboardInterrupt(f"{ran.outcome.left} cells are left; the same call resumes.")
+    for line in ran.unread:
+        warnings.warn(line, stacklevel=2)
+    return _frame(ran.records, ran.audits, RunDir(folder).read_attacks()[0])
+
+
+def _frame(
+    records: Iterable[Record], audits: Iterable[AuditRecord], attacks: Iterable[AttackRecord], *, settings: bool = False
+) -> pandas.DataFrame:
+    import pandas
+
+    records = list(records)
+    frame = results_frame(records, audits).rename(columns={"target": "epsilon", "cost": "wall_seconds"})
+    of_student: dict[str, list[AttackRecord]] = {}
+    for attack in attacks:
+        of_student.setdefault(attack.student, []).append(attack)
+    for goal in GOALS:
+        best = [strongest(of_student.get(key, ()), goal) for key in frame["key"]]
+        scale = 1 if goal == "membership" else 100
+        frame[goal] = pandas.Series([None if b is None else scale * b[0].value for b in best], dtype=float)
+        frame[f"{goal}_attack"] = pandas.Series(["" if b is None else b[1].attack for b in best], dtype=str)
+    frame = frame[list(COLUMNS)]
+    if not settings:
+        return frame
+    configs = {record.key: record.config for record in records}
+    return frame.join(pandas.DataFrame([configs[key] for key in frame["key"]]).add_prefix("config."))
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    every = names.split(",") if isinstance(names, str) else map(str, names)
+    return tuple(dict.fromkeys(name.strip() for name in every if name.strip()))
+
+
+N = TypeVar("N", int, float)
+
+
+def _numbers(what: str, values: float | str | Iterable[Any], kind: type[N]) -> tuple[N, ...]:
+    if isinstance(values, str):
+        every: Sequence[Any] = values.split(",")
+    else:
+        every = list(values) if isinstance(values, Iterable) else [values]
+    try:
+        numbers = [kind(value) for value in every]
+        if any(isinstance(value, float) and number != value for number, value in zip(numbers, every, strict=True)):
+            raise ValueError
+    except (TypeError, ValueError):
+        noun = "numbers" if kind is float else "whole numbers"
+        raise BenchError(f"{what} takes {noun}, one or several, not {values!r}. Try {what}=[1, 2].") from None
+    return tuple(dict.fromkeys(numbers))
+
+
+def _member(kind: type[E], what: str, value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UnknownNameError(what, str(value), [member.value for member in kind]) from None
