@@ -40,7 +40,7 @@ def export(
             raise BenchError(f"no student of {board} lies in {out}. Name the directory of its run by --out.")
         echo(f"{len(every) - len(records)} of {len(every)} students do not lie in {out}", err=True)
     else:
-        records = [find_record(out, key) for key in dict.fromkeys(keys or ())]
+        records = [find_record([out], key)[0] for key in dict.fromkeys(keys or ())]
     prepare_device("cpu", 1)
     rows, failed = [], 0
     for record in records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.core.config import field_table
@@ -101,18 +102,24 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
     return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows
 
 
-def find_record(path: Path, key: str) -> Record:
-    """Return the only record in `path` whose key starts with `key`; raise :class:`BenchError` on none or several."""
-    records = with_audits(RunDir(path).read_records().found, RunDir(path).read_audits()[0]) if path.is_dir() else []
-    found = [record for record in records if record.key.startswith(key)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        known = [*METHODS.names(), *(record.key for record in records)]
-        raise UnknownNameError("method or record", key, known, f"Records are read from {path}; --out names another.")
-    raise BenchError(
-        f"{len(found)} records begin with {key!r}: {', '.join(r.key for r in found[:6])}. Give more of it."
-    )
+def find_record(places: Sequence[Path], key: str) -> tuple[Record, Path]:
+    """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
+
+    Raise :class:`BenchError` if there is none, or that folder has several.
+    """
+    known = METHODS.names()
+    for path in places:
+        home = RunDir(path)
+        records = home.read_records(set_aside=False).found if path.is_dir() else []
+        found = [record for record in records if record.key.startswith(key)]
+        if len(found) == 1:
+            return with_audits(found, home.read_audits()[0])[0], path
+        if found:
+            keys = ", ".join(record.key for record in found[:6])
+            raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give more of it.")
+        known += [record.key for record in records]
+    where = " and ".join(map(str, places))
+    raise UnknownNameError("method or record", key, known, f"Records are read from {where}; --out names another.")
 
 
 def record_page(record: Record) -> list[Table]:

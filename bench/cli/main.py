@@ -83,11 +83,15 @@ def show(
     out: Out = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """Show a method (settings and their sources) or a record (three epsilons, ledger, provenance)."""
+    """Show a method (settings and their sources) or a record (three epsilons, ledger, provenance).
+
+    A record that is not in --out is looked for among the published ones.
+    """
     from bench.cli.listing import find_record, method_page, record_page
     from bench.interface.registry import METHODS
     from bench.results.run_dir import RunDir
     from reports.attacks import tables
+    from reports.runs import published
 
     if what in METHODS or what.endswith(".py"):
         title, text, columns, rows = method_page(METHODS.get(what))
@@ -97,11 +101,11 @@ def show(
         echo(text)
         print_table(title, columns, rows)
         return
-    record = find_record(out, what)
+    record, home = find_record([out, *filter(None, [published()])], what)
     if json_:
         echo(record.to_json().removesuffix("\n"))
         return
-    attacks = [found for found in RunDir(out).read_attacks()[0] if found.student == record.key]
+    attacks = [found for found in RunDir(home).read_attacks()[0] if found.student == record.key]
     echo(record.key)
     for table in record_page(record):
         print_table(table.caption, table.columns, table.rows)

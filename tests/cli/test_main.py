@@ -12,7 +12,7 @@ import pytest
 
 from bench.results.record import parse_record
 from helpers.commands import bench
-from helpers.paths import ROOT
+from helpers.paths import BOARD, ROOT
 
 
 def refused(*words: str) -> str:
@@ -56,7 +56,7 @@ def test_help_imports_nothing_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("cancel",), ("ls",), ("show", "a"), ("attack",), ("audit",), ("export", "a")]
+    "words", [("status",), ("cancel",), ("ls",), ("show", "no-key"), ("attack",), ("audit",), ("export", "a")]
 )
 def test_out_is_the_run_directory_of_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     done = bench(*words, "-o", tmp_path / "nowhere")
@@ -103,6 +103,16 @@ def test_ls_and_show(runs: Path) -> None:
     page = bench("show", "pate").stdout
     assert "PATE 2017, section 4.1" in page
     assert "Threat model" in page
+
+
+def test_show_finds_published_records_by_the_beginning_of_their_key(runs: Path) -> None:
+    whole = "mnist-pate-eps1-quick-s0-12aedf7fbe91"
+    shown = bench("show", whole[:-5], "-o", runs)
+    assert shown.stdout.startswith(whole), shown.stderr
+    assert "membership" in shown.stdout, "its attacks lie on the board too"
+    assert parse_record(bench("show", whole, "-o", runs, "--json").stdout).key == whole
+    assert f"records in {BOARD.name} begin with 'mnist-pate-'" in refused("show", "mnist-pate-", "-o", str(runs))
+    assert f"Records are read from {runs} and {BOARD.name}" in refused("show", "mnist-pat-", "-o", str(runs))
 
 
 def test_record_keeps_three_epsilons_and_the_ledger(runs: Path) -> None:
