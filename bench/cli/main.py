@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from bench import __version__
-from bench.cli import attack, check, data, epsilon, export, leaderboard, paper_numbers, publish, report, run, weights
+from bench.cli import (
+    attack,
+    check,
+    data,
+    epsilon,
+    export,
+    leaderboard,
+    paper_numbers,
+    publish,
+    report,
+    run,
+    schema,
+    weights,
+)
 from bench.cli.run import Json, Out
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import echo, print_json, print_table
@@ -48,6 +61,7 @@ app.command("report")(report.report)
 app.command("publish")(publish.publish)
 app.command("export")(export.export)
 app.command("reported")(paper_numbers.reported)
+app.command("schema")(schema.schema)
 
 
 @app.callback()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import from_json
 
-Unbounded = Annotated[float, Field(allow_inf_nan=True)]
-Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=True)]
+_NOT_FINITE = {"enum": ["Infinity", "-Infinity", "NaN"]}  # JSON has no numbers for these
+Unbounded = Annotated[float, Field(allow_inf_nan=True), WithJsonSchema({"anyOf": [{"type": "number"}, _NOT_FINITE]})]
+Epsilon = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=True),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"const": "Infinity"}]}),
+]
 """Zero or more, infinite where nothing finite is known, never NaN."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = bool | int | Unbounded | str | None
@@ -18,7 +23,9 @@ Scalar = bool | int | Unbounded | str | None
 class Row(BaseModel):
     """Base of all record parts: frozen, rejects unknown fields and, unless a field says otherwise, NaN and infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
 
     def to_json(self) -> str:
         """Return the row as JSON text, as stored on disk."""
@@ -32,18 +39,26 @@ class Estimated(Row):
     """An estimate over `n` independent units; `low` and `high` are None without a confidence interval."""
 
     value: float
+    """The estimate."""
     low: Unbounded | None = None
+    """Lower end of the confidence interval; null without one."""
     high: Unbounded | None = None
+    """Upper end of the confidence interval; null without one."""
     n: int
+    """Number of independent units."""
     confidence: float = 0.95
+    """Confidence of the interval."""
 
 
 class Plugin(Row):
     """The plug-in that a method comes from; see :func:`bench.interface.plugin_source.plugin_of`."""
 
-    distribution: str  # empty for a single file
+    distribution: str
+    """Python distribution; empty for a single file."""
     version: str
+    """Version of the distribution."""
     source_sha256: str
+    """Hash of the source that the method imports from the plug-in; part of the key."""
 
 
 class SchemaError(ValueError):
@@ -54,8 +69,11 @@ class Change(Row):
     """One difference from the paper's setting; non-scalar values are stored as text."""
 
     field: str
+    """Name of the setting."""
     paper: Scalar
+    """The paper's value."""
     value: Scalar
+    """The value used."""
 
     @classmethod
     def of(cls, field: str, paper: Any, value: Any) -> Change:

@@ -18,37 +18,64 @@ class Scores(Row):
     """Scores of an attack on one target."""
 
     metrics: dict[str, Estimated]
-    accuracy: float | None = None  # on the test records
-    queries: int | None = None  # images evaluated by the target
+    """Estimates by the metric's name."""
+    accuracy: float | None = None
+    """Share of the test records that the target classifies correctly."""
+    queries: int | None = None
+    """Number of images evaluated by the target."""
 
 
 class AttackRecord(Row):
     """One attack on one student, with its controls; `targets` is by role, `student` first."""
 
     schema_version: Literal[1] = 1
+    """Version of this schema."""
     key: str
-    student: str  # key of the student's record
+    """Unique name: the student's key, the attack and a hash."""
+    student: str
+    """Key of the student's record."""
     status: Status
+    """Outcome."""
     attack: str
+    """Name of the attack."""
     attack_version: int
+    """Version of the attack."""
     goal: Literal["inversion", "membership", "robustness"]
+    """What the attacker wants."""
     access: str = ""
+    """What the attack uses of the student."""
     knowledge: str = ""
+    """What the attacker knows besides."""
     citation: str = ""
+    """Source of the attack."""
     dataset: str
+    """Data set of the student."""
     preset: str
+    """Scale of the attack."""
     reduced: list[str] = []
+    """Differences from the attack's own setting, in words."""
     config: dict[str, Any]
+    """Settings of the attack."""
     seed: int
-    auxiliary: str = ""  # the attacker's knowledge, in words
+    """Seed."""
+    auxiliary: str = ""
+    """The attacker's data, in words."""
     targets: dict[str, Scores] = {}
-    no_power: str = ""  # reason if the attack is inconclusive, because it fails on the non-private control; else empty
-    evaluators: dict[str, float] = {}  # name to accuracy on held-out records
-    pictures: list[str] = []  # paths below the run directory
+    """Scores by role: the student first, then its controls."""
+    no_power: str = ""
+    """Why the attack is inconclusive (it fails on the non-private control); else empty."""
+    evaluators: dict[str, float] = {}
+    """Accuracy of each evaluator on held-out records, by name."""
+    pictures: list[str] = []
+    """Paths of pictures below the run directory."""
     details: dict[str, Any] = {}
+    """Further results of this attack, by name."""
     notes: list[str] = []
+    """Remarks of the run."""
     failure: Failure | None = None
+    """Why the attack failed; null if it is done."""
     provenance: Provenance
+    """Time and environment."""
 
 
 class Channel(Row):
@@ -58,18 +85,27 @@ class Channel(Row):
     """
 
     name: str
+    """Part of the releases: student or images."""
     family: str
+    """Family of canaries."""
     canaries: int
+    """Number of canaries."""
     guesses: int
+    """Number of guesses, abstentions left out."""
     correct: int
+    """Number of right guesses."""
     group: int = 1
+    """Records that share one coin."""
     epsilon: Epsilon
+    """The lower bound for one record."""
     cap: Epsilon
+    """The largest bound that so many guesses could give."""
     errors: tuple[int, int, int, int] | None = None
     """(false positives, runs without the canary, false negatives, runs with it); many-run audits only."""
     curve: Epsilon | None = None
     """The bound if the trade-off curve is of the family proven for the ledger: never the audited epsilon."""
     curve_family: Literal["", "gaussian", "pld"] = ""
+    """That family; empty where none is proven."""
 
 
 class MechanismVerdict(StrEnum):
@@ -85,13 +121,21 @@ class MechanismAudited(Row):
     """One ledger mechanism, sampled on adjacent inputs: the observed `epsilon` and the `exact` cost of one draw."""
 
     kind: str
+    """Mechanism."""
     parameters: dict[str, Any]
+    """Its parameters."""
     draws: int
+    """Number of draws on each input."""
     epsilon: Epsilon
+    """Observed lower bound."""
     exact: Epsilon
-    half_noise: Epsilon | None = None  # epsilon observed with half the noise: the power of the audit
+    """Exact cost of one draw."""
+    half_noise: Epsilon | None = None
+    """Bound observed with half the noise: the power of the audit."""
     verdict: MechanismVerdict
-    reason: str = ""  # why it was not audited
+    """Outcome."""
+    reason: str = ""
+    """Why it was not audited; else empty."""
 
 
 class PairBound(Row):
@@ -101,19 +145,29 @@ class PairBound(Row):
     """
 
     instrument: Instrument
+    """What was measured."""
     pair: str
+    """How the two data sets differ, in words."""
     seen: str
+    """What was compared, in words."""
     runs: tuple[int, int]
+    """Counted runs on the first and on the second data set."""
     epsilon: Epsilon
-    cap: Epsilon  # the largest bound that so many runs could give; infinite for a transcript
-    exact: bool = False  # computed from the distributions of the answers, not from draws
+    """The lower bound."""
+    cap: Epsilon
+    """The largest bound that so many runs could give; infinite for a transcript."""
+    exact: bool = False
+    """Whether it was computed from the distributions of the answers, not from draws."""
     errors: tuple[int, int, int, int] | None = None
     """(false positives, runs without, false negatives, runs with); release only."""
     tests: int = 1
-    """The bounds that hold jointly at the audit's confidence (Bonferroni): one per pair, score and direction tried."""
-    power: Epsilon | None = None  # the same bound without noise, if it was run
-    curve: Epsilon | None = None  # the bound from the same errors by the proven trade-off curve, where there is one
+    """Bounds that hold jointly at the audit's confidence (Bonferroni): one per pair, score and direction tried."""
+    power: Epsilon | None = None
+    """The same bound without noise, if it was run."""
+    curve: Epsilon | None = None
+    """The bound from the same errors by the proven trade-off curve, where there is one."""
     curve_of: str = ""
+    """What that curve is of, in words."""
 
     @property
     def at_most(self) -> float:
@@ -135,34 +189,59 @@ class AuditRecord(Row):
     """
 
     schema_version: Literal[1] = 1
+    """Version of this schema."""
     key: str
+    """Unique name: the student's key and a hash."""
     student: str
+    """Key of the student's record."""
     status: Status
+    """Outcome."""
     method: str
+    """Name of the method."""
     dataset: str
+    """Data set of the student."""
     kind: AuditKind = AuditKind.ONE_RUN
-    unit: PrivacyUnit  # what the audited data sets differ in: one record, label or client
+    """Design of the audit."""
+    unit: PrivacyUnit
+    """What the audited data sets differ in: one record, label or client."""
     adjacency: Adjacency
+    """Neighbouring relation of the audited data sets."""
     delta: float
+    """Delta of every epsilon."""
     confidence: float
+    """Confidence of the audited epsilon."""
     plan: dict[str, int]
+    """Numbers that the audit was planned with, by name."""
     runs: int
+    """Number of runs of the method."""
     channels: list[Channel] = []
-    epsilon: Epsilon | None = None  # maximum over the channels or pairs
-    claimed: Epsilon | None = None  # from the student's record
-    allowed: Epsilon | None = None  # proven by the ledger of the audited runs, for the same unit
-    power: list[Channel] = []  # the same guesses on the pipeline without noise, if it was run
+    """Bounds by canaries."""
+    epsilon: Epsilon | None = None
+    """Maximum over the channels or pairs."""
+    claimed: Epsilon | None = None
+    """Claimed epsilon of the student's record."""
+    allowed: Epsilon | None = None
+    """Epsilon proven by the ledger of the audited runs, for the same unit."""
+    power: list[Channel] = []
+    """The same guesses on the pipeline without noise, if it was run."""
     pairs: list[PairBound] = []
+    """Bounds by pairs of data sets."""
     reduced: list[Change] = []
+    """Settings made smaller than the student's."""
     bypassed: str = ""
     """Where equal answers of the ledger gave another release, in words: private data reached it outside the ledger."""
     record_level: bool = False
-    """The data sets differ in a training record, although the method's claim is for another unit."""
+    """Whether the data sets differ in a training record, although the method's claim is for another unit."""
     mechanisms: list[MechanismAudited] = []
-    accuracy: float | None = None  # mean test accuracy of the audited students
+    """Audits of the ledger's mechanisms."""
+    accuracy: float | None = None
+    """Mean test accuracy of the audited students, a share."""
     notes: list[str] = []
+    """Remarks of the run."""
     failure: Failure | None = None
+    """Why the audit failed; null if it is done."""
     provenance: Provenance
+    """Time and environment."""
 
     @property
     def violated(self) -> bool:

@@ -13,23 +13,37 @@ class CellSpec(Row):
     """One method, data set, target epsilon and seed. Contains no machine path."""
 
     method: str
+    """Name of the method."""
     method_version: int
-    method_file: str = ""  # file name of a user's own method
-    plugin: Plugin | None = None  # None for a method of this project
+    """Version of the method, which its author raises when its results change."""
+    method_file: str = ""
+    """File name of a user's own method; else empty."""
+    plugin: Plugin | None = None
+    """Plug-in that the method comes from; null for a method of this project."""
     dataset: str
+    """Name of the data set; a user's folder without its path."""
     dataset_revision: str
-    image_shape: str = ""  # channels x height x width, if given with an image folder
+    """Hash of the data and its split."""
+    image_shape: str = ""
+    """Channels x height x width, if given with an image folder."""
     preset: Preset
+    """Scale of the run: the paper's setting or a reduced one."""
     overrides: dict[str, str] | None = Field(default_factory=dict)
-    """Minimal ``--set`` values by field; in no key. None in records of schema 1 without them."""
-    epsilon: float | None  # None for a method without privacy
+    """Minimal ``--set`` values by field; in no key. Null in records of schema 1 without them."""
+    epsilon: float | None
+    """Target epsilon; null for a method without privacy."""
     delta: float
+    """Target delta, and the delta of every epsilon of the record."""
     basis: Basis
+    """Which epsilon the target bounds."""
     seed: int
+    """Seed of all randomness except secure noise."""
     noise: NoiseKind
+    """Source of mechanism noise: seeded, or secure (exact samplers)."""
     precision: PrecisionKind = PrecisionKind.FLOAT32
+    """Arithmetic of teacher ensembles."""
     adjacency: TargetAdjacency = TargetAdjacency.OWN
-    """Of the target; OWN also where the method's neighbours are replace, or the basis is claimed."""
+    """Neighbours of the target; own also where the method's neighbours are replace, or the basis is claimed."""
 
     @property
     def own_folder(self) -> bool:

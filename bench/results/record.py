@@ -36,20 +36,30 @@ class Accountant(Row):
     """The cost of the mechanisms by one accountant."""
 
     name: str
+    """Name of the accountant."""
     epsilon: Epsilon
+    """Its epsilon, infinite without a guarantee."""
     sound: bool
+    """Whether it bounds the privacy loss of the run."""
     data_dependent: bool
+    """Whether it depends on private data."""
     releasable: bool
+    """Whether it may be published: a data-dependent figure only when sanitised."""
     order: Annotated[Unbounded, Field(gt=0)] | None = None
+    """Renyi order or moment at which the minimum is reached, if it has one."""
     note: str = ""
+    """Remarks, for example the conversion used."""
 
 
 class Claimed(Row):
     """The cost by the method's paper."""
 
     epsilon: Epsilon
+    """Epsilon by the paper's own analysis."""
     source: str
+    """Place in the paper."""
     note: str = ""
+    """Why the claim does not hold, or what else limits it."""
 
 
 VISIBLE = 0.01
@@ -60,10 +70,15 @@ class Audited(Row):
     """A lower bound on epsilon from an audit, at `confidence`."""
 
     epsilon: Epsilon
+    """The lower bound."""
     confidence: float
-    audit: str  # what was seen, in words
-    inconclusive: bool = False  # a larger bound was out of reach, or not known to be within
-    at_most: Epsilon | None = None  # the largest bound that could have been seen; None where not known or unlimited
+    """Confidence of the bound."""
+    audit: str
+    """What was seen, in words."""
+    inconclusive: bool = False
+    """Whether a larger bound was out of reach, or not known to be within."""
+    at_most: Epsilon | None = None
+    """The largest bound that could have been seen; null where not known or unlimited."""
 
     @property
     def silent(self) -> bool:
@@ -79,69 +94,99 @@ class Plausibility(Row):
     """
 
     probability: float
+    """Bound on the probability of a larger accuracy if the claim holds."""
     threshold: float
+    """Share of the test records."""
     permutations: float
+    """Number of relabellings of the classes that the bound counts."""
 
 
 class Privacy(Row):
     """The three epsilons of a row with their unit and adjacency."""
 
     unit: PrivacyUnit
+    """What the guarantee protects."""
     adjacency: Adjacency
+    """Neighbouring relation that claimed and proven hold for."""
     delta: float
+    """Delta of every epsilon."""
     claimed: Claimed
+    """Epsilon that the paper claims."""
     proven: Accountant
+    """Least sound, publishable, data-independent epsilon of the ledger."""
     audited: Audited | None = None
+    """Lower bound from audits, filled in when records are read with their audits; null in the file."""
     plausibility: Plausibility | None = None
-    """None if the claim is about data sets that differ in one unit, which no accuracy contradicts."""
+    """Bound on the accuracy by the claim; null if the claim is about one unit, which no accuracy contradicts."""
     bypasses: list[str] = []
+    """Where private data is used outside any mechanism, in words."""
     accountants: list[Accountant] = []
-    withheld: str = ""  # why data-dependent figures are omitted, if they are
-    events: list[dict[str, Any]] = []  # ledger events in order: mechanism and parameters, no data
-    record_level: Accountant | None = None  # the guarantee for one training record, if the unit is a query's label
+    """Figures of every accountant that applies."""
+    withheld: str = ""
+    """Why data-dependent figures are omitted; empty if they are not."""
+    events: list[dict[str, Any]] = []
+    """Ledger events in order: mechanism and parameters, no data."""
+    record_level: Accountant | None = None
+    """Guarantee for one training record, if the unit is a query's label."""
 
 
 class Queries(Row):
     """Released teacher answers: numbers asked, given and correct."""
 
     asked: int
+    """Number of queries to the teachers."""
     answered: int
+    """Number of queries answered."""
     label_accuracy: Share | None = None
+    """Share of the answers that are the true label; null where it is not known or withheld."""
 
 
 class Utility(Row):
     """Utility of the released student on the test split."""
 
     accuracy: Share
+    """Share of the test records classified correctly."""
     test_records: int
+    """Number of test records."""
     official_accuracy: Share | None = None
     """On the whole official test set, where the split makes a part of it public and the method uses no public data."""
     official_records: int | None = None
+    """Size of the whole official test set."""
 
 
 class Student(Row):
     """The released student: timm rebuilds it from `name` and `options`; weights in `file` below the run directory."""
 
     name: str
+    """Name of the timm architecture."""
     options: dict[str, Any]
+    """Arguments of ``timm.create_model``."""
     parameters: int
+    """Number of parameters."""
     file: str
+    """Weights (safetensors), a path below the run directory."""
     sha256: str
+    """Hash of that file."""
 
 
 class ImageGrid(Row):
     """PNG of the first released images, `file` below the run directory."""
 
     file: str
+    """Path below the run directory."""
     sha256: str
+    """Hash of that file."""
 
 
 class Failure(Row):
     """Why a cell failed; `log` is a path below the run directory."""
 
     kind: str
+    """Kind of failure."""
     reason: str
+    """Reason in words."""
     log: str | None = None
+    """Path of the traceback below the run directory."""
     spent: list[dict[str, Any]] = []
     """Ledger events before the failure; another run with fresh noise costs as much again."""
 
@@ -150,46 +195,80 @@ class Provenance(Row):
     """Time and environment: the only part in which two runs of a cell may differ. None comes with a reason."""
 
     started: str
+    """Start, in UTC; the date alone for data that is no public benchmark."""
     wall_seconds: float
+    """Running time in seconds, without waiting for other processes."""
     peak_memory_mib: float | None
+    """Peak memory in MiB."""
     git_commit: str | None
+    """Commit of the program."""
     git_dirty: bool | None
+    """Whether tracked files had changes."""
     packages: dict[str, str]
+    """Versions of the packages that matter, by name."""
     python: str
+    """Version of Python."""
     platform: str
+    """Operating system and architecture."""
     device: str
+    """Device of torch."""
     threads: int | None
+    """CPU threads of one operation."""
     artefacts_made: int = 0
+    """Number of artefacts computed."""
     artefacts_found: int = 0
-    artefacts: dict[str, tuple[int, int]] = {}  # cache misses and hits by kind of artefact
-    unread: dict[str, str] = {}  # unreadable field to reason
+    """Number of artefacts taken from the cache."""
+    artefacts: dict[str, tuple[int, int]] = {}
+    """Cache misses and hits by kind of artefact."""
+    unread: dict[str, str] = {}
+    """Reason for each field that could not be read, or is given coarsely."""
 
 
 class Record(Row, Specified):
     """One cell of a grid, done or failed."""
 
     schema_version: Literal[2] = 2
+    """Version of this schema."""
     key: str
+    """Unique name: what was requested in words, and a hash of what the result depends on."""
     status: Status
+    """Outcome."""
     cell: CellSpec
+    """What was requested."""
     citation: str = ""
+    """Source of the method."""
     public_benchmark: bool = True
-    reduced: list[Change] = []  # differences from the paper's setting
-    config: dict[str, Any]  # the calibrated settings
+    """Whether the data is freely available; otherwise figures that depend on it are omitted."""
+    reduced: list[Change] = []
+    """Differences from the paper's setting."""
+    config: dict[str, Any]
+    """The calibrated settings of the method."""
     public_data: str
-    public_kinds: list[PublicKind]  # declared by the method; the site's filter
+    """Public data used, in words."""
+    public_kinds: list[PublicKind]
+    """Kinds of public data that the method declares."""
     private_records: int
+    """Number of private records."""
     public_records: int
+    """Number of unlabelled public records."""
     privacy: Privacy | None = None
+    """Claimed, proven and audited epsilon; null for a failed cell."""
     utility: Utility | None = None
+    """Accuracy; null for a failed cell."""
     queries: Queries | None = None
+    """Teacher answers; null for methods without teachers."""
     student: Student | None = None
-    image_grid: ImageGrid | None = None  # None without released images of a displayable shape
+    """The released student; null for a failed cell."""
+    image_grid: ImageGrid | None = None
+    """Released images; null without any of a displayable shape."""
     notes: list[str] = []
+    """Remarks of the run."""
     failure: Failure | None = None
+    """Why the cell failed; null if it is done."""
     noise_salt: str | None = Field(default=None, pattern=f"^{SALT}$")
-    """What seeds the noise besides seed and key. None where these do so alone, and where the noise stays secret."""
+    """What seeds the noise besides seed and key; null where these do so alone, and where the noise stays secret."""
     provenance: Provenance
+    """Time and environment."""
 
     @property
     def asked(self) -> CellSpec:
