@@ -92,7 +92,7 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     Raises:
         BenchError: A folder is no run directory, or no record can be read. A single unreadable file is a warning.
 
-    Example:
+    Examples:
         >>> frame = bench.load_results("runs")
         >>> frame.groupby(["method", "epsilon"])[["proven", "accuracy"]].mean()
     """
@@ -166,7 +166,7 @@ def run(
         BenchError: A name or value is unknown or out of range, or `out` cannot be written.
         KeyboardInterrupt: The run was stopped; the same call resumes it.
 
-    Example:
+    Examples:
         >>> frame = bench.run(methods=["pate", "dp-sgd"], datasets="digits", eps=[1, 10], preset="tiny")
     """
     from bench.launchers.grid import run_grid

@@ -52,7 +52,7 @@ def epsilon(name: str, /, *, delta: float = 1e-5, **setting: Any) -> PrivacyCost
 
     Raises :class:`BenchError` on an unknown name, a missing or unknown setting, or one out of range.
 
-    Example:
+    Examples:
         >>> cost = bench.epsilon("dp-sgd", sigma=1.1, batch=256, records=60_000, steps=7_000)
         >>> cost.claimed, cost.proven
     """
