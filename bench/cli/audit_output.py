@@ -32,7 +32,7 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
         for m in a.mechanisms:
             if m.verdict is MechanismVerdict.VIOLATED:
                 settings = ", ".join(f"{k}={v}" for k, v in m.parameters.items())
-                echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.3f} seen, {m.exact:.3f} allowed")
+                echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.6g} seen, {m.exact:.6g} allowed")
 
 
 def _audits_title(results: Sequence[AuditRecord]) -> str:

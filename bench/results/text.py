@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from itertools import groupby
 from typing import Any, Literal
 
@@ -16,23 +17,26 @@ from bench.privacy.utility_bound import odds, remark
 from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
 from bench.results.replaced import replaced_epsilon
 
+Toward = Literal["nearest", "up", "down"]
 
-def epsilon_text(epsilon: float | None, toward: Literal["nearest", "up", "down"] = "nearest") -> str:
-    """Return an epsilon with two decimals, scientific from 1e5; round an upper bound `up`, a lower one `down`."""
+_ROUNDING: dict[Toward, str] = {"nearest": ROUND_HALF_EVEN, "up": ROUND_CEILING, "down": ROUND_FLOOR}
+
+
+def epsilon_text(epsilon: float | None, toward: Toward = "nearest") -> str:
+    """Return an epsilon with two decimals, or two digits in scientific notation below 0.01 and from 1e5.
+
+    Round an upper bound `up` and a lower one `down`: the text, read back, is then never on the wrong side. Only zero
+    is ``0.00``.
+    """
     if epsilon is None:
         return "–"
     if math.isinf(epsilon):
         return "∞"
-    if epsilon >= 1e5:  # its digits carry no meaning
-        scale = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
-        exact = round(epsilon / scale, 6)
-        digits = math.ceil(exact) if toward == "up" else math.floor(exact) if toward == "down" else round(exact)
-        return f"{digits * scale:.1e}".replace("e+0", "e").replace("e+", "e")
-    # Round to six digits first: 0.29 * 100 is 28.999999999999996, which must not become 28.
-    hundredths = round(epsilon * 100, 6)
-    if toward != "nearest":
-        hundredths = math.ceil(hundredths) if toward == "up" else math.floor(hundredths)
-    return f"{hundredths / 100:.2f}"
+    # The shortest decimal that reads back as this float: 0.29 is 0.29, where 0.29 * 100 is below 29.
+    exact = Decimal(repr(float(epsilon)))
+    plain = epsilon == 0 or 0.01 <= epsilon < 1e5
+    rounded = exact.quantize(Decimal("0.01") if plain else Decimal(1).scaleb(exact.adjusted() - 1), _ROUNDING[toward])
+    return f"{rounded:.2f}" if plain else f"{rounded:.1e}".replace("e+", "e")
 
 
 def audited_text(audited: Audited | None) -> str:

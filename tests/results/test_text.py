@@ -1,0 +1,61 @@
+"""Text of epsilons: short, and never on the wrong side of the number."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bench.results.text import Toward, epsilon_text
+
+epsilons = st.floats(0, 1e300) | st.floats(0, 20) | st.integers(0, 10**7).map(lambda n: n / 100)
+
+
+@example(0.28999999999999998)
+@example(1.9999999999999998)
+@example(2.9000000000000004)
+@example(math.nextafter(1e5, 0))
+@example(5e-324)
+@given(epsilons)
+def test_an_upper_bound_is_never_read_below_itself_and_a_lower_one_never_above(epsilon: float) -> None:
+    assert float(epsilon_text(epsilon, "up")) >= epsilon
+    assert float(epsilon_text(epsilon, "down")) <= epsilon
+
+
+@given(epsilons)
+def test_text_is_close_and_zero_only_for_zero(epsilon: float) -> None:
+    near, up, down = (float(epsilon_text(epsilon, toward)) for toward in ("nearest", "up", "down"))
+    assert down <= near <= up
+    assert up - down <= max(0.0100001 if 0.01 <= epsilon < 1e5 else 0, 0.1000001 * epsilon, 5e-324)
+    assert (near == 0) == (epsilon == 0)
+    assert len(epsilon_text(epsilon)) <= 9
+
+
+@given(st.lists(epsilons, min_size=2).map(sorted))
+def test_text_keeps_the_order(ascending: list[float]) -> None:
+    for toward in ("nearest", "up", "down"):
+        assert all(float(epsilon_text(a, toward)) <= float(epsilon_text(b, toward)) for a, b in pairwise(ascending))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "toward", "text"),
+    [
+        (None, "nearest", "–"),
+        (math.inf, "up", "∞"),
+        (0.0, "down", "0.00"),
+        (0.0, "up", "0.00"),
+        (1e-9, "nearest", "1.0e-9"),
+        (1e-9, "down", "1.0e-9"),
+        (0.00123, "up", "1.3e-3"),
+        (0.00123, "down", "1.2e-3"),
+        (0.00999, "up", "1.0e-2"),
+        (0.01, "nearest", "0.01"),
+        (3, "nearest", "3.00"),
+        (123456.0, "down", "1.2e5"),
+    ],
+)
+def test_small_large_and_special_epsilons(epsilon: float | None, toward: Toward, text: str) -> None:
+    assert epsilon_text(epsilon, toward) == text
