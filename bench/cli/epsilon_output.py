@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.core.errors import BenchError
+from bench.core.progress import echo, print_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,30 +93,24 @@ def report(
         content = {"mechanism": title, "accountants": accountants, "delta": delta, "facts": known}
         typer.echo(json.dumps(content, allow_nan=False))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=110)
-    console.print(f"{title}, delta {delta:g}", markup=False)
+    print_table(
+        f"{title}, delta {delta:g}",
+        ("accountant", "epsilon", "sound", "data-dependent", "releasable", "order"),
+        [
+            (
+                row.name,
+                f"{row.epsilon:.6f}" if row.epsilon == 0 or row.epsilon >= 0.001 else f"{row.epsilon:.6g}",
+                *("yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)),
+                "" if row.order is None else f"{row.order:.6g}",
+            )
+            for row in rows
+        ],
+    )
     for name, value in known.items():
-        console.print(f"{name}: {value:.10g}" if isinstance(value, float) else f"{name}: {value}", markup=False)
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("accountant", no_wrap=True)
-    table.add_column("epsilon", justify="right", no_wrap=True)
-    for column in ("sound", "data-dependent", "releasable"):
-        table.add_column(column)
-    table.add_column("order", justify="right")
-    for row in rows:
-        order = "" if row.order is None else f"{row.order:.6g}"
-        answers = ["yes" if yes else "no" for yes in (row.sound, row.data_dependent, row.releasable)]
-        table.add_row(row.name, f"{row.epsilon:.6f}", *answers, order)
-    console.print(table)
+        echo(f"{name}: {value:.10g}" if isinstance(value, float) else f"{name}: {value}")
     for row in rows:
         if row.note:
-            console.print(f"{row.name}: {row.note}", markup=False)
+            echo(f"{row.name}: {row.note}")
 
 
 def report_events(

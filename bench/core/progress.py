@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; without a terminal, wide enough that tables do not fold."""
+    """Return a console; without a terminal or $COLUMNS, of 160 columns."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False)
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 160
+    return Console(stderr=stderr, width=width, highlight=False)
 
 
 def echo(text: object, *, err: bool = False) -> None:
@@ -29,20 +32,59 @@ def echo(text: object, *, err: bool = False) -> None:
     print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
 
 
+NARROW = 100
+"""On fewer columns, a table of several columns that does not fit without folds is printed as blocks."""
+
+
 def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table that folds long cells; texts are no markup."""
+    """Print a table, or a block of "column: value" lines for each row where a word would break; texts are no markup."""
     from rich.table import Table
     from rich.text import Text
 
-    def plain(text: object) -> Text:
-        return Text(printable(str(text)))
+    if not rows:
+        echo(f"{title}: none")
+        return
+    console = make_console()
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = _column_widths([columns, *cells], console.width)
+    echo(title)
+    if widths is None:
+        for row in cells:
+            echo(_block(columns, row, console.width))
+        return
+    table = Table()
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(Text(column), width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
-    table = Table(title=plain(title), title_justify="left", show_lines=False)
-    for column in columns:
-        table.add_column(plain(column), overflow="fold")
-    for row in rows:
-        table.add_row(*map(plain, row))
-    make_console().print(table)
+
+def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Return widths that break no word; None without any, and where three columns would fold on a narrow terminal."""
+    from rich.cells import cell_len
+
+    room = width - 3 * len(rows[0]) - 1
+    by_column = list(zip(*rows, strict=True))
+    least = [max(cell_len(word) for text in texts for word in ["", *text.split()]) for texts in by_column]
+    longest = [max(cell_len(line) for text in texts for line in ["", *text.splitlines()]) for texts in by_column]
+    if sum(least) > room or (width < NARROW and len(least) > 2 and sum(longest) > room):
+        return None
+    widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
+    while sum(widths) > room:  # from the widest column that is above its longest word
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        widths[widest] -= 1
+    return widths
+
+
+def _block(columns: Sequence[str], row: Sequence[str], width: int) -> str:
+    if len(columns) == 2:
+        lines = [f"{row[0]}: {row[1]}"]
+    else:
+        lines = [f"{'  ' if i else ''}{name}: {value}" for i, (name, value) in enumerate(zip(columns, row, strict=True))
+                 if value]  # fmt: skip
+    fill = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(fill.fill, lines))
 
 
 def print_json(value: Any) -> None:

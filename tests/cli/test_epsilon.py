@@ -66,6 +66,10 @@ def test_table_and_json_say_the_same(command: list[object]) -> None:
         assert {type(row[key]) for key in ("sound", "data_dependent", "releasable")} == {bool}
 
 
+def test_a_tiny_epsilon_is_not_printed_as_zero() -> None:
+    assert "1e-09" in run("laplace", "--noise-multiplier", "1e9")
+
+
 def test_votes_add_private_figures(votes: Path) -> None:
     for command in (
         [*LNMAX, "--first", 20],

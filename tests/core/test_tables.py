@@ -1,0 +1,67 @@
+"""Tables on the terminal: no word and no number is broken, on any width."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from unittest import mock
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core.progress import print_table
+
+word = st.text("abcdefgh0123456789.-=_", min_size=1, max_size=40)
+cell = st.lists(word, max_size=8).map(" ".join)
+
+
+def printed(width: int, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    with mock.patch.dict(os.environ, COLUMNS=str(width)), redirect_stdout(StringIO()) as out:
+        print_table("a title", columns, rows)
+    return out.getvalue().splitlines()
+
+
+tables = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(st.tuples(*[word] * n), st.lists(st.tuples(*[cell] * n), min_size=1, max_size=4))
+)
+
+
+@given(st.integers(30, 200), tables)
+def test_no_word_is_broken_and_no_line_too_long(
+    width: int, table: tuple[tuple[str, ...], list[tuple[str, ...]]]
+) -> None:
+    columns, rows = table
+    lines = printed(width, columns, rows)
+    for row in rows:
+        for each in " ".join(row).split():
+            assert any(each in line for line in lines), each
+    for line in lines:
+        longest = max(map(len, line.split()))
+        assert len(line.rstrip()) <= max(width, longest + 4)
+
+
+ROW = ("mnist-pate-eps1-quick-s0-0869602f3157", "0.98", "a remark that is long enough to fold on narrow terminals" * 2)
+COLUMNS = ("key", "claimed", "remarks")
+
+
+def test_a_narrow_terminal_gets_a_block_for_each_row() -> None:
+    lines = printed(80, COLUMNS, [ROW, (ROW[0], "1.00", "")])
+    assert lines[:3] == ["a title", f"key: {ROW[0]}", "  claimed: 0.98"]
+    assert lines[3].startswith("  remarks: a remark")
+    assert lines[-2:] == [f"key: {ROW[0]}", "  claimed: 1.00"], "an empty cell gets no line"
+
+
+def test_a_wide_terminal_gets_a_table_that_folds_between_words() -> None:
+    lines = printed(100, COLUMNS, [ROW])
+    assert sum("│" in line for line in lines) > 1
+    assert "claimed" in lines[2]
+
+
+def test_what_fits_is_a_table_on_a_narrow_terminal() -> None:
+    assert "│ pate │ 0.98    │" in printed(40, ("key", "claimed"), [("pate", "0.98")])
+
+
+def test_no_row_is_said() -> None:
+    assert printed(80, COLUMNS, []) == ["a title: none"]
