@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from bench.core.progress import echo, print_table
+from bench.core.progress import echo, print_fields, print_table
 from bench.core.types import AuditKind
 
 if TYPE_CHECKING:
@@ -13,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def print_audits(results: Sequence[AuditRecord]) -> None:
-    """Print audits as a table for each design, and a line for each violated mechanism."""
+    """Print audits as a table for each design, how each was done, and a line for each violated mechanism."""
     from bench.results.attack_record import MechanismVerdict
-    from reports import audits
 
+    names = _short_names({a.student for a in results})
     pairs = [a for a in results if a.kind is AuditKind.PAIR]
     others = [a for a in results if a.kind is not AuditKind.PAIR]
-    if pairs:
-        rows = [(a.student, *audits.cells(a)) for a in pairs]
-        print_table(_audits_title(pairs), ("student", *audits.COLUMNS), rows)
-    if others or not results:
-        columns = (
-            "student", "claimed", "proven", "audited", "by curve", "cap", "no noise", "right guesses", "mechanisms",
-            "accuracy", "verdict",
-        )  # fmt: skip
-        print_table(_audits_title(others), columns, list(map(_canary_cells, others)))
+    for found, cells, columns in ((pairs, _pair_cells, _PAIR), (others, _canary_cells, _CANARIES)):
+        if found:
+            texts = [cells(a) for a in found]
+            rows = [(names[a.student], *(text[name] for name in columns)) for a, text in zip(found, texts, strict=True)]
+            print_table(f"audits at {100 * found[0].confidence:g}% confidence", ("student", *columns), rows)
+            for a, text in zip(found, texts, strict=True):
+                print_fields(a.student, [(name, said) for name, said in text.items() if name not in columns])
+    if not results:
+        echo("audits: none")
     for a in results:
         for m in a.mechanisms:
             if m.verdict is MechanismVerdict.VIOLATED:
@@ -35,29 +36,51 @@ def print_audits(results: Sequence[AuditRecord]) -> None:
                 echo(f"violated: {m.kind} ({settings}) in {a.student}: {m.epsilon:.6g} seen, {m.exact:.6g} allowed")
 
 
-def _audits_title(results: Sequence[AuditRecord]) -> str:
-    return f"audits at {100 * results[0].confidence:g}% confidence" if results else "audits"
+# Columns of the tables; what else is known of an audit is on lines below.
+_PAIR = ("claimed", "proven", "by release", "by transcript", "outcome")
+_CANARIES = ("claimed", "proven", "audited", "mechanisms", "accuracy", "outcome")
 
 
-def _canary_cells(a: AuditRecord) -> tuple[str, ...]:
+def _short_names(keys: Collection[str]) -> dict[str, str]:
+    """Return each key without its hash, where what is left is the beginning of no other key."""
+    short = {key: key.rpartition("-")[0] or key for key in keys}
+    return {
+        key: key if any(other.startswith(name) for other in keys if other != key) else name
+        for key, name in short.items()
+    }
+
+
+def _outcome(verdict: str) -> dict[str, str]:
+    """Return the beginning of a verdict for the table, and the whole where there is more."""
+    short = re.split("[:;]", verdict, maxsplit=1)[0]
+    return {"outcome": short, "verdict": "" if verdict == short else verdict}
+
+
+def _pair_cells(a: AuditRecord) -> dict[str, str]:
+    from reports import audits
+
+    text = dict(zip(audits.COLUMNS, audits.cells(a), strict=True))
+    return text | _outcome(text["verdict"])
+
+
+def _canary_cells(a: AuditRecord) -> dict[str, str]:
     from bench.results.text import epsilon_text
 
     cap = max((c.cap for c in a.channels), default=None)
     power = max((c.epsilon for c in a.power), default=None)
     by_curve = max((c.curve for c in a.channels if c.curve is not None), default=None)
-    return (
-        a.student,
-        epsilon_text(a.claimed),
-        epsilon_text(a.allowed, "up"),
-        epsilon_text(a.epsilon, "down"),
-        epsilon_text(by_curve, "down"),
-        epsilon_text(cap, "down"),
-        epsilon_text(power, "down"),
-        "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels),
-        _mechanisms(a),
-        "" if a.accuracy is None else f"{100 * a.accuracy:.2f}",
-        a.verdict,
-    )
+    return {
+        "claimed": epsilon_text(a.claimed),
+        "proven": epsilon_text(a.allowed, "up"),
+        "audited": epsilon_text(a.epsilon, "down"),
+        "by curve": epsilon_text(by_curve, "down"),
+        "cap": epsilon_text(cap, "down"),
+        "without noise": epsilon_text(power, "down"),
+        "right guesses": "; ".join(f"{c.correct}/{c.guesses} {c.name}" for c in a.channels),
+        "mechanisms": _mechanisms(a),
+        "accuracy": "" if a.accuracy is None else f"{100 * a.accuracy:.2f}",
+        **_outcome(a.verdict),
+    }
 
 
 def _mechanisms(audit: AuditRecord) -> str:

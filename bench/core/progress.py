@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,7 +50,10 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
     echo(title)
     if widths is None:
         for row in cells:
-            echo(_block(columns, row, console.width))
+            if len(row) == 2:
+                print_fields(": ".join(row))
+            else:
+                print_fields(f"{columns[0]}: {row[0]}", zip(columns[1:], row[1:], strict=True))
         return
     table = Table()
     for column, width in zip(columns, widths, strict=True):
@@ -77,14 +80,13 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | Non
     return widths
 
 
-def _block(columns: Sequence[str], row: Sequence[str], width: int) -> str:
-    if len(columns) == 2:
-        lines = [f"{row[0]}: {row[1]}"]
-    else:
-        lines = [f"{'  ' if i else ''}{name}: {value}" for i, (name, value) in enumerate(zip(columns, row, strict=True))
-                 if value]  # fmt: skip
-    fill = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(map(fill.fill, lines))
+def print_fields(head: str, fields: Iterable[tuple[str, str]] = ()) -> None:
+    """Print `head`, and below it a line "name: value" for each field that has one, folded between words."""
+    fold = textwrap.TextWrapper(
+        make_console().width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    for line in [head, *(f"  {name}: {value}" for name, value in fields if value not in ("", "–"))]:
+        echo(fold.fill(line))
 
 
 def print_json(value: Any) -> None:

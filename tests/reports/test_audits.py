@@ -12,7 +12,9 @@ import pytest
 from bench.cli.audit_output import print_audits
 from bench.core.types import AuditKind, PrivacyUnit
 from bench.results.record import Record
+from bench.results.run_dir import RunDir
 from helpers.pairs import pair_audit, release, transcript
+from helpers.paths import BOARD
 from helpers.records import record
 from helpers.site import NASTY, Page, dead_links
 from helpers.site import audit as canary_audit
@@ -145,3 +147,24 @@ def test_texts_of_pair_audits_stay_text(tmp_path: Path) -> None:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1, "no cell opens another"
     assert "<script>" not in to_markdown(source.board)
+
+
+@pytest.mark.parametrize("width", [100, 160])
+def test_the_table_of_audits_breaks_no_key(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    committed = RunDir(BOARD).read_audits()[0]
+    print_audits(committed)
+    lines = capsys.readouterr().out.splitlines()
+    for audit in committed:
+        name = audit.student.rpartition("-")[0]
+        whole = (f"│ {name} ", f"student: {name}")  # in a cell, or the head of a block
+        assert any(f"{line} ".startswith(whole) for line in lines)
+        assert audit.student in lines, "its whole key, above what the table leaves out"
+
+
+def test_a_key_keeps_its_hash_where_others_begin_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    print_audits([canary_audit(key) for key in ("digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2-cc")])
+    first = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert first == ["digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2"]
