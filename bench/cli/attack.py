@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.run import (
+from bench.cli.options import (
     Account,
     ClusterFile,
     Cpus,
@@ -28,8 +29,10 @@ from bench.cli.run import (
     ReuseOption,
     Threads,
     Time,
-    check_flags,
+    what,
+    where,
 )
+from bench.cli.run import check_flags
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import echo, print_json, print_table
@@ -42,46 +45,45 @@ if TYPE_CHECKING:
     from bench.results.record import Record
     from bench.results.run_dir import RunDir
 
+students = partial(typer.Option, rich_help_panel="Students")
+canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
+
 Keys = Annotated[
     list[str] | None, typer.Argument(help="Keys of records, or their beginnings; none: every student of the directory.")
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory, as given to `bench run`.")]
+Out = Annotated[Path, students("--out", "-o", help="Run directory, as given to `bench run`.")]
 Methods = Annotated[
-    str, typer.Option("--methods", "-m", help="Only students of these methods, comma-separated; or files of methods.")
+    str, students("--methods", "-m", help="Only students of these methods, with commas; or files of methods.")
 ]
-Data = Annotated[str | None, typer.Option("--data", help="folder:PATH, if the students were trained on a folder.")]
-Workers = Annotated[int, typer.Option("--workers", help="Processes for teachers; 0: one per core.", min=0)]
+Data = Annotated[str | None, students("--data", help="folder:PATH, if the students were trained on a folder.")]
+Workers = Annotated[int, where("--workers", help="Processes for teachers; 0: one per core.", min=0)]
 
 
 def audit(
     keys: Keys = None,
     out: Out = Path("runs"),
     methods: Methods = "",
-    family: Annotated[Family, typer.Option("--family", help="Which canaries the student is asked about.")] = (
-        Family.OUTLIER
-    ),
-    canaries: Annotated[int, typer.Option("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
-    guesses: Annotated[int, typer.Option("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
-    runs: Annotated[int, typer.Option("--runs", help="Shadow runs to train and to guess on.")] = 1,
     kind: Annotated[
         AuditKind,
-        typer.Option(
+        what(
             "--kind",
             help="pair: runs on two adjacent sets of the worst kind; one-run, many-run: canaries in the real data.",
         ),
     ] = AuditKind.PAIR,
-    minutes: Annotated[float, typer.Option("--minutes", help="For each student, with --kind pair.")] = 10.0,
-    copies: Annotated[int, typer.Option("--copies", help="Places of a duplicated canary.")] = 4,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of the lower bound.")] = 0.95,
+    minutes: Annotated[float, what("--minutes", help="For each student, with --kind pair.")] = 10.0,
+    family: Annotated[Family, canary("--family", help="Which canaries the student is asked about.")] = (Family.OUTLIER),
+    canaries: Annotated[int, canary("--canaries", help="Per run; 0: a tenth of the records, 1000 at most.")] = 0,
+    guesses: Annotated[int, canary("--guesses", help="Per run; 0: half of the canaries, 100 at most.")] = 0,
+    runs: Annotated[int, canary("--runs", help="Shadow runs to train and to guess on.")] = 1,
+    copies: Annotated[int, canary("--copies", help="Places of a duplicated canary.")] = 4,
+    confidence: Annotated[float, what("--confidence", help="Of the lower bound.")] = 0.95,
     refute: Annotated[
         float | None,
-        typer.Option(
-            "--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."
-        ),
+        what("--refute", help="Pair: stop once it is refuted; default: the claim. Canaries: fail if it cannot be."),
     ] = None,
-    power: Annotated[bool, typer.Option("--power/--no-power", help="Run each pipeline without its noise too.")] = True,
-    draws: Annotated[int, typer.Option("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000,
-    seed: Annotated[int, typer.Option("--seed", help="Of canaries and coins.")] = 0,
+    power: Annotated[bool, what("--power/--no-power", help="Run each pipeline without its noise too.")] = True,
+    draws: Annotated[int, what("--draws", help="From each mechanism on each input; 0: none.")] = 1_000_000,
+    seed: Annotated[int, what("--seed", help="Of canaries and coins.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
     launcher: LauncherOption = None,
@@ -286,20 +288,18 @@ def attack(
     out: Out = Path("runs"),
     attacks: Annotated[
         str,
-        typer.Option("--attacks", "-a", help="Attacks, comma-separated; quick, or all. `bench ls attacks` lists them."),
+        what("--attacks", "-a", help="Attacks, with commas; quick, or all. `bench ls attacks` lists them."),
     ] = "quick",
     methods: Methods = "",
     preset: PresetOption = Preset.QUICK,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")
-    ] = None,
+    set_: Annotated[list[str] | None, what("--set", help="FIELD=VALUE or ATTACK.FIELD=VALUE; repeatable.")] = None,
     auxiliary: Annotated[
-        str | None, typer.Option("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
+        str | None, what("--auxiliary", help="Data set that the attacker knows; default: half the public part.")
     ] = None,
     shadow_runs: Annotated[
-        int, typer.Option("--shadow-runs", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
+        int, what("--shadow-runs", help="For membership attacks; 0: 2 in quick, 64 in paper.", min=0)
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="Of the attacks.")] = 0,
+    seed: Annotated[int, what("--seed", help="Of the attacks.")] = 0,
     data: Data = None,
     reuse: ReuseOption = Reuse.DONE,
     device: Device = "auto",

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.run import Json, Quiet, Sets, whole_numbers
+from bench.cli.options import Json, Quiet, Sets
+from bench.cli.run import whole_numbers
 from bench.core.config import Preset
 from bench.core.errors import BenchError
 from bench.core.progress import echo, open_progress, print_json, print_table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.cli.run import Json, Quiet
+from bench.cli.options import Json, Quiet
 from bench.core.errors import BenchError
 from bench.core.progress import echo, make_console, print_json, print_table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -40,14 +41,13 @@ Moment = Annotated[
 Secure = Annotated[
     int | None, typer.Option(help="Exact discrete noise on this fraction of a vote (for instance 1024).")
 ]
-Sanitise = Annotated[bool, typer.Option("--sanitise", help="Add the release sanitised by smooth sensitivity.")]
-Beta = Annotated[
-    float | None, typer.Option(help="Smoothing of the sensitivity, below 1 / (2 order); default by order.")
-]
-SigmaSS = Annotated[float | None, typer.Option(help="Noise of the sanitised release; default by order.")]
+sanitised = partial(typer.Option, rich_help_panel="Sanitised release")
+Sanitise = Annotated[bool, sanitised("--sanitise", help="Add the release sanitised by smooth sensitivity.")]
+Beta = Annotated[float | None, sanitised(help="Smoothing of the sensitivity, below 1 / (2 order); default by order.")]
+SigmaSS = Annotated[float | None, sanitised(help="Noise of the sanitised release; default by order.")]
 Order = Annotated[
     float | None,
-    typer.Option(
+    sanitised(
         help="Renyi order of the sanitised release, chosen without the votes; default the data-independent best."
     ),
 ]

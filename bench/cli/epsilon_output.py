@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta), strictly between 0 and 1.")]
 Json = Annotated[bool, typer.Option("--json", help='Print one JSON object; an infinite epsilon is the string "inf".')]
 Gamma = Annotated[float, typer.Option(help="Laplace noise of scale 1 / gamma on every count.")]
+votes_option = partial(typer.Option, rich_help_panel="Votes")
 Votes = Annotated[
-    Path | None, typer.Option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
+    Path | None, votes_option(help=".npy file of vote counts (queries, classes): adds the data-dependent accountants.")
 ]
-First = Annotated[int | None, typer.Option(help="Use only the first N rows of the votes.")]
-Indices = Annotated[Path | None, typer.Option(help=".npy file with the rows of the votes to use.")]
+First = Annotated[int | None, votes_option(help="Use only the first N rows of the votes.")]
+Indices = Annotated[Path | None, votes_option(help=".npy file with the rows of the votes to use.")]
 Steps = Annotated[int, typer.Option(help="Number of steps.")]
-Rate = Annotated[float | None, typer.Option(help="Chance of each record to be in a batch.")]
-Batch = Annotated[float | None, typer.Option(help="Expected batch size, with --records.")]
-Records = Annotated[int | None, typer.Option(help="Number of records, with --batch.")]
+sampling = partial(typer.Option, rich_help_panel="Sampling")
+Rate = Annotated[float | None, sampling(help="Chance of each record to be in a batch.")]
+Batch = Annotated[float | None, sampling(help="Expected batch size, with --records.")]
+Records = Annotated[int | None, sampling(help="Number of records, with --batch.")]
 
 
 def load_array(path: Path, what: str) -> NDArray[Any]:

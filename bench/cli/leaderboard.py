@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.run import Json, print_board
+from bench.cli.options import Json
+from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.progress import echo
 

@@ -13,6 +13,7 @@ from bench import __version__
 from bench.cli import (
     attack,
     check,
+    commands,
     data,
     epsilon,
     export,
@@ -24,7 +25,7 @@ from bench.cli import (
     schema,
     weights,
 )
-from bench.cli.run import Json, Out
+from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
 from bench.core.progress import echo, print_json, print_table
 
@@ -50,7 +51,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(epsilon.app, name="epsilon")
 app.add_typer(weights.app, name="weights")
-app.command("run")(run.run)
+app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("status")(run.status)
 app.command("cancel")(run.cancel)
 app.command("attack")(attack.attack)
@@ -127,6 +128,9 @@ def show(
             echo(table.note)
     for title, columns, rows in tables([record], attacks):
         print_table(title, columns, rows)
+
+
+commands.dress(app)
 
 
 def main() -> None:

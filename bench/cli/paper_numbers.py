@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.run import Json
+from bench.cli.options import Json
 from bench.core.printable import page
 from bench.core.progress import echo, print_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.run import Json
+from bench.cli.options import Json
 from bench.core.errors import BenchError
 from bench.core.progress import echo, print_json, print_table
 

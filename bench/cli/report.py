@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.run import Json, Quiet
+from bench.cli.options import Json, Quiet
 from bench.core.errors import BenchError
 from bench.core.printable import page
 from bench.core.progress import echo, print_json, print_table

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench.cli.options import (
+    Account,
+    AdjacencyOption,
+    BasisOption,
+    ClusterFile,
+    Cpus,
+    Datasets,
+    Delta,
+    Detach,
+    Device,
+    Directives,
+    DryRun,
+    Epsilons,
+    Gpus,
+    Jobs,
+    Json,
+    Launcher,
+    LauncherOption,
+    Memory,
+    Methods,
+    NoiseOption,
+    NoiseSalt,
+    Out,
+    PackOption,
+    Parallel,
+    Partition,
+    PrecisionFlag,
+    PresetOption,
+    Quiet,
+    Retries,
+    ReuseOption,
+    Seeds,
+    Sets,
+    Shards,
+    StudentOption,
+    Teacher,
+    Threads,
+    Time,
+    where,
+)
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
 from bench.core.progress import echo, print_json, print_table
@@ -20,70 +59,10 @@ if TYPE_CHECKING:
     from bench.results.record import Record
     from reports.leaderboard import Board
 
-
-class Launcher(StrEnum):
-    """Where cells run."""
-
-    INLINE = "inline"
-    LOCAL = "local"
-    SLURM = "slurm"
-
-
-Methods = Annotated[str, typer.Option("--methods", "-m", help="Methods, with commas between them.")]
-Datasets = Annotated[str, typer.Option("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
-Epsilons = Annotated[str, typer.Option("--eps", "-e", help="Target epsilons, with commas.")]
-Seeds = Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")]
-PresetOption = Annotated[Preset, typer.Option("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
-BasisOption = Annotated[Basis, typer.Option("--basis", help="Which epsilon the target bounds.")]
-AdjacencyOption = Annotated[
-    TargetAdjacency,
-    typer.Option("--adjacency", help="Neighbours of a target with --basis proven: replace-one, or the method's own."),
-]
-Delta = Annotated[float | None, typer.Option("--delta", help="Default: 1e-5, or less where records are many.")]
-NoiseOption = Annotated[NoiseKind, typer.Option("--noise", help="secure: exact samplers, not reproducible.")]
-NoiseSalt = Annotated[
-    str,
-    typer.Option("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none."),
-]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
-Teacher = Annotated[str | None, typer.Option("--teacher", help="Any timm model, for methods with teachers.")]
-StudentOption = Annotated[str | None, typer.Option("--student", help="Any timm model.")]
-PrecisionFlag = Annotated[
-    PrecisionKind, typer.Option("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
-]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Run directory.")]
-ReuseOption = Annotated[Reuse, typer.Option("--reuse", help="Which earlier records count as done.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Threads = Annotated[int, typer.Option("--threads", help="CPU threads of one operation.", min=1)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-LauncherOption = Annotated[
-    Launcher | None, typer.Option("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, else per core.", min=0),
-]
-ClusterFile = Annotated[
-    Path | None, typer.Option("--cluster", help="YAML file with the settings below; flags override it.")
-]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: partition.")]
-Gpus = Annotated[
-    int | None, typer.Option("--gpus", help="GPUs of one job; local default: 1 where there are some.", min=0)
-]
-Cpus = Annotated[int | None, typer.Option("--cpus", help="Slurm: cores of one job.", min=1)]
-Memory = Annotated[float | None, typer.Option("--memory", help="Slurm: GB of one job.")]
-Time = Annotated[str | None, typer.Option("--time", help="Slurm: time limit, minutes or H:MM:SS; it is no deadline.")]
-Parallel = Annotated[int | None, typer.Option("--parallel", help="Slurm: jobs that run at once.", min=1)]
-Account = Annotated[str | None, typer.Option("--account", help="Slurm: account.")]
-Directives = Annotated[list[str] | None, typer.Option("--slurm", help="Slurm: KEY=VALUE directive; repeatable.")]
-PackOption = Annotated[float | None, typer.Option("--pack", help="Slurm: minutes that small cells are packed to.")]
-Shards = Annotated[int | None, typer.Option("--shards", help="Split an ensemble's training over N jobs.", min=1)]
-Retries = Annotated[int | None, typer.Option("--retries", help="Deaths of its process that a cell survives.", min=0)]
-Detach = Annotated[bool, typer.Option("--detach", help="Slurm: submit, and leave.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
-]
+EXAMPLES = """\
+python -m bench run -m pate,dp-sgd -d digits -p tiny
+python -m bench run -m pate-gnmax -d digits -e 1,3,10 -s 0,1,2 --set student_epochs=50 --dry-run
+python -m bench run -m nonprivate -d digits -p tiny --student small_cnn --launcher local --jobs 2"""
 
 
 def run(
@@ -120,7 +99,7 @@ def run(
     detach: Detach = False,
     device: Device = "auto",
     workers: Annotated[
-        int, typer.Option("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
+        int, where("--workers", help="Processes for the teachers of a cell; 0: the cores of its job.", min=0)
     ] = 0,
     threads: Threads = 1,
     precision: PrecisionFlag = PrecisionKind.FLOAT32,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.cli.data import fetch_each, progress_display
-from bench.cli.run import Json, Quiet
+from bench.cli.options import Json, Quiet
 from bench.core.progress import echo, print_json, print_table
 
 if TYPE_CHECKING:

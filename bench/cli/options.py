@@ -1,0 +1,81 @@
+"""Options that several commands share, in groups for their help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.core.config import NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.types import Basis, TargetAdjacency
+
+what = partial(typer.Option, rich_help_panel="What to run")
+records = partial(typer.Option, rich_help_panel="Records")
+where = partial(typer.Option, rich_help_panel="Where it runs")
+slurm = partial(typer.Option, rich_help_panel="Slurm")
+
+
+class Launcher(StrEnum):
+    """Where cells run."""
+
+    INLINE = "inline"
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+Methods = Annotated[str, what("--methods", "-m", help="Methods, with commas between them.")]
+Datasets = Annotated[str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
+Epsilons = Annotated[str, what("--eps", "-e", help="Target epsilons, with commas.")]
+Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas.")]
+PresetOption = Annotated[Preset, what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
+BasisOption = Annotated[Basis, what("--basis", help="Which epsilon the target bounds.")]
+AdjacencyOption = Annotated[
+    TargetAdjacency,
+    what("--adjacency", help="Neighbours of a target with --basis proven: replace-one, or the method's own."),
+]
+Delta = Annotated[float | None, what("--delta", help="Default: 1e-5, or less where records are many.")]
+NoiseOption = Annotated[NoiseKind, what("--noise", help="secure: exact samplers, not reproducible.")]
+NoiseSalt = Annotated[
+    str,
+    what("--noise-salt", help="random; to repeat a record, its noise_salt, or none if it has none."),
+]
+Sets = Annotated[list[str] | None, what("--set", help="FIELD=VALUE or METHOD.FIELD=VALUE; repeatable.")]
+Teacher = Annotated[str | None, what("--teacher", help="Any timm model, for methods with teachers.")]
+StudentOption = Annotated[str | None, what("--student", help="Any timm model.")]
+PrecisionFlag = Annotated[
+    PrecisionKind, what("--precision", help="Of teacher ensembles: float32, tf32 (CUDA) or bf16.")
+]
+Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
+ReuseOption = Annotated[Reuse, records("--reuse", help="Which earlier records count as done.")]
+Device = Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.")]
+Threads = Annotated[int, where("--threads", help="CPU threads of one operation.", min=1)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+LauncherOption = Annotated[
+    Launcher | None, where("--launcher", help="inline (default), local: --jobs N processes here, or slurm.")
+]
+Jobs = Annotated[
+    int | None,
+    where("--jobs", "-j", help="Processes of --launcher local; 0: one per GPU, else per core.", min=0),
+]
+ClusterFile = Annotated[
+    Path | None, where("--cluster", help="YAML file with the settings of launchers; flags override it.")
+]
+Partition = Annotated[str | None, slurm("--partition", help="Partition.")]
+Gpus = Annotated[int | None, where("--gpus", help="GPUs of one job; local default: 1 where there are some.", min=0)]
+Cpus = Annotated[int | None, slurm("--cpus", help="Cores of one job.", min=1)]
+Memory = Annotated[float | None, slurm("--memory", help="GB of one job.")]
+Time = Annotated[str | None, slurm("--time", help="Time limit, minutes or H:MM:SS; it is no deadline.")]
+Parallel = Annotated[int | None, slurm("--parallel", help="Jobs that run at once.", min=1)]
+Account = Annotated[str | None, slurm("--account", help="Account.")]
+Directives = Annotated[list[str] | None, slurm("--slurm", help="KEY=VALUE directive; repeatable.")]
+PackOption = Annotated[float | None, slurm("--pack", help="Minutes that small cells are packed to.")]
+Shards = Annotated[int | None, where("--shards", help="Split an ensemble's training over N jobs.", min=1)]
+Retries = Annotated[int | None, where("--retries", help="Deaths of its process that a cell survives.", min=0)]
+Detach = Annotated[bool, slurm("--detach", help="Submit, and leave.")]
+DryRun = Annotated[
+    bool, records("--dry-run", help="Print states, settings, claims, order, jobs, times; train nothing.")
+]
