@@ -31,12 +31,14 @@ class UnknownNameError(BenchError):
         names = sorted(known)
         near = nearest_names(name, names)
         rest = [n for n in names if n not in near]
-        listed = [*near, *rest]
-        shown = ", ".join(listed[:12]) + (f", ... ({len(listed)} in all)" if len(listed) > 12 else "")
+        # Of very many, such as timm's models, the alphabet's first are no help.
+        listed = near if near and len(names) > 100 else [*near, *rest][:12]
+        shown = ", ".join(listed) + (f", ... ({len(names)} in all)" if len(names) > len(listed) else "")
         guess = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r}.{guess} Accepted: {shown or 'none'}.{' ' + hint if hint else ''}")
 
 
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the `known` names with similar spelling, closest first."""
-    return difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    """Return up to `most` of the `known` names with similar spelling, in any case, closest first."""
+    spelled = {each.casefold(): each for each in known}
+    return [spelled[match] for match in difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)]

@@ -19,13 +19,14 @@ from bench.core.config import (
     config_from,
     default_delta,
     needed_overrides,
+    parse_overrides,
 )
 from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.method import Method
-from bench.interface.plugin_source import plugin_of
+from bench.interface.plugin_source import plugin_of, sources_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.command import public_overrides
@@ -106,6 +107,8 @@ def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibra
     calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
     check_overrides(methods, grid.overrides)
+    for method in methods:
+        _check_models(method, grid.overrides)
     cells: list[Cell] = []
     for dataset in (describe(name) for name in grid.datasets):
         for method in methods:
@@ -123,6 +126,17 @@ def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibra
                 for spec in [cell.spec.model_copy(update={"seed": seed})]
             )
     return cells
+
+
+def _check_models(method: type[Method], overrides: Sequence[str]) -> None:
+    """Raise :class:`UnknownNameError` on a net that `overrides` name and nobody registered, before data are fetched."""
+    named = parse_overrides(method, overrides)
+    for name in (named[field] for field in ("teacher", "student", "backbone") if named.get(field)):
+        # A plug-in may register its nets as late as in training.
+        if not any(str(name).encode() in source for source in sources_of(method).values()):
+            from bench.models.registration import check_model  # imports torch, which other plans do not need
+
+            check_model(name)
 
 
 def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:

@@ -53,11 +53,18 @@ OWN_MODULES = "bench.models."
 """Prefix of this project's entry points, which take `img_size`."""
 
 
-def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
-    """Return the JSON keyword arguments of ``timm.create_model(name, ...)`` for this net; raise as ``build`` does."""
+def check_model(name: str) -> None:
+    """Raise :class:`UnknownNameError` where no net is called `name`, neither one of timm's nor one of this project."""
     register_all()
     if not is_model(name):
-        raise UnknownNameError("model", name, list_models(), "Any timm model is accepted.")
+        raise UnknownNameError(
+            "model", name, list_models(), "Any timm model is accepted; `bench ls models` lists ours."
+        )
+
+
+def model_options(name: str, num_classes: int, in_chans: int, img_size: Size, **options: Any) -> dict[str, Any]:
+    """Return the JSON keyword arguments of ``timm.create_model(name, ...)`` for this net; raise as ``build`` does."""
+    check_model(name)
     height, width = height_width(img_size)
     base: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_chans, **options}
     sized = {**base, "img_size": height if height == width else [height, width]}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.experiments.data_source import DataSource
 from bench.results.record import parse_record
 from helpers.commands import bench
 from helpers.paths import BOARD, ROOT
@@ -170,6 +171,7 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["run", "-m", "pat"], "Did you mean 'pate'?"),
+        (["run", "-m", "PATE"], "Did you mean 'pate'?"),
         (["run", "-m", "pate", "-d", "minst"], "mnist"),
         (["run", "-m", "pate", "-e", "0"], "positive"),
         (["run", "-m", "pate", "-e", "nan"], "positive"),
@@ -197,12 +199,50 @@ def test_mistakes_get_one_clear_message(words: list[str], says: str, tmp_path: P
     assert says in refused(*words)
 
 
-def test_unknown_model_is_a_failed_row_that_names_the_nearest(tmp_path: Path) -> None:
-    done = bench(
-        "run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "--student", "smal_cnn", "-o", str(tmp_path / "runs")
-    )
-    assert done.returncode == 1
-    assert "small_cnn" in done.stdout
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "nonprivate", "--student", "smal_cnn"),
+        ("-m", "pate,dp-sgd", "--teacher", "smal_cnn"),
+        ("-m", "dp-sgd,pate", "--set", "pate.teacher=smal_cnn"),
+        ("-m", "dp-linear-gd", "--teacher", "smal_cnn"),
+        ("-m", "pate", "--teacher", "smal_cnn", "--dry-run"),
+    ],
+)
+def test_an_unknown_model_is_refused_before_data_are_fetched(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataSource, "describe", lambda *_: pytest.fail("data were asked for"))
+    said = refused("run", *words, "-o", str(tmp_path / "runs"))
+    assert "unknown model 'smal_cnn'. Did you mean 'small_cnn'?" in said
+    assert "aimv2" not in said, "the first of the alphabet are no help"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plugin_may_register_its_net_in_training(tmp_path: Path) -> None:
+    plugin = tmp_path / "late.py"
+    plugin.write_text(LATE_NET)
+    run = ("run", "-m", str(plugin), "-d", "digits", "-p", "tiny", "-o", str(tmp_path / "runs"))
+    assert bench(*run, "--student", "late_net").returncode == 0
+    assert "Did you mean 'small_cnn'?" in refused(*run, "--student", "smal_cnn")
+
+
+LATE_NET = """
+from bench.interface import register_method
+from methods.nonprivate import NonPrivate
+
+@register_method("late")
+class Late(NonPrivate):
+    def train_student(self, *given):
+        from timm.models import register_model
+        from bench.models.classifiers import small_cnn
+
+        def late_net(pretrained=False, num_classes=10, in_chans=3, **options):
+            return small_cnn(num_classes=num_classes, in_chans=in_chans, img_size=8)
+
+        register_model(late_net)
+        return super().train_student(*given)
+"""
 
 
 def test_any_timm_model_may_be_the_student(tmp_path: Path) -> None:
@@ -293,13 +333,13 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
     # A failure's message may quote records: it stays in a private log.
     failed = bench(
         "run", "-m", "pate", "-d", f"folder:{tmp_path / 'secret-place' / 'mine'}", "-p", "tiny", "-e", "10",
-        "-o", str(tmp_path / "failed"), "--student", "smal_cnn",
+        "-o", str(tmp_path / "failed"), "--teacher", "vit_tiny_patch16_224",
     )  # fmt: skip
     assert failed.returncode == 1
     (path,) = (tmp_path / "failed" / "records").glob("*.json")
     failure = parse_record(path.read_text()).failure
     assert failure is not None
-    assert "smal_cnn" not in failure.reason
-    assert failure.spent == [], "a wrong name costs no budget"
+    assert "vit_tiny" not in failure.reason
+    assert failure.spent == [], "teachers that cannot be trained cost no budget"
     assert failure.log is not None
     assert (tmp_path / "failed" / failure.log).stat().st_mode & 0o077 == 0
