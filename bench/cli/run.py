@@ -49,7 +49,7 @@ from bench.cli.options import (
 )
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table
 from bench.core.types import Basis, TargetAdjacency
 
 if TYPE_CHECKING:
@@ -110,26 +110,33 @@ def run(
 
     Several of these commands may share one directory; each cell runs once.
     """
-    from bench.core.progress import open_progress
-    from bench.launchers.grid import forecast_grid, run_grid
-    from bench.launchers.settings import directives, read_cluster
-
     models = {"teacher": teacher, "student": student}
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
     grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
         whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
     )  # fmt: skip
-    flags = {
+    flags: dict[str, Any] = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
-        "account": account, "pack": pack, "extra": directives(slurm or ()),
+        "account": account, "pack": pack,
     }  # fmt: skip
-    settings = read_cluster(cluster, flags)
-    check_flags(flags, settings, detach)
-    if dry_run:
-        with open_progress(quiet=quiet or json_) as progress:
+    with open_progress(quiet=quiet or json_) as progress:
+        with progress.stage("starting", 1):  # shown before the imports, which take seconds
+            from bench.launchers.grid import forecast_grid, run_grid
+            from bench.launchers.settings import directives, read_cluster
+
+            flags["extra"] = directives(slurm or ())
+            settings = read_cluster(cluster, flags)
+            check_flags(flags, settings, detach)
+        if dry_run:
             seen = forecast_grid(grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt)
+        else:
+            ran = run_grid(
+                grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt, device=device, workers=workers,
+                threads=threads, detach=detach,
+            )  # fmt: skip
+    if dry_run:
         if json_:
             print_json(seen.as_dict())
             return
@@ -137,11 +144,6 @@ def run(
         for line in seen.notes:
             echo(line)
         return
-    with open_progress(quiet=quiet or json_) as progress:
-        ran = run_grid(
-            grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt, device=device, workers=workers,
-            threads=threads, detach=detach,
-        )  # fmt: skip
     print_board(ran.records, ran.audits, json_=json_)
     _leave(ran.outcome, settings, out, detach)
     for line in ran.unread:

@@ -45,18 +45,18 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
         echo(f"{title}: none")
         return
     console = make_console()
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    widths = _column_widths([columns, *cells], console.width)
+    head, *cells = [[printable(str(cell)) for cell in row] for row in (columns, *rows)]
+    widths = _column_widths([head, *cells], console.width)
     echo(title)
     if widths is None:
         for row in cells:
             if len(row) == 2:
                 print_fields(": ".join(row))
             else:
-                print_fields(f"{columns[0]}: {row[0]}", zip(columns[1:], row[1:], strict=True))
+                print_fields(f"{head[0]}: {row[0]}", zip(head[1:], row[1:], strict=True))
         return
     table = Table()
-    for column, width in zip(columns, widths, strict=True):
+    for column, width in zip(head, widths, strict=True):
         table.add_column(Text(column), width=width)
     for row in cells:
         table.add_row(*map(Text, row))
@@ -122,7 +122,7 @@ class _Silent:
 
 
 class LineProgress(Progress):
-    """Log lines: start and end of each stage, and its state every `every` seconds."""
+    """Log lines: the start of outermost stages, the end of each, and its state after 5 s and every `every` seconds."""
 
     def __init__(self, every: float = 15.0) -> None:
         self._every, self._depth = every, 0
@@ -130,6 +130,8 @@ class LineProgress(Progress):
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Stage]:
         """Open a stage; see :meth:`Progress.stage`."""
+        if self._depth == 0:
+            self.say(f"{name}: 0/{total}")
         self._depth += 1
         running = _Line(self, name, total, self._every)
         try:
@@ -145,7 +147,8 @@ class LineProgress(Progress):
 
 class _Line:
     def __init__(self, parent: LineProgress, name: str, total: int, every: float) -> None:
-        self.begin = self._last = time.monotonic()
+        self.begin = time.monotonic()
+        self._last = self.begin - max(0.0, every - 5)
         self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
 
     def advance(self, steps: int = 1) -> None:
@@ -161,18 +164,18 @@ class TreeProgress(Progress):
     """A live tree of bars with time estimates, one bar per open stage."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        from rich import progress as rich
 
         self._depth = 0
         self._others: dict[str, int] = {}
-        self._bars: RichProgress = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
+        self._bars = rich.Progress(
+            rich.SpinnerColumn(),
+            rich.TextColumn("{task.description}", markup=False),
+            rich.BarColumn(bar_width=24),
+            rich.MofNCompleteColumn(),
+            rich.TimeElapsedColumn(),
+            rich.TextColumn("left"),
+            rich.TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
         )

@@ -98,11 +98,17 @@ class Dataset:
     revision: str
 
 
-def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibrations | None = None) -> list[Cell]:
+def expand(
+    grid: Grid,
+    describe: Callable[[str], Dataset],
+    calibrations: Calibrations | None = None,
+    advance: Callable[[int], None] = lambda planned: None,
+) -> list[Cell]:
     """Return the cells of `grid`; `describe` maps a data set's name to its public facts.
 
-    Cells of one data set, method and seed are adjacent, so that their shared artefacts are made once, early.
-    Raises :class:`BenchError` on unknown names and options before any planning.
+    Cells of one data set, method and seed are adjacent, so that their shared artefacts are made once, early. `advance`
+    gets the number of targets (data sets x methods x epsilons) planned since its last call. Raises :class:`BenchError`
+    on unknown names and options before any planning.
     """
     calibrations = calibrations or Calibrations()
     methods = [METHODS.get(name) for name in grid.methods]
@@ -114,10 +120,11 @@ def expand(grid: Grid, describe: Callable[[str], Dataset], calibrations: Calibra
         for method in methods:
             config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
             overrides = needed_overrides(method, grid.preset, dataset.facts, grid.overrides)
-            planned = [
-                _calibrated(method, config, reduced, overrides, dataset, epsilon, grid, calibrations)
-                for epsilon in _epsilons(method, grid)
-            ]
+            planned = []
+            targets = _epsilons(method, grid)
+            for epsilon in targets:
+                planned.append(_calibrated(method, config, reduced, overrides, dataset, epsilon, grid, calibrations))
+                advance(len(grid.epsilons) // len(targets))
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(
                 replace(cell, spec=spec, key=_key(spec, meaning))

@@ -45,7 +45,7 @@ def run_grid(
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
     calibrations = Calibrations(run_dir.cache_path)
-    cells = _cells(grid, source, calibrations, noise_salt)
+    cells = _cells(grid, source, calibrations, noise_salt, progress)
     run_dir.create()
     calibrations.keep()
     with run_dir.joined():
@@ -75,13 +75,17 @@ def forecast_grid(
 ) -> DryRun:
     """Return what :func:`run_grid` would do; writes nothing."""
     run_dir = RunDir(out)
-    cells = _cells(grid, DataSource(progress), Calibrations(run_dir.cache_path), noise_salt)
+    run_dir.check_layout()
+    cells = _cells(grid, DataSource(progress), Calibrations(run_dir.cache_path), noise_salt, progress)
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
     return forecast(cells, units, run_dir, settings, reuse)
 
 
-def _cells(grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str) -> list[Cell]:
-    cells = expand(grid, source.describe, calibrations)
+def _cells(
+    grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str, progress: Progress
+) -> list[Cell]:
+    with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
+        cells = expand(grid, source.describe, calibrations, stage.advance)
     for cell in cells:
         check_salt(noise_salt, cell)
     return cells

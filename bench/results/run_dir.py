@@ -112,7 +112,9 @@ class RunDir:
         return self
 
     def check_layout(self) -> None:
-        """Raise :class:`BenchError` on another layout version."""
+        """Raise :class:`BenchError` on another layout version, or a file."""
+        if self.path.exists() and not self.path.is_dir():
+            raise BenchError(f"{self.path} is a file, not a directory. Choose another with --out.")
         marker = self.path / "run.json"
         try:
             layout = json_object(read_plain(marker)).get("layout")

@@ -121,17 +121,25 @@ def train_teachers(
     chunks = [(first, min(first + chunk, len(parts))) for first in starts]
     done: dict[tuple[int, int], Arrays] = {}
 
+    shown = 0
+
+    def show(begun: int = 0) -> None:
+        """Advance the stage to the teachers of finished chunks and those `begun` of the next."""
+        nonlocal shown
+        now = sum(last - first for first, last in done) + begun
+        if stage is not None and now > shown:
+            stage.advance(now - shown)
+            shown = now
+
     def finish(one: tuple[int, int], make: Callable[[], Arrays]) -> None:
         done[one] = make() if keep is None else keep(*one, make)
-        if stage is not None:
-            stage.advance(one[1] - one[0])
+        show()
 
     if _as_one_program(task, shape, say):
         for one in chunks:
             if find is not None and (stored := find(*one)) is not None:
                 done[one] = stored
-        if stage is not None:
-            stage.advance(sum(last - first for first, last in done))
+        show()
         missing = [one for one in chunks if one not in done]
         for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
             finish(one, lambda made=made: made)  # type: ignore[misc]
@@ -154,6 +162,7 @@ def train_teachers(
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
                     states.append(state)
+                    show(len(states))
                     if saved is not None and saved.due() and len(states) < last - first:
                         saved.save({name: torch.from_numpy(array) for name, array in _stacked(states).items()})
             return _stacked(states)

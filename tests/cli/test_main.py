@@ -71,6 +71,16 @@ def test_planning_imports_no_torch() -> None:
     assert len(json.loads(printed)["cells"]) == 2
 
 
+def test_planning_is_shown_before_anything_is_imported_for_it() -> None:
+    code = (
+        "import sys; sys.argv = ['bench', 'run', '-m', 'pate,dp-sgd', '-e', '1,10']; "
+        "sys.modules['bench.experiments.plan'] = None; from bench.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr.startswith("planning: 0/4\n")
+    assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
+
+
 def test_the_entry_point_ends_with_the_commands_status() -> None:
     done = subprocess.run([sys.executable, "-m", "bench", "show", "nothing"], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
@@ -182,7 +192,9 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["run", "-m", "pate", "-d", "digits", "--noise-salt", "abc"], "64 hex digits"),
         (["run", "-m", "pate", "-d", "digits", "--noise", "secure", "--noise-salt", "none"], "cannot be drawn again"),
         (["run", "-m", "pate", "--set", "teacherz=1"], "teachers"),
-        (["run", "-m", "pate", "-o", "/proc/nowhere"], "could not be written"),
+        (["run", "-m", "pate", "-o", "/proc/nowhere"], "could not be written: No such file or directory. Choose"),
+        (["run", "-m", "pate", "-o", __file__], "is a file, not a directory. Choose another with --out."),
+        (["run", "-m", "pate", "-o", __file__, "--dry-run"], "is a file, not a directory. Choose another"),
         (["show", "nothing-like-it"], "unknown method or record"),
         (["ls", "methodz"], "methods"),
         (["check", "pat"], "pate"),

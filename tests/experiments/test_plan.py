@@ -40,6 +40,12 @@ def test_grid_is_the_product() -> None:
     assert len({c.key for c in made}) == 9
 
 
+def test_planning_advances_by_every_target() -> None:
+    planned: list[int] = []
+    expand(Grid(("pate", "nonprivate"), epsilons=(1.0, 10.0)), describe, advance=planned.append)
+    assert planned == [1, 1, 2], "a method without privacy is planned once for all epsilons"
+
+
 def test_key_depends_on_what_matters_and_on_nothing_else() -> None:
     (base,) = cells(epsilons=(10.0,))
     for change in (

@@ -40,6 +40,31 @@ def labelled(data: Data, **options: Any) -> Labels:
     return train_teachers(task, images, labels, parts, Streams(3), **options).labels(queries)
 
 
+class Steps:
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def advance(self, steps: int = 1) -> None:
+        self.taken.append(steps)
+
+
+def test_the_stage_moves_with_each_teacher_and_past_stored_ones(data: Data) -> None:
+    images, labels, _, task, parts = data
+    stored: dict[tuple[int, int], Arrays] = {}
+
+    def keep(first: int, last: int, make: Callable[[], Arrays]) -> Arrays:
+        if (first, last) not in stored:
+            stored[first, last] = make()
+        return stored[first, last]
+
+    first, second = Steps(), Steps()
+    train_teachers(task, images, labels, parts, Streams(3), chunk=3, keep=keep, stage=first)
+    assert first.taken == [1] * TEACHERS
+    del stored[0, 3]
+    train_teachers(task, images, labels, parts, Streams(3), chunk=3, keep=keep, stage=second)
+    assert second.taken == [1, 1, 1, 2]
+
+
 def test_result_is_the_same_for_every_chunk_thread_count_and_worker(data: Data) -> None:
     images, labels, queries, task, parts = data
     expected = labelled(data)
