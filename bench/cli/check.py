@@ -8,7 +8,7 @@ import typer
 
 from bench.cli.options import Json, Quiet, Sets
 from bench.cli.run import whole_numbers
-from bench.core.config import Preset
+from bench.core.config import Preset, check_overrides
 from bench.core.errors import BenchError
 from bench.core.progress import echo, open_progress, print_json, print_table
 
@@ -39,6 +39,7 @@ def check(
     from bench.training.processes import available_cores
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
+    check_overrides(chosen, set_ or ())
 
     def checked(method: type[Method]) -> Check:
         try:

@@ -25,8 +25,13 @@ Rows = list[tuple[str, ...]]
 MNIST_FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 
 
-def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    """Return title, columns, rows and notes of a listing; raise UnknownNameError on an unknown `what`."""
+def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], Rows, list[str]]:
+    """Return title, columns, rows and notes of the listing `what`, or of the records of the run directory `out`.
+
+    Raise UnknownNameError on an unknown `what`, BenchError where `out` is no directory.
+    """
+    if out is not None:
+        return _records(out)
     if what == "methods":
         rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
@@ -58,14 +63,17 @@ def listing(what: str) -> tuple[str, tuple[str, ...], Rows, list[str]]:
         own = {name: make for name, make in made.items() if make.__module__.startswith(OWN_MODULES)}
         rows = [(name, (inspect.getdoc(make) or "").splitlines()[0]) for name, make in own.items()]
         return "models of this project", ("name", "about"), rows, ["Any other timm model works by its name too."]
-    path = Path(what)
-    if path.is_dir():
-        read = RunDir(path).read_records(set_aside=False)
-        rows = [_record_row(record) for record in read.found]
-        missing = Counter(filter(None, map(missing_plugin, read.found)))
-        notes = [*read.damaged, *(f"{count} records: {why}" for why, count in sorted(missing.items()))]
-        return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, notes
+    if Path(what).is_dir():
+        return _records(Path(what))
     raise UnknownNameError("listing", what, ["methods", "datasets", "attacks", "models"], "Or give a run directory.")
+
+
+def _records(path: Path) -> tuple[str, tuple[str, ...], Rows, list[str]]:
+    read = RunDir(path).read_records(set_aside=False)
+    rows = [_record_row(record) for record in read.found]
+    missing = Counter(filter(None, map(missing_plugin, read.found)))
+    notes = [*read.damaged, *(f"{count} records: {why}" for why, count in sorted(missing.items()))]
+    return f"records in {path}", ("key", "status", "claimed", "proven", "accuracy"), rows, notes
 
 
 def _broken(broken: dict[str, str]) -> list[str]:
@@ -102,15 +110,17 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
     return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows
 
 
-def find_record(places: Sequence[Path], key: str) -> tuple[Record, Path]:
+def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) -> tuple[Record, Path]:
     """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
 
-    Raise :class:`BenchError` if there is none, or that folder has several.
+    `among` are the names that `key` may have meant besides. Raise :class:`BenchError` if there is none, or that folder
+    has several.
     """
-    known = METHODS.names()
+    known = list(among)
     for path in places:
         home = RunDir(path)
-        records = home.read_records(set_aside=False).found if path.is_dir() else []
+        there = path.is_dir() or not among  # what is no directory is an error where only a record was meant
+        records = home.read_records(set_aside=False).found if there else []
         found = [record for record in records if record.key.startswith(key)]
         if len(found) == 1:
             return with_audits(found, home.read_audits()[0])[0], path
@@ -119,7 +129,8 @@ def find_record(places: Sequence[Path], key: str) -> tuple[Record, Path]:
             raise BenchError(f"{len(found)} records in {path} begin with {key!r}: {keys}. Give more of it.")
         known += [record.key for record in records]
     where = " and ".join(map(str, places))
-    raise UnknownNameError("method or record", key, known, f"Records are read from {where}; --out names another.")
+    kind = "method or record" if among else "record"
+    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out names another.")
 
 
 def record_page(record: Record) -> list[Table]:

@@ -83,7 +83,7 @@ def list_(
     """List methods, data sets, attacks or models, or the records of a run directory."""
     from bench.cli.listing import listing
 
-    title, columns, rows, notes = listing(what if out is None else str(out))
+    title, columns, rows, notes = listing(what, out)
     if json_:
         print_json({"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows], "notes": notes})
         return
@@ -116,7 +116,7 @@ def show(
         echo(text)
         print_table(title, columns, rows)
         return
-    record, home = find_record([out, *filter(None, [published()])], what)
+    record, home = find_record([out, *filter(None, [published()])], what, among=METHODS.names())
     if json_:
         echo(record.to_json().removesuffix("\n"))
         return

@@ -25,7 +25,7 @@ def report(
             help="Run directories; default: leaderboards and leaderboards/ablations, as committed.", show_default=False
         ),
     ] = None,
-    paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; none: all of them.")] = "",
+    paper: Annotated[str, typer.Option("--paper", help="dgd, dpsd, trpate or pate; default: all.")] = "",
     figure: Annotated[
         list[str] | None, typer.Option("--figure", help="Number of a figure, as the paper has it; repeatable.")
     ] = None,
@@ -98,6 +98,8 @@ _SHOWN = 8
 def _chosen(paper: str, figures: list[str], tables: list[str], all_: bool) -> list[tuple[Paper, Spec]]:
     from reports.papers.spec import PAPERS, choose, load_paper
 
+    if paper:
+        load_paper(paper)
     if not (figures or tables or all_):
         raise BenchError("name what to draw: --figure N, --table N or --all.")
     if all_ and (figures or tables):

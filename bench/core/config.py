@@ -208,7 +208,8 @@ def _parse_value(method: type[Configured], field: str, text: str) -> Any:
         return TypeAdapter(kind).validate_python(None if text in ("none", "null") else text)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
-        raise BenchError(f"--set {method.name}.{field}={text}: {problem}.") from error
+        default = method.Config.__dataclass_fields__[field].default  # type: ignore[attr-defined]
+        raise BenchError(f"--set {method.name}.{field}={text}: {problem}. The paper's value is {default}.") from error
 
 
 def field_table(method: type[Configured], presets: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:

@@ -39,6 +39,8 @@ class UnknownNameError(BenchError):
 
 
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the `known` names with similar spelling, in any case, closest first."""
-    spelled = {each.casefold(): each for each in known}
-    return [spelled[match] for match in difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)]
+    """Return up to `most` of the `known` names: of similar spelling, closest first, then holding `name`."""
+    spelled, wanted = {each.casefold(): each for each in known}, name.casefold()
+    near = difflib.get_close_matches(wanted, spelled, n=most, cutoff=0.5)
+    near += [each for each in spelled if len(wanted) > 2 and wanted in each and each not in near]
+    return [spelled[each] for each in near[:most]]

@@ -39,8 +39,11 @@ def command(*words: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise BenchError(f"Slurm did not answer `{' '.join(words)}` within a minute. Try again later.") from error
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or "").strip().splitlines()
-        raise BenchError(f"Slurm refused `{' '.join(words)}`: {said[-1] if said else error.returncode}.") from error
+        said = (error.stderr.strip() or error.stdout.strip() or f"status {error.returncode}").splitlines()[-1]
+        raise BenchError(
+            f"Slurm refused `{' '.join(words)}`: {said.rstrip('.')}. `sinfo` must answer here, as on a login node of "
+            "the cluster; --launcher local runs --jobs N processes on this machine instead."
+        ) from error
     return done.stdout
 
 

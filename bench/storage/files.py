@@ -59,8 +59,8 @@ def explain_os_error(error: OSError, path: Path) -> BenchError:
             "what is done is kept."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return BenchError(f"{path} cannot be written ({error.strerror}). Choose another directory with --out.")
-    return BenchError(f"{path} could not be written: {error.strerror or error}.")
+        return BenchError(f"{path} cannot be written ({error.strerror}). Choose another place to write to.")
+    return BenchError(f"{path} could not be written: {error.strerror or error}. Choose another place to write to.")
 
 
 @contextmanager
