@@ -7,7 +7,7 @@ import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.core.types import Basis
@@ -209,6 +209,16 @@ class Evidence:
             ),
         )
         return Found(wanted, best.records, best.row)
+
+    def nearest(self, wanted: WantedCell, plain: Plain) -> WantedCell | None:
+        """Return `wanted` at the epsilon, nearest in ratio, at which records answer it; None if there is none."""
+        target = wanted.epsilon
+        if target is None:
+            return None
+        known = {row.cell.epsilon for row in self._groups.get((wanted.method, wanted.dataset), [])}
+        there = [e for e in known if e and self.find(replace(wanted, epsilon=e), plain) is not None]
+        near = min(there, key=lambda e: (abs(math.log(e / target)), e), default=None)
+        return None if near is None else replace(wanted, epsilon=near)
 
     def failure(self, wanted: WantedCell, plain: Plain | None = None) -> str:
         """Return why the cell's run failed; empty if no run did."""
