@@ -75,11 +75,14 @@ def _figure_4(material: Material) -> Sequence[Panel]:
 
 def _figure_5(material: Material) -> Sequence[PicturePanel]:
     part = (0.0, 0.0, 0.5, 0.5)  # 25 of 100 images, large enough in print
-    kinds = [(name, _images(kind)) for kind, name in GENERATORS.items() if kind != "private"]
+    # No image of a random process: the figure compares generators.
+    kinds = [(kind, name) for kind, name in GENERATORS.items() if kind != "private"]
     return [
-        PicturePanel(NAMES[d], tuple(Picture(name, cell("dgd", d, 10.0, **how), crop=part) for name, how in kinds))
+        PicturePanel(NAMES[d], tuple(
+            Picture(name, cell("dgd", d, 10.0, images=kind, random_share=0.0), crop=part) for kind, name in kinds
+        ))
         for d in ("mnist", "fmnist")
-    ]
+    ]  # fmt: skip
 
 
 def _figure_6(material: Material) -> Sequence[Panel]:

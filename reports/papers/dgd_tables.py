@@ -84,6 +84,7 @@ def _transformer(material: Material) -> Mapping[str, str]:
 
 _PLAIN = {
     "images": Usual("data-free"), "vae": Usual(True), "teachers": Usual(250), "synthetic": Usual(60_000, 6000),
+    "random_share": Usual(0.0, 0.75),
 }  # fmt: skip
 
 PAPER = Paper(

@@ -13,7 +13,7 @@ from bench.results.record import Accountant, Record
 from helpers.records import record
 from helpers.report_commands import check_records, check_settings, material_of, record_of
 from reports.papers.dpsd_ablations import why_not
-from reports.papers.dpsd_figures import EPSILONS
+from reports.papers.dpsd_figures import EPSILONS, FAR
 from reports.papers.dpsd_tables import PAPER, TABLE_1
 from reports.papers.evidence import WantedCell, cell, proven_cell
 from reports.papers.figures import POINT_COLUMNS, point_rows
@@ -73,12 +73,26 @@ def test_ours_stands_below_with_what_is_proven() -> None:
     sound = record(method="dpsd-sound", basis=Basis.PROVEN, accuracy=0.8, proven=10.0, config={}, preset="paper")
     rows = {row["approach"]: row for row in table("I", material_of(PAPER, dpsd(), dpsd(1.0, 0.4), sound))}
     assert rows["Our DPSD"]["MNIST, ε 10"] == "97.85"
-    assert rows["DPSD here, ε claimed"]["MNIST, ε 10"] == "90.00 (1 seed, quick)"
-    assert rows["DPSD here, ε claimed"]["MNIST, ε 1"] == "40.00 (1 seed, quick)"
-    assert rows["its proven ε"]["MNIST, ε 10"] == "1.0e7"
+    assert rows["DPSD here, ε claimed"]["MNIST, ε 10"] == "90.00 (1 seed) [quick preset, 2 settings differ]"
+    assert rows["DPSD here, ε claimed"]["MNIST, ε 1"] == "40.00 (1 seed) [quick preset, 2 settings differ]"
+    assert rows["its proven ε"]["MNIST, ε 10"] == "1.0e7 [quick preset, 2 settings differ]"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 10"] == "80.00 (1 seed)"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 1"] == "not run"
     assert rows["DPSD here, ε claimed"]["CelebA-H, ε 1"] == "not run"
+
+
+def test_no_error_bar_of_figure_3_is_cut() -> None:
+    (panel,) = figure("3", material_of(PAPER))
+    assert panel.x_limits[0] < min(FAR) < max(FAR) < panel.x_limits[1]
+    assert panel.y_limits is None
+
+
+def test_the_inception_score_says_what_it_is() -> None:
+    (score, *_) = figure("8", material_of(PAPER))
+    assert score.y_label == "score - 1 ([IS] in millions)"
+    # 10^6 times the score above 1, in millions.
+    assert {point.y.scale for series in score.series for point in series.points} == {1e-6}
+    assert score.y_limits is None
 
 
 def test_an_ablation_is_no_plain_run() -> None:
@@ -105,7 +119,10 @@ def test_labels_of_queries_have_a_unit_of_their_own_and_tell_of_the_record() -> 
     privacy = run.privacy.model_copy(update={"unit": PrivacyUnit.QUERY_LABEL, "record_level": level})
     rows = table("IV", material_of(PAPER, run.model_copy(update={"privacy": privacy})))
     by_name = {row["approach"]: row for row in rows}
-    assert by_name["DPSD(L) here, ε of a query's label"]["MNIST, ε 1"] == "35.00 (1 seed, quick)"
+    assert (
+        by_name["DPSD(L) here, ε of a query's label"]["MNIST, ε 1"]
+        == "35.00 (1 seed) [quick preset, 8 settings differ]"
+    )
     assert by_name["ε of a training record there"]["MNIST, ε 1"] == "11904.00"
     assert by_name["ε of a training record there"]["unit"] == "record"
     assert {row["unit"] for row in rows} == {"label", "query-label", "record"}

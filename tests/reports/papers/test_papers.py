@@ -183,6 +183,19 @@ def test_every_table_and_figure_prints_what_the_paper_prints() -> None:
         assert sum(isinstance(e, Theirs) and e.number is not None for e in entries(dgd, spec)) >= least
 
 
+def test_pictures_of_generators_hold_no_random_images() -> None:
+    """The quick preset's mixture is the plain method, and no answer to a cell of the figure."""
+    dgd = load_paper("dgd")
+    (spec,) = [spec for spec in dgd.figures if spec.number == "5"]
+    wanted = [entry.cell for entry in entries(dgd, spec) if isinstance(entry, Picture)]
+    assert len(wanted) == 8
+    plain, alone = ({"images": "data-free", "synthetic": 6000, "random_share": share} for share in (0.75, 0.0))
+    for config, of_figure in ((plain, False), (alone, True)):
+        there = Evidence([record(method="dgd", config=config)])
+        assert (there.find(wanted[0], dgd.plain) is not None) is of_figure
+        assert (there.find(WantedCell("dgd", "mnist", 10.0), dgd.plain) is None) is of_figure
+
+
 def test_the_papers_own_epsilons_lie_on_its_formula() -> None:
     """DGD's figure 8: 400 and 1,000 queries by advanced composition, as printed."""
     dgd = load_paper("dgd")
