@@ -40,8 +40,9 @@ def report(
     """Draw the papers' tables and figures from records, ours beside theirs, with the commands for missing records."""
     from bench.core.progress import open_progress
     from bench.storage.files import write_atomic
-    from reports.papers.build import commands_of, index_text, make_artefact
+    from reports.papers.build import index_text, make_artefact
     from reports.papers.evidence import read_evidence
+    from reports.papers.notes import commands_of
     from reports.reported.numbers import read_reported
 
     chosen = _chosen(paper, figure or [], table or [], all_)
@@ -83,13 +84,13 @@ def report(
             for a in artefacts
         ],
     )  # fmt: skip
-    echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} numbers of ours are there")
     commands = commands_of(missing)
     if commands:
         echo(f"{len(commands)} commands fill what is missing; {index} lists them under each table and figure:")
         more = [f"... and {len(commands) - _SHOWN} more"] if len(commands) > _SHOWN else []
         echo("\n".join(f"  {line}" for line in [*commands[:_SHOWN], *more]))
     echo(f"wrote {index}", err=True)
+    echo(f"{sum(a.filled for a in artefacts)} of {sum(a.wanted for a in artefacts)} cells are filled")
 
 
 _SHOWN = 8

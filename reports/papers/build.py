@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.errors import BenchError
@@ -11,8 +11,9 @@ from bench.core.printable import page
 from bench.results.text import csv_text, markdown_list, markdown_table, md
 from bench.storage.files import write_atomic
 from reports.leaderboard import cells_of
-from reports.papers.evidence import Evidence, Found, WantedCell
+from reports.papers.evidence import Evidence, Found
 from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
+from reports.papers.notes import Left, Marks, commands_of, left_out, note, shown_panels, shown_table
 from reports.papers.spec import (
     Attacked,
     Entry,
@@ -31,7 +32,7 @@ from reports.papers.spec import (
     entries_of,
     number_text,
 )
-from reports.papers.tables import entry_text, latex_table, texts_of
+from reports.papers.tables import entry_text, latex_table, noted_text, texts_of
 from reports.reported.numbers import Reported
 
 
@@ -72,10 +73,10 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
     folder = out / paper.name
     stem = folder / f"{kind}-{spec.number}"
     if isinstance(spec, TableSpec):
-        files, body = _write_table(paper, spec, rows, material, stem)
+        files, body, left = _write_table(paper, spec, rows, material, stem)
     else:
-        files, body = _write_figure(spec, panels, material, stem)
-    caption = _caption(paper, spec, kind, entries, missing, (filled, wanted), material)
+        files, body, left = _write_figure(spec, panels, material, stem)
+    caption = _caption(paper, spec, kind, entries, missing, (filled, wanted), left_out(left, material), material)
     aside = folder / f"{stem.name}.caption.md"
     write_atomic(aside, page(caption))
     return Artefact(
@@ -89,38 +90,46 @@ def _title(spec: Spec) -> str:
 
 def _write_table(
     paper: Paper, spec: TableSpec, rows: Sequence[TableRow], material: Material, stem: Path
-) -> tuple[tuple[Path, ...], str]:
+) -> tuple[tuple[Path, ...], str, list[Left]]:
     for row in rows:
         if len(row.entries) != len(spec.columns):
             raise BenchError(
                 f"{paper.name} table {spec.number}: a row has {len(row.entries)} entries, not {len(spec.columns)}."
             )
-    texts = texts_of(rows, material)
-    body = markdown_table(spec.columns, texts)
+    columns, kept, left = shown_table(spec.columns, rows, material)
+    marks = Marks(material)
+    texts = texts_of(kept, material, marks)
+    body = markdown_table(columns, texts) + "".join(f"\n{md(line)}\n" for line in marks.lines)
+    rules = [row.rule for row in kept]
     title = f"{paper.title}: Table {spec.number}. {_title(spec)}"
     written = {
         "md": f"# {md(title)}\n\n{body}",
-        "csv": csv_text(spec.columns, texts),
-        "tex": latex_table(spec.columns, texts, [row.rule for row in rows], title, f"{paper.name}-{spec.number}"),
+        "csv": csv_text(spec.columns, texts_of(rows, material)),
+        "tex": latex_table(columns, texts, rules, title, f"{paper.name}-{spec.number}", marks.lines),
     }
     paths = {stem.with_name(f"{stem.name}.{form}"): text for form, text in written.items()}
     for path, text in paths.items():
         write_atomic(path, page(text))
-    return tuple(paths), body
+    return tuple(paths), body, left
 
 
 def _write_figure(
     spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
-) -> tuple[tuple[Path, ...], str]:
-    drawn = draw_figure(spec, panels, material, stem)
+) -> tuple[tuple[Path, ...], str, list[Left]]:
     path = stem.with_name(f"{stem.name}.csv")
     write_atomic(path, page(csv_text(POINT_COLUMNS, point_rows(panels, material))))
-    return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n"
+    kept, left = shown_panels(panels, material)
+    if kept:
+        drawn = draw_figure(spec, kept, material, stem)
+        return (*drawn, path), f"![{md(_title(spec))}]({stem.parent.name}/{stem.name}.png)\n", left
+    for form in ("pdf", "png"):  # of an older report
+        stem.with_name(f"{stem.name}.{form}").unlink(missing_ok=True)
+    return (path,), "Not drawn: nothing of ours is there.\n", left
 
 
 def _caption(
     paper: Paper, spec: Spec, kind: str, entries: Sequence[Entry | Picture], missing: Sequence[Missing],
-    count: tuple[int, int], material: Material,
+    count: tuple[int, int], left: Sequence[str], material: Material,
 ) -> str:  # fmt: skip
     powerless = dict.fromkeys(material.powerless(entry) for entry in entries if isinstance(entry, Attacked))
     used = [_used_row(found) for found in _used(entries, material)]
@@ -128,6 +137,7 @@ def _caption(
         f"**{kind.capitalize()} {spec.number}, {md(paper.title)}.** {_title(spec)}.\n",
         f"What the paper says: {spec.says}\n",
         *(f"{sentence}\n" for sentence in spec.shows(material)),
+        markdown_list("Left out, for nothing of ours is there:", left),
         markdown_list("Beside what is printed:", _compared(entries, material)),
         markdown_list("Attacks (95% intervals, or ± over seeds):", _attacked(entries, material)),
         markdown_list("Of the printed epsilons:", _verdicts(entries)),
@@ -146,18 +156,6 @@ def missing_text(missing: Sequence[Missing]) -> str:
     return "\n".join([listed, "```", *commands, "```\n"]) if commands else listed
 
 
-def commands_of(missing: Iterable[Missing]) -> list[str]:
-    """Return the commands that fill `missing`: runs first, those that differ only in epsilon as one command."""
-    missing = list(missing)
-    grids: dict[tuple[WantedCell, bool], set[float]] = {}
-    for one in missing:
-        if one.run is not None:
-            grid = replace(one.run, epsilon=None), one.run.epsilon is None
-            grids.setdefault(grid, set()).update(() if one.run.epsilon is None else (one.run.epsilon,))
-    runs = [cell.command_at(sorted(epsilons)) for (cell, _), epsilons in grids.items()]
-    return list(dict.fromkeys([*runs, *(one.then for one in missing if one.then)]))
-
-
 def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
     lines = []
     for entry in entries:
@@ -168,21 +166,21 @@ def _compared(entries: Sequence[Entry | Picture], material: Material) -> list[st
             continue
         difference = value.mean - entry.beside.value
         lines.append(
-            f"{md(entry.cell.label)}: here {md(entry_text(entry, material))}, "
+            f"{md(entry.cell.label)}: here {md(noted_text(entry, material))}, "
             f"printed {number_text(entry.beside.value, entry.digits)} ({difference:+.{entry.digits}f})"
         )
     return list(dict.fromkeys(lines))
 
 
 def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[str]:
-    lines: dict[tuple[str, str, str], list[str]] = {}
+    lines: dict[tuple[str, str, str, str], list[str]] = {}
     for entry in entries:
         if isinstance(entry, Attacked) and material.value(entry) is not None:
-            line = lines.setdefault((entry.attack, entry.cell.label, entry.metric), [])
+            line = lines.setdefault((entry.attack, entry.cell.label, entry.metric, note(entry, material)), [])
             line.append(f"{md(entry.role)} {md(entry_text(entry, material))}")
     return [
-        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}"
-        for (attack, target, metric), line in lines.items()
+        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}" + (f" [{told}]" if told else "")
+        for (attack, target, metric, told), line in lines.items()
     ]
 
 
@@ -219,7 +217,8 @@ def index_text(artefacts: Sequence[Artefact], warnings: Sequence[str]) -> str:
     parts = [
         "# Tables and figures of the papers\n",
         "Drawn from records. In figures what a paper prints is hollow and dashed, ours is filled and solid; error bars "
-        "are one standard deviation over seeds; a cross on the axis is a cell that was not run.\n",
+        "are one standard deviation over seeds; a cross below the data is a cell that was not run. "
+        "A letter in brackets tells which settings behind a number of ours are not the paper's.\n",
         markdown_table(
             ("paper", "what", "title", "numbers of ours"),
             [(a.paper, f"{a.kind} {a.number}", a.title, f"{a.filled} of {a.wanted}") for a in artefacts],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reports.papers.evidence import Value
-from reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, Picture, PicturePanel, Series, Theirs
+from reports.papers.notes import Marks, marked_panels, note
+from reports.papers.spec import FigureSpec, Material, Ours, Panel, PaperPoint, PicturePanel, Series, Theirs
 from reports.papers.style import (
     COLOURS,
     GREY,
@@ -23,8 +25,8 @@ from reports.papers.style import (
 )
 
 POINT_COLUMNS = (
-    "panel", "series", "whose", "x", "y", "spread", "low", "high", "seeds", "preset", "claimed", "proven", "audited",
-    "missing", "keys",
+    "panel", "series", "whose", "x", "y", "spread", "low", "high", "seeds", "preset", "note", "claimed", "proven",
+    "audited", "missing", "keys",
 )  # fmt: skip
 
 
@@ -32,12 +34,20 @@ def draw_figure(
     spec: FigureSpec, panels: Sequence[Panel | PicturePanel], material: Material, stem: Path
 ) -> tuple[Path, Path]:
     """Draw the panels into `stem`.pdf and `stem`.png; equal panels and records give equal bytes."""
+    marks = Marks(material)
+    panels = marked_panels(panels, marks)
     wide = spec.wide if spec.wide is not None else len(panels) > 1
     across = min(spec.columns or len(panels), len(panels))
     rows = [panels[first : first + across] for first in range(0, len(panels), across)]
     heights = [spec.height + _LEGEND_LINE * max(map(_legend_lines, row)) for row in rows]
+    # As many pictures in each row: all are of one size.
+    most = max((len(panel.pictures) for panel in panels if isinstance(panel, PicturePanel)), default=0)
+    told = ["; ".join(marks.lines)] if wide else marks.lines
+    below = [line for text in told for line in textwrap.wrap(text, 150 if wide else 72)]
     with paper_style():
-        figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, sum(heights))
+        figure = new_figure(TWO_COLUMNS if wide else ONE_COLUMN, sum(heights) + _NOTE_LINE * len(below))
+        if below:
+            figure.supxlabel("\n".join(below), fontsize=6, color=GREY)
         grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
         for place, panel in enumerate(panels):
             row = place // across
@@ -45,7 +55,7 @@ def draw_figure(
             alone = isinstance(panel, PicturePanel) and len(rows[row]) == 1
             where = grid[row, :] if alone else grid[row, place % across]
             if isinstance(panel, PicturePanel):
-                _draw_pictures(figure, where, panel, material)
+                _draw_pictures(figure, where, panel, most, material)
             else:
                 _draw_panel(figure.add_subplot(where), panel, material)
         return save_figure(figure, stem)
@@ -53,6 +63,8 @@ def draw_figure(
 
 _LEGEND_LINE = 0.15
 """Inches per line of a legend."""
+_NOTE_LINE = 0.11
+"""Inches per line of the notes below all panels."""
 
 
 def _legend_columns(panel: Panel) -> int:
@@ -73,45 +85,40 @@ def _x_of(point: PaperPoint, material: Material) -> float | str | None:
 
 
 def _draw_panel(axes: Any, panel: Panel, material: Material) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_xscale(panel.x_scale)
     axes.set_yscale(panel.y_scale)
-    absent, anything = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
-    _mark_absent(axes, absent)
+    absent = (_draw_bars if panel.form == "bars" else _draw_lines)(axes, panel, material)
     if panel.y_limits is not None:
         axes.set_ylim(*panel.y_limits)
-    elif not anything:  # an empty axis has no numbers
-        axes.set_ylim(0.5, 1)
-        axes.set_yticks([])
-        axes.minorticks_off()
-        if not absent:
-            axes.set_xticks([])
     if panel.x_limits is not None:
         axes.set_xlim(*panel.x_limits)
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()
-    if panel.gap:
-        axes.text(0.5, 0.5, panel.gap, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=7)
+    _mark_absent(axes, absent)
     handles = [_handle(series, panel.form) for series in panel.series if series.points]
     if absent:
         handles.append(_proxy(marker="x", color=GREY, linestyle="none", label="not run"))
     if handles:
-        # Below the axes: inside it would hide points.
-        place = (0.5, -0.24 if panel.x_label else -0.1)
-        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=place, ncols=_legend_columns(panel))
+        # Below the axes, their ticks and label: inside it would hide points.
+        lines = 1 + bool(panel.x_label) + max(tick.get_text().count("\n") for tick in axes.get_xticklabels())
+        down = ScaledTranslation(0, -0.06 - 0.14 * lines, axes.figure.dpi_scale_trans)
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=_legend_columns(panel),
+                    bbox_transform=axes.transAxes + down)  # fmt: skip
 
 
 _Absent = list[tuple[float | str, int]]
 """x and slot of each missing point."""
 
 
-def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bool]:
-    """Draw the series as lines; return the missing points, and whether there is one."""
+def _draw_lines(axes: Any, panel: Panel, material: Material) -> _Absent:
+    """Draw the series as lines; return the missing points."""
     absent: _Absent = []
-    anything = False
     for series in panel.series:
         points: list[tuple[float | str, float, tuple[float, float]]] = []
         for point in series.points:
@@ -125,17 +132,33 @@ def _draw_lines(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, b
         if any(isinstance(point.x, Ours) for point in series.points):
             points.sort(key=lambda point: float(point[0]))  # x comes from records
         _draw_series(axes, series, points)
-        anything = anything or bool(points)
-    return absent, anything
+    return absent
 
 
 def _mark_absent(axes: Any, absent: _Absent) -> None:
+    """Draw a cross for each missing point in a strip of its own below the data, so that none lies on a point."""
+    if not absent:
+        return
     heights: dict[float | str, int] = {}
     for x, slot in absent:
         height = heights.get(x, 0)
         heights[x] = height + 1
-        axes.plot([x], [0.04 * height], marker="x", color=COLOURS[slot % len(COLOURS)], clip_on=False, markersize=3.8,
+        axes.plot([x], [_CROSS * (height + 0.6)], marker="x", color=COLOURS[slot % len(COLOURS)], markersize=3.8,
                   transform=axes.get_xaxis_transform(), linestyle="none", zorder=5)  # fmt: skip
+    share = _CROSS * (max(heights.values()) + 0.2)
+    low, high = axes.get_ylim()
+    ticks = {minor: [t for t in axes.get_yticks(minor=minor) if low <= t <= high] for minor in (False, True)}
+    scale = axes.yaxis.get_transform()
+    bottom, top = scale.transform([low, high])
+    (below,) = scale.inverted().transform([bottom - (top - bottom) * share / (1 - share)])
+    axes.axhspan(below, low, color="0.96", linewidth=0, zorder=0)
+    for minor, there in ticks.items():
+        axes.set_yticks(there, minor=minor)
+    axes.set_ylim(below, high)
+
+
+_CROSS = 0.055
+"""Height of a row of crosses, as a share of the axes."""
 
 
 def _errors(value: Value) -> tuple[float, float]:
@@ -195,7 +218,7 @@ def _draw_series(axes: Any, series: Series, points: Sequence[tuple[float | str, 
         axes.errorbar(x, y, yerr=[low, high], fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.8, zorder=3)
 
 
-def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bool]:
+def _draw_bars(axes: Any, panel: Panel, material: Material) -> _Absent:
     """Draw the series as bars grouped by category; return the same as :func:`_draw_lines`."""
     groups: dict[str, list[tuple[Series, Value | None]]] = {}
     for series in panel.series:
@@ -205,14 +228,12 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bo
                 groups.setdefault(str(x), []).append((series, material.value(point.y)))
     width = 0.8 / max(map(len, groups.values()), default=1)
     absent: _Absent = []
-    anything = False
     for middle, group in enumerate(groups.values()):
         for place, (series, value) in enumerate(group):
             x = middle + width * (place - (len(group) - 1) / 2)
             if value is None or not math.isfinite(value.mean):
                 absent.append((x, series.slot))
                 continue
-            anything = True
             low, high = _errors(value)
             error = [[low], [high]] if low or high else None
             axes.bar(x, value.mean, width * 0.9, yerr=error, error_kw={"elinewidth": 0.8, "capsize": 1.8},
@@ -220,13 +241,13 @@ def _draw_bars(axes: Any, panel: Panel, material: Material) -> tuple[_Absent, bo
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_xlim(-0.6, max(len(groups), 1) - 0.4)
     axes.grid(visible=False, axis="x")
-    return absent, anything
+    return absent
 
 
-def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Material) -> None:
+def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, most: int, material: Material) -> None:
     from matplotlib.image import imread
 
-    inner = place.subgridspec(1, len(panel.pictures))
+    inner = place.subgridspec(1, most)
     for number, picture in enumerate(panel.pictures):
         axes = figure.add_subplot(inner[0, number])
         axes.set_xticks([])
@@ -238,10 +259,7 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
             spine.set_visible(True)
             spine.set_color("0.8")
         file = material.picture(picture)
-        if file is None:
-            axes.text(0.5, 0.5, _why_empty(picture, material), transform=axes.transAxes, ha="center", va="center",
-                      color=GREY)  # fmt: skip
-            continue
+        assert file is not None  # pictures without a file are left out
         pixels = imread(file)
         if picture.crop is not None:
             high, wide = pixels.shape[:2]
@@ -250,15 +268,6 @@ def _draw_pictures(figure: Any, place: Any, panel: PicturePanel, material: Mater
             end = begin + across[1] - across[0] if picture.square else int(bottom * high)
             pixels = pixels[begin:end, across[0] : across[1]]
         axes.imshow(pixels, cmap="gray", interpolation="nearest")
-
-
-def _why_empty(picture: Picture, material: Material) -> str:
-    if picture.cell.cannot:
-        return "in no record"
-    found = material.find(picture.cell)
-    if found is None or (picture.attack and not material.evidence.attacks_on(found, picture.attack)):
-        return "not run"
-    return "no picture\nbeside its record"
 
 
 def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> list[tuple[object, ...]]:
@@ -272,7 +281,8 @@ def point_rows(panels: Sequence[Panel | PicturePanel], material: Material) -> li
                 found = material.find(picture.cell)
                 keys = "" if found is None else found.row.keys[0]
                 why = "" if missing is None else missing.why
-                rows.append((title, picture.title, "ours", *[None] * 10, why, keys))
+                told = note(picture, material)
+                rows.append((title, picture.title, "ours", *[None] * 7, told, *[None] * 3, why, keys))
             continue
         for series in panel.series:
             for point in series.points:
@@ -286,7 +296,8 @@ def _point_row(point: PaperPoint, material: Material) -> tuple[object, ...]:
     missing = material.missing(entry)
     row = None if found is None else found.row
     numbers = (None,) * 4 if value is None else (value.mean, value.spread, value.low, value.high)
-    of_row = (None,) * 4 if row is None else (row.preset, row.claimed, row.proven, row.audited)
+    told = note(entry, material)
+    of_row = (None,) * 5 if row is None else (row.preset, told, row.claimed, row.proven, row.audited)
     return (
         _x_of(point, material), *numbers, None if found is None or value is None else value.n, *of_row,
         "" if missing is None else missing.why, "" if row is None else "; ".join(row.keys),

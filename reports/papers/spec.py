@@ -124,8 +124,6 @@ class Panel:
     y_limits: tuple[float, float] | None = None
     x_limits: tuple[float, float] | None = None
     x_ticks: tuple[float, ...] = ()
-    gap: str = ""
-    """Text inside the axes, where records do not hold what the paper's panel shows."""
 
 
 @dataclass(frozen=True, slots=True)

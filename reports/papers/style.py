@@ -68,28 +68,24 @@ def paper_style() -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure of this size in inches, outside pyplot's global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """Write `stem`.pdf and `stem`.png without dates or versions; return both. Call inside :func:`paper_style`."""
-    # Compute the layout once for both formats.
-    figure.draw_without_rendering()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    # Not by savefig, which draws each format twice. The first drawing computes the layout of both.
+    png, pdf = io.BytesIO(), io.BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(png, metadata={"Software": None})
     figure.set_layout_engine("none")
-    written = []
-    plain: dict[str, dict[str, Any]] = {
-        "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
-        "png": {"Software": None},
-    }
-    for form, metadata in plain.items():
-        data = io.BytesIO()
-        figure.savefig(data, format=form, dpi=_DPI, metadata=metadata)
-        path = stem.with_name(f"{stem.name}.{form}")
+    canvas = FigureCanvasPdf(figure)
+    canvas.print_pdf(pdf, metadata=dict.fromkeys(("CreationDate", "ModDate", "Creator", "Producer")))
+    paths = stem.with_name(f"{stem.name}.pdf"), stem.with_name(f"{stem.name}.png")
+    for path, data in zip(paths, (pdf, png), strict=True):
         write_atomic(path, data.getvalue())
-        written.append(path)
-    return written[0], written[1]
+    return paths

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.results.text import epsilon_text
+from reports.papers.notes import Marks, note
 from reports.papers.spec import Attacked, Entry, Material, Ours, TableRow, Theirs, number_text
 
 _EPSILONS = ("claimed", "proven", "replace_one", "audited")
 
 
 def entry_text(entry: Entry, material: Material) -> str:
-    """Return an entry as shown: mean, spread and number of seeds, or why it is missing."""
+    """Return an entry without its note: mean, spread and number of seeds, or why it is missing."""
     if isinstance(entry, str):
         return entry
     if isinstance(entry, int | float):
@@ -35,15 +36,22 @@ def entry_text(entry: Entry, material: Material) -> str:
     if isinstance(entry, Attacked) and material.powerless(entry):
         text += " (no power)"
     if isinstance(entry, Ours) and entry.measure == "accuracy":
-        found = material.find(entry.cell)
-        preset = "" if found is None or found.row.preset == "paper" else f", {found.row.preset}"
-        text += f" ({value.n} seed{'s' if value.n > 1 else ''}{preset})"
+        text += f" ({value.n} seed{'s' if value.n > 1 else ''})"
     return text
 
 
-def texts_of(rows: Sequence[TableRow], material: Material) -> list[tuple[str, ...]]:
-    """Return the texts of the rows."""
-    return [tuple(entry_text(entry, material) for entry in row.entries) for row in rows]
+def noted_text(entry: Entry, material: Material) -> str:
+    """Return an entry as shown, with its note in square brackets."""
+    told = note(entry, material)
+    return entry_text(entry, material) + (f" [{told}]" if told else "")
+
+
+def texts_of(rows: Sequence[TableRow], material: Material, marks: Marks | None = None) -> list[tuple[str, ...]]:
+    """Return the texts of the rows, with `marks` for their notes; without, the notes are written out."""
+    return [
+        tuple(noted_text(e, material) if marks is None else entry_text(e, material) + marks.of(e) for e in row.entries)
+        for row in rows
+    ]
 
 
 _LATEX = {
@@ -61,8 +69,9 @@ def latex(text: str) -> str:
 
 
 def latex_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], rules: Sequence[bool], caption: str, label: str
-) -> str:
+    columns: Sequence[str], rows: Sequence[Sequence[str]], rules: Sequence[bool], caption: str, label: str,
+    notes: Sequence[str] = (),
+) -> str:  # fmt: skip
     """Return a LaTeX table; it needs the package booktabs."""
     wide = "*" if len(columns) > 4 else ""
     lines = [
@@ -81,4 +90,5 @@ def latex_table(
             lines.append("\\midrule")
         # LaTeX would read a leading bracket as an argument of the previous line.
         lines.append("{}" + " & ".join(map(latex, row)) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"\\end{{table{wide}}}", ""])
+    below = [f"\\par\\footnotesize {latex('; '.join(notes))}"] if notes else []
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *below, f"\\end{{table{wide}}}", ""])

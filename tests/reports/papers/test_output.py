@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bench.core.errors import BenchError
+from bench.core.rows import Change
 from bench.core.types import PublicKind
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
@@ -24,6 +25,7 @@ from reports.papers import build
 from reports.papers import spec as papers
 from reports.papers.evidence import Evidence, WantedCell, cell
 from reports.papers.figures import POINT_COLUMNS, point_rows
+from reports.papers.notes import Marks, commands_of, marked_panels
 from reports.papers.spec import (
     FigureSpec,
     Material,
@@ -74,7 +76,7 @@ def panels(material: Material) -> list[Panel | PicturePanel]:
     return [
         Panel("lines", "x", "y", lines, x_scale="log"),
         Panel("bars", "x", "y", bars, form="bars"),
-        Panel("nothing", "x", "y", (), gap="no record holds it"),
+        Panel("nothing", "x", "y", (curve("of it", 0, [(1.0, cell("dgd", "fmnist", 1.0))]),)),
         PicturePanel("sheet", (Picture("none", cell("dgd", "mnist", 10.0)),)),
     ]
 
@@ -86,8 +88,12 @@ PAPER = Paper("test", "Test (2026)", (TABLE,), (FIGURE,))
 
 def evidence() -> Evidence:
     good = [
-        record(method="dgd", key=f"k{seed}", seed=seed, accuracy=0.9 - seed / 10, bypasses=(EVIL,)) for seed in (0, 1)
-    ]
+        record(
+            method="dgd", key=f"k{seed}", seed=seed, accuracy=0.9 - seed / 10, bypasses=(EVIL,),
+            reduced=[Change.of("queries", 1000, 100)],
+        )
+        for seed in (0, 1)
+    ]  # fmt: skip
     return Evidence([*good, failed("no | memory", method="dgd", dataset="fmnist")])
 
 
@@ -106,12 +112,16 @@ def test_a_table_in_three_formats(tmp_path: Path) -> None:
         "table-I.caption.md", "table-I.csv", "table-I.md", "table-I.tex",
     ]  # fmt: skip
     lines = (folder / "table-I.md").read_text().splitlines()
-    assert "| 85.00 ± 7.07 (2 seeds, quick) | 97.40 | ∞ |" in lines[4]
-    assert lines[5] == "| other | not run | paper: unsound; code: not read | 3.5 |"
-    assert lines[6] == "| third | failed | – | not audited |"
+    assert "| 85.00 ± 7.07 (2 seeds) [a] | 97.40 | ∞ [a] |" in lines[4]
+    assert lines[5:] == [
+        "| other | not run | paper: unsound; code: not read | 3.5 |", "", "[a] quick preset, 1 setting differs",
+    ]  # fmt: skip
+    assert "\\par\\footnotesize [a] quick preset, 1 setting differs" in (folder / "table-I.tex").read_text()
     table = list(csv.reader(io.StringIO((folder / "table-I.csv").read_text())))
     assert table[0] == ["name", "ours", "theirs", "ε"]
+    assert table[1][1] == "85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs]"
     assert table[2] == ["other", "not run", "paper: unsound; code: not read", "3.5"]
+    assert table[3] == ["third", "failed", "–", "not audited"]
 
 
 def test_strange_text_stays_text(tmp_path: Path) -> None:
@@ -164,7 +174,9 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
     for words in (
         "It says.",
         "We see.",
-        "here 85.00 ± 7.07 (2 seeds, quick), printed 97.40 (-12.40)",
+        "- row third: failed; not audited. Filled by `python -m bench run --methods dgd --datasets fmnist --eps 10 "
+        "--seeds 0,1,2` and 1 more, below",
+        "here 85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs], printed 97.40 (-12.40)",
         "paper: unsound; code: not read. because \\| of",
         "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | does not hold | – | 85.00 (21.4–100.0) | 0, 1 | quick |",
         "2 of 5 numbers of ours are there.",
@@ -177,7 +189,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
 
 def test_runs_come_before_audits_and_each_command_once(tmp_path: Path) -> None:
     found = made(tmp_path).missing
-    commands = build.commands_of([*found, *found])
+    commands = commands_of([*found, *found])
     assert [command.split()[3] for command in commands] == ["run", "run", "audit"]
 
 
@@ -185,7 +197,7 @@ def test_runs_that_differ_in_epsilon_are_one_command() -> None:
     run = "python -m bench run --methods dgd --datasets mnist"
     wanted = [(10.0, 0), (None, 0), (2.5, 0), (1.0, 1)]
     cells = [WantedCell("dgd", "mnist", epsilon, seeds=(seed,)) for epsilon, seed in wanted]
-    assert build.commands_of([papers.Missing("a", "not run", run=one) for one in cells]) == [
+    assert commands_of([papers.Missing("a", "not run", run=one) for one in cells]) == [
         f"{run} --eps 2.5,10 --seeds 0",
         f"{run} --seeds 0",
         f"{run} --eps 1 --seeds 1",
@@ -208,6 +220,7 @@ def test_a_figure_and_its_points(tmp_path: Path) -> None:
     assert (table[1]["seeds"], table[1]["spread"], table[1]["keys"], table[1]["proven"]) == (
         "2", "7.07107", "k0; k1", "inf",
     )  # fmt: skip
+    assert (table[1]["preset"], table[1]["note"]) == ("quick", "quick preset, 1 setting differs")
     assert "file is not beside its record" in table[-1]["missing"]
 
 
@@ -241,6 +254,89 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     assert not any(str(tmp_path).encode() in data for data in bytes_[0].values())
 
 
+def test_what_has_no_number_of_ours_is_named_and_not_drawn(tmp_path: Path) -> None:
+    caption = made(tmp_path, FIGURE).caption
+    fills = "Filled by `python -m bench run --methods dgd --datasets fmnist --eps 1 --seeds 0,1,2`"
+    assert f"- nothing: not run. {fills}\n" in caption
+    assert "- sheet: the file is not beside its record" in caption
+
+
+def test_an_empty_figure_is_text_and_an_older_picture_of_it_goes(tmp_path: Path) -> None:
+    def none(material: Material) -> list[Panel | PicturePanel]:
+        wanted = cell("dgd", "fmnist", 1.0)
+        lines = (curve("of it", 0, [(1.0, wanted)]), curve("printed", 0, [(1.0, material.one(system=EVIL))], "theirs"))
+        return [Panel("", "x", "y", lines), PicturePanel("", (Picture("images", wanted),))]
+
+    old = tmp_path / "test" / "figure-2.png"
+    old.parent.mkdir()
+    old.touch()
+    artefact = made(tmp_path, FigureSpec("2", "A figure", "It says.", none))
+    assert [path.name for path in artefact.files] == ["figure-2.csv", "figure-2.caption.md"]
+    assert not old.exists()
+    assert artefact.body == "Not drawn: nothing of ours is there.\n"
+    for name in ("the figure", "images"):
+        assert f"- {name}: not run. Filled by `python -m bench run " in artefact.caption
+    # What is printed stays in the file of points.
+    assert ",97.4," in artefact.files[0].read_text()
+
+
+def test_a_column_without_a_number_of_ours_is_left_out(tmp_path: Path) -> None:
+    wanted = cell("dgd", "mnist", 1.0)
+    spec = TableSpec("9", "t", "s", ("a", "b", "c"), lambda material: [TableRow(("x", Ours(wanted), 1.0))])
+    artefact = made(tmp_path, spec)
+    assert artefact.body == "| a | c |\n|---|---|\n| x | 1 |\n"
+    assert "- column b: not run. Filled by `python -m bench run" in artefact.caption
+
+
+def test_a_rule_above_a_row_that_is_left_out_stays(tmp_path: Path) -> None:
+    wanted = cell("dgd", "mnist", 1.0)
+    of = [TableRow(("top", 1.0)), TableRow(("gone", Ours(wanted)), rule=True), TableRow(("end", 2.0))]
+    tex = made(tmp_path, TableSpec("9", "t", "s", ("a", "b"), lambda material: of)).files[2].read_text()
+    assert "{}top & 1 \\\\\n\\midrule\n{}end & 2" in tex
+
+
+@pytest.mark.parametrize("form", ["lines", "bars"])
+@pytest.mark.parametrize("y_scale", ["linear", "log"])
+@pytest.mark.parametrize("y_limits", [None, (1.0, 105.0)])
+def test_no_cross_lies_on_a_point(form: Any, y_scale: Any, y_limits: Any) -> None:
+    from reports.papers.figures import _draw_panel
+    from reports.papers.style import new_figure
+
+    x = ["1", "2"]
+    series = (
+        curve("ours", 0, zip(x, (cell("dgd", "mnist", 10.0), cell("dgd", "mnist", 1.0)), strict=True)),
+        curve("formula", 1, zip(x, (1.0, 90.0), strict=True), "formula"),
+    )
+    panel = Panel("", "x", "y", series, form=form, y_scale=y_scale, y_limits=y_limits)
+    axes = new_figure(3.0, 2.0).add_subplot()
+    _draw_panel(axes, panel, Material(evidence(), []))
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    drawn = [line for line in axes.lines if line.get_marker() != "x" and len(line.get_ydata())]
+    heights = [line.get_transform().transform([(0.0, y)])[0][1] for line in drawn for y in line.get_ydata()]
+    heights += [patch.get_window_extent().y1 for patch in axes.patches if patch.get_label() == "_nolegend_"]
+    assert len(crosses) == 1
+    ((_, at),) = crosses[0].get_transform().transform(crosses[0].get_xydata())
+    assert axes.bbox.y0 < at < min(heights) - 2
+    assert min(axes.get_yticks()) >= 0
+
+
+def test_marks_of_bars_stand_at_the_categories_where_those_differ() -> None:
+    paper = record(method="dgd", epsilon=2.0, preset="paper", key="p")
+    material = Material(Evidence([*evidence().records, paper]), [])
+    pairs = [("a", cell("dgd", "mnist", 10.0)), ("b", cell("dgd", "mnist", 2.0))]
+    other = record(method="pate", reduced=[Change.of("a", 1, 2), Change.of("b", 1, 2)])
+    material.evidence = Evidence([*material.evidence.records, other])
+    bars = Panel("", "", "", (curve("one", 0, [*pairs, ("c", cell("pate", "mnist", 10.0))]),), form="bars")
+    lines = Panel("", "", "", (curve("one", 0, pairs),))
+    marks = Marks(material)
+    (first, second) = marked_panels([bars, lines], marks)
+    assert isinstance(first, Panel)
+    assert isinstance(second, Panel)
+    assert [point.x for point in first.series[0].points] == ["a\n[a]", "b", "c\n[b]"]
+    assert second.series[0].label == "one [a]"
+    assert marks.lines == ["[a] quick preset, 1 setting differs", "[b] quick preset, 2 settings differ"]
+
+
 def test_a_part_of_a_figure_without_records_is_drawn(tmp_path: Path) -> None:
     empty = build.make_artefact(PAPER, FIGURE, Evidence(), [], tmp_path)
     assert empty.filled == 0
@@ -270,12 +366,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_draws_and_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
     done = bench("--paper", "pate", "--table", "4", "--figure", "3", str(runs), "--into", str(tmp_path), "-q")
     assert done.returncode == 0, done.stderr
-    for words in ("table 4", "figure 3", "0 of 18", "no cells", "python -m bench run --methods pate"):
+    for words in ("table 4", "figure 3", "3 of 22", "no cells", "python -m bench run --methods pate"):
         assert words in done.stdout
+    assert done.stdout.splitlines()[-1] == "3 of 22 cells are filled"
     assert "torn.json is damaged" in done.stderr
     assert "nan.json is damaged (field utility.accuracy: Input should be a finite number)" in done.stderr
     index = (tmp_path / "index.md").read_text()
-    assert "![Gap between the two largest votes, by the number of teachers](pate/figure-3.png)" in index
+    assert "![Gap between the two largest votes](pate/figure-3.png)" in index
     assert "torn.json" in index
     assert (runs / "records" / "torn.json").exists()
 
@@ -286,7 +383,7 @@ def test_the_command_in_json(runs: Path, tmp_path: Path) -> None:
     done = bench("--paper", "pate", "--table", "4", str(runs), "--into", str(tmp_path), "--json")
     told = json.loads(done.stdout)
     (table,) = told["artefacts"]
-    assert (table["paper"], table["number"], table["wanted"]) == ("pate", "4", 18)
+    assert (table["paper"], table["number"], table["wanted"]) == ("pate", "4", 22)
     assert all(command.startswith("python -m bench ") for command in told["commands"])
     assert len(told["warnings"]) == 2
 

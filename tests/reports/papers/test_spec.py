@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from bench.core.errors import BenchError
-from bench.core.rows import Estimated
+from bench.core.rows import Change, Estimated
 from bench.core.types import Basis, PublicKind
 from bench.results.attack_record import AttackRecord, Scores
 from bench.results.record import ImageGrid, Record, Status
 from bench.results.run_dir import RunDir
 from helpers.pairs import pair_audit, release
-from helpers.records import failed, provenance, record
+from helpers.records import asked, failed, provenance, record
 from reports.papers.evidence import Evidence, Usual, WantedCell, cell, proven_cell, read_evidence
+from reports.papers.notes import note
 from reports.papers.spec import Attacked, Material, Ours, Picture, Theirs
 from reports.reported.numbers import Reported, Verdict
 
@@ -133,6 +134,57 @@ def test_a_field_that_a_record_leaves_out_has_its_usual_value() -> None:
 def test_answers_do_not_depend_on_the_order_of_records() -> None:
     records = [of(0.2, lr=1.0), of(0.6, lr=2.0), of(0.7, lr=3.0)]
     assert mean(records, cell("dgd", "mnist", 10.0)) == mean(records[::-1], cell("dgd", "mnist", 10.0))
+
+
+# --- settings that are not the paper's --------------------------------------------------------------------------------
+
+
+def changed(*names: str, preset: str = "quick") -> Record:
+    made = of(preset=preset, **dict.fromkeys(names, 1))
+    return made.model_copy(update={"reduced": [Change.of(name, 2, 1) for name in names]})
+
+
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        (changed("lr", "rate"), "quick preset, 2 settings differ"),
+        (changed("lr"), "quick preset, 1 setting differs"),
+        (changed(), "quick preset, no settings differ"),
+        (changed("lr", preset="paper"), "paper preset, 1 setting differs"),
+        (changed(preset="paper"), ""),
+    ],
+)
+def test_a_number_says_how_many_settings_differ(run: Record, told: str) -> None:
+    material = Material(Evidence([run]), [])
+    assert note(Ours(cell("dgd", "mnist", 10.0)), material) == told
+    assert note(Ours(cell("dgd", "fmnist", 10.0)), material) == ""
+    assert note(3.0, material) == note("text", material) == note(Theirs(number(1.0)), material) == ""
+
+
+def test_what_a_figure_varies_itself_does_not_count() -> None:
+    material = Material(Evidence([changed("lr", "rate")]), [])
+    assert note(Ours(cell("dgd", "mnist", 10.0, lr=1)), material) == "quick preset, 1 setting differs"
+
+
+def test_an_attacks_number_tells_of_the_student_and_of_the_attack() -> None:
+    run = changed("lr", preset="paper")
+    struck = attack(run, reduced=["steps 100, not 1000", "queries 5, not 10"])
+    material = Material(Evidence([run], attacks=[struck]), [])
+    assert note(Attacked(cell("dgd", "mnist", 10.0), "mi-face", "top"), material) == (
+        "student: paper preset, 1 setting differs; attack: quick preset, 2 settings differ"
+    )
+
+
+def test_the_nearest_epsilon_is_nearest_in_ratio() -> None:
+    def near(wanted: WantedCell) -> float | None:
+        found = Evidence(runs).nearest(wanted, PLAIN)
+        return None if found is None else found.epsilon
+
+    runs = [of().model_copy(update={"key": str(e), "cell": asked(of(), epsilon=e).cell}) for e in (1.0, 10.0)]
+    assert [near(cell("dgd", "mnist", e)) for e in (0.1, 3.0, 3.3, 20.0)] == [1.0, 1.0, 10.0, 10.0]
+    assert near(cell("dgd", "fmnist", 1.0)) is None
+    assert near(cell("dgd", "mnist", 1.0, images="private")) is None
+    assert near(cell("dgd", "mnist")) is None
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_ours_stands_beside_theirs() -> None:
     made = run(transferred("trpate", "cifar10", 0.05, 1000), 0.81, 0.83)
     other = run(plain_pate("cifar10", 0.05, 1000), 0.4)
     first, *_ = table("2", material_of(PAPER, made, other))
-    assert (first["PATE, printed"], first["PATE here"]) == ("47.03", "40.00 (1 seed, quick)")
+    assert (first["PATE, printed"], first["PATE here"]) == ("47.03", "40.00 (1 seed) [quick preset, 7 settings differ]")
     assert (first["TrPATE, printed"], first["TrPATE here"]) == ("82.64", "81.00 (1 seed)")
     assert first["labels right (%)"] == "83.0"
     assert first["ε, printed"] == "25.20"
