@@ -26,7 +26,7 @@ from reports.papers.spec import (
 
 
 def note(entry: Entry | Picture, material: Material) -> str:
-    """Return the preset behind a number of ours, and how many settings differ; empty where all are the paper's.
+    """Return the preset behind a number of ours and how many settings differ, with one or two names; empty if all fit.
 
     Settings that the paper's own table or figure varies do not count.
     """
@@ -35,8 +35,8 @@ def note(entry: Entry | Picture, material: Material) -> str:
     found = material.find(entry.cell)
     assert found is not None
     asked = {name for name, _ in entry.cell.settings}
-    differ = [change for change in found.records[0].reduced if change.field not in asked]
-    of_student = _told(found.row.preset, len(differ))
+    differ = [change.field for change in found.records[0].reduced if change.field not in asked]
+    of_student = _told(found.row.preset, len(differ), differ)
     attack = "" if isinstance(entry, Ours) else entry.attack
     if not attack:
         return of_student
@@ -46,10 +46,12 @@ def note(entry: Entry | Picture, material: Material) -> str:
     return "; ".join(f"{what}: {text}" for what, text in told.items() if text)
 
 
-def _told(preset: str, differ: int) -> str:
+def _told(preset: str, differ: int, names: Sequence[str] = ()) -> str:
     if preset == "paper" and not differ:
         return ""
-    return f"{preset} preset, {differ or 'no'} setting{'' if differ == 1 else 's'} differ{'s' if differ == 1 else ''}"
+    which = f" ({', '.join(names)})" if 0 < len(names) <= 2 else ""
+    count = "1 setting differs" if differ == 1 else f"{differ or 'no'} settings differ"
+    return f"{preset} preset, {count}{which}"
 
 
 class Marks:
@@ -108,7 +110,7 @@ def shown_table(
     for row in rows:
         rule = rule or row.rule
         if is_empty(row.entries, material):
-            left.append((f"row {', '.join(e for e in row.entries[:2] if isinstance(e, str))}", row.entries))
+            left.append((f"row {row.entries[0]}", row.entries))
         else:
             kept.append(replace(row, rule=rule))
             rule = False

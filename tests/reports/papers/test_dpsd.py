@@ -73,9 +73,15 @@ def test_ours_stands_below_with_what_is_proven() -> None:
     sound = record(method="dpsd-sound", basis=Basis.PROVEN, accuracy=0.8, proven=10.0, config={}, preset="paper")
     rows = {row["approach"]: row for row in table("I", material_of(PAPER, dpsd(), dpsd(1.0, 0.4), sound))}
     assert rows["Our DPSD"]["MNIST, ε 10"] == "97.85"
-    assert rows["DPSD here, ε claimed"]["MNIST, ε 10"] == "90.00 (1 seed) [quick preset, 2 settings differ]"
-    assert rows["DPSD here, ε claimed"]["MNIST, ε 1"] == "40.00 (1 seed) [quick preset, 2 settings differ]"
-    assert rows["its proven ε"]["MNIST, ε 10"] == "1.0e7 [quick preset, 2 settings differ]"
+    assert (
+        rows["DPSD here, ε claimed"]["MNIST, ε 10"]
+        == "90.00 (1 seed) [quick preset, 2 settings differ (beta, iterations)]"
+    )
+    assert (
+        rows["DPSD here, ε claimed"]["MNIST, ε 1"]
+        == "40.00 (1 seed) [quick preset, 2 settings differ (beta, iterations)]"
+    )
+    assert rows["its proven ε"]["MNIST, ε 10"] == "1.0e7 [quick preset, 2 settings differ (beta, iterations)]"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 10"] == "80.00 (1 seed)"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 1"] == "not run"
     assert rows["DPSD here, ε claimed"]["CelebA-H, ε 1"] == "not run"

@@ -113,13 +113,12 @@ def test_a_table_in_three_formats(tmp_path: Path) -> None:
     ]  # fmt: skip
     lines = (folder / "table-I.md").read_text().splitlines()
     assert "| 85.00 ± 7.07 (2 seeds) [a] | 97.40 | ∞ [a] |" in lines[4]
-    assert lines[5:] == [
-        "| other | not run | paper: unsound; code: not read | 3.5 |", "", "[a] quick preset, 1 setting differs",
-    ]  # fmt: skip
-    assert "\\par\\footnotesize [a] quick preset, 1 setting differs" in (folder / "table-I.tex").read_text()
+    assert lines[5] == "| other | not run | paper: unsound; code: not read | 3.5 |"
+    assert lines[6:] == ["", "[a] quick preset, 1 setting differs (queries)"]
+    assert "\\par\\footnotesize [a] quick preset, 1 setting differs (queries)" in (folder / "table-I.tex").read_text()
     table = list(csv.reader(io.StringIO((folder / "table-I.csv").read_text())))
     assert table[0] == ["name", "ours", "theirs", "ε"]
-    assert table[1][1] == "85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs]"
+    assert table[1][1] == "85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs (queries)]"
     assert table[2] == ["other", "not run", "paper: unsound; code: not read", "3.5"]
     assert table[3] == ["third", "failed", "–", "not audited"]
 
@@ -176,7 +175,7 @@ def test_a_caption_says_what_is_behind_a_table(tmp_path: Path) -> None:
         "We see.",
         "- row third: failed; not audited. Filled by `python -m bench run --methods dgd --datasets fmnist --eps 10 "
         "--seeds 0,1,2` and 1 more, below",
-        "here 85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs], printed 97.40 (-12.40)",
+        "here 85.00 ± 7.07 (2 seeds) [quick preset, 1 setting differs (queries)], printed 97.40 (-12.40)",
         "paper: unsound; code: not read. because \\| of",
         "| dgd | mnist | 10 (claimed) | 10.00 | ∞ | ∞ | does not hold | – | 85.00 (21.4–100.0) | 0, 1 | quick |",
         "2 of 5 numbers of ours are there.",
@@ -220,7 +219,7 @@ def test_a_figure_and_its_points(tmp_path: Path) -> None:
     assert (table[1]["seeds"], table[1]["spread"], table[1]["keys"], table[1]["proven"]) == (
         "2", "7.07107", "k0; k1", "inf",
     )  # fmt: skip
-    assert (table[1]["preset"], table[1]["note"]) == ("quick", "quick preset, 1 setting differs")
+    assert (table[1]["preset"], table[1]["note"]) == ("quick", "quick preset, 1 setting differs (queries)")
     assert "file is not beside its record" in table[-1]["missing"]
 
 
@@ -334,7 +333,10 @@ def test_marks_of_bars_stand_at_the_categories_where_those_differ() -> None:
     assert isinstance(second, Panel)
     assert [point.x for point in first.series[0].points] == ["a\n[a]", "b", "c\n[b]"]
     assert second.series[0].label == "one [a]"
-    assert marks.lines == ["[a] quick preset, 1 setting differs", "[b] quick preset, 2 settings differ"]
+    assert marks.lines == [
+        "[a] quick preset, 1 setting differs (queries)",
+        "[b] quick preset, 2 settings differ (a, b)",
+    ]
 
 
 def test_a_part_of_a_figure_without_records_is_drawn(tmp_path: Path) -> None:

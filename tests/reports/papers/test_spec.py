@@ -147,10 +147,10 @@ def changed(*names: str, preset: str = "quick") -> Record:
 @pytest.mark.parametrize(
     ("run", "told"),
     [
-        (changed("lr", "rate"), "quick preset, 2 settings differ"),
-        (changed("lr"), "quick preset, 1 setting differs"),
+        (changed("lr", "rate"), "quick preset, 2 settings differ (lr, rate)"),
+        (changed("lr"), "quick preset, 1 setting differs (lr)"),
         (changed(), "quick preset, no settings differ"),
-        (changed("lr", preset="paper"), "paper preset, 1 setting differs"),
+        (changed("lr", preset="paper"), "paper preset, 1 setting differs (lr)"),
         (changed(preset="paper"), ""),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_number_says_how_many_settings_differ(run: Record, told: str) -> None:
 
 def test_what_a_figure_varies_itself_does_not_count() -> None:
     material = Material(Evidence([changed("lr", "rate")]), [])
-    assert note(Ours(cell("dgd", "mnist", 10.0, lr=1)), material) == "quick preset, 1 setting differs"
+    assert note(Ours(cell("dgd", "mnist", 10.0, lr=1)), material) == "quick preset, 1 setting differs (rate)"
 
 
 def test_an_attacks_number_tells_of_the_student_and_of_the_attack() -> None:
@@ -171,7 +171,7 @@ def test_an_attacks_number_tells_of_the_student_and_of_the_attack() -> None:
     struck = attack(run, reduced=["steps 100, not 1000", "queries 5, not 10"])
     material = Material(Evidence([run], attacks=[struck]), [])
     assert note(Attacked(cell("dgd", "mnist", 10.0), "mi-face", "top"), material) == (
-        "student: paper preset, 1 setting differs; attack: quick preset, 2 settings differ"
+        "student: paper preset, 1 setting differs (lr); attack: quick preset, 2 settings differ"
     )
 
 
