@@ -18,6 +18,7 @@ from bench.results.frame import results_frame
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from reports.attacks import strongest
+from reports.leaderboard import build_board
 from reports.runs import published, read_runs
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ COLUMNS = {
     "preset": "Scale of the run: paper, quick or tiny.",
     "status": "done or failed.",
     "claimed": "Epsilon by the paper's own analysis.",
+    "claim": "Mark of `claimed`: holds, data-dependent, does not hold, refuted by experiment, impossible; or empty.",
+    "claim_reason": "Why it has that mark.",
     "proven": "Least epsilon of a sound, data-independent accountant; infinite without a proof.",
     "replace_one": "`proven` where one unit is replaced: comparable between methods.",
     "data_dependent": "Least epsilon that depends on the private data of this run: not releasable; NaN without one.",
     "record_level": "`proven` for one training record where `unit` is a query's label; else NaN.",
-    "audited": "Lower bound on epsilon from the audits of this record; NaN without one, or if none could be seen.",
+    "audited": "Lower bound on epsilon by audits of this record; NaN without any, and where none was in reach.",
     "audit_power": "Largest bound that these audits could have shown; infinite for a transcript; NaN without audits.",
     "inconclusive": "Whether the audits could not have contradicted `claimed` or `proven`; None without audits.",
     "accuracy": "Accuracy of the released student on the test records, in %.",
@@ -200,7 +203,7 @@ def _frame(
 ) -> pandas.DataFrame:
     import pandas
 
-    records = list(records)
+    records, audits = list(records), list(audits)
     frame = results_frame(records, audits).rename(columns={"target": "epsilon", "cost": "wall_seconds"})
     of_student: dict[str, list[AttackRecord]] = {}
     for attack in attacks:
@@ -210,6 +213,9 @@ def _frame(
         scale = 1 if goal == "membership" else 100
         frame[goal] = pandas.Series([None if b is None else scale * b[0].value for b in best], dtype=float)
         frame[f"{goal}_attack"] = pandas.Series(["" if b is None else b[1].attack for b in best], dtype=str)
+    board = {key: row for row in build_board(records, audits).rows for key in row.keys}
+    frame["claim"] = [board[key].claim.value if key in board else "" for key in frame["key"]]
+    frame["claim_reason"] = [board[key].claim_reason if key in board else "" for key in frame["key"]]
     frame = frame[list(COLUMNS)]
     if not settings:
         return frame

@@ -97,6 +97,13 @@ def test_a_row_joins_its_audits_and_attacks(tmp_path: Path) -> None:
     assert frame["row"].nunique() == 1
 
 
+def test_a_row_has_the_boards_mark_of_its_claim(tmp_path: Path) -> None:
+    folder(tmp_path, record(), record(method="dgd", seed=1, bypasses=("it saw everything",)), failed(key="b", seed=2))
+    frame = bench.load_results(tmp_path)
+    assert frame["claim"].tolist() == ["holds", "does not hold", ""]
+    assert "it saw everything" in frame["claim_reason"][1]
+
+
 def test_a_transcript_has_no_largest_bound(tmp_path: Path) -> None:
     records = [record(seed=seed) for seed in range(3)]
     home = folder(tmp_path, *records)
