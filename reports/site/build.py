@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -24,25 +24,17 @@ from bench.results.text import audited_text, epsilon_text
 from bench.storage.files import writing
 from reports import audits
 from reports.leaderboard import Source
-from reports.order import BUDGETS, ORDER, dataset_order
+from reports.order import BUDGETS, dataset_order
 from reports.reported.numbers import Reported
 from reports.site import record_pages
-from reports.site.rows import (
-    GOALS,
-    Ranking,
-    RowView,
-    by_student,
-    glance,
-    method_href,
-    page_name,
-    rankings,
-    record_href,
-    small_print,
-)  # fmt: skip
-from reports.site.svg import ONLY_REPORTED, mark, row_axis, row_picture
+from reports.site.addresses import code_href, code_of, method_href, page_name, record_href
+from reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
+from reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
+from reports.site.table_data import plain_tables, table_data
+from reports.site.terms import TERMS
 
 HERE = Path(__file__).parent
-MADE = ("records", "methods", "images", "raw")
+MADE = ("records", "methods", "images", "raw", "code")
 """Folders of generated files only."""
 
 
@@ -55,7 +47,7 @@ def write_site(folder: Path, source: Source) -> list[str]:
     site = folder / "site"
     former = set(_files(site))
     names = []
-    for name, data in build_site(source, folder):
+    for name, data in build_site(source):
         with writing(site / name):
             (site / name).parent.mkdir(parents=True, exist_ok=True)
             (site / name).unlink(missing_ok=True)
@@ -81,15 +73,16 @@ def _files(site: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in files if not where.startswith(str(tops[0])))
 
 
-def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a site for ``folder / "site"``."""
+def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a site."""
     records = {record.key: record for record in with_audits(source.shown(), source.audits)}
     every = rankings(source)
-    pages = _Pages(folder.resolve(), source)
+    pages = _Pages(source)
     for path in sorted((HERE / "assets").iterdir()):
         yield f"assets/{path.name}", path.read_bytes()
     methods = sorted({*METHODS.names(), *(record.method for record in records.values())})
     yield "index.html", pages.index(every, methods)
+    yield "tables.html", pages.tables(every)
     yield "audits.html", pages.audits()
     of_method: dict[str, list[Record]] = defaultdict(list)
     seeds: dict[str, list[Record]] = defaultdict(list)
@@ -103,27 +96,27 @@ def build_site(source: Source, folder: Path) -> Iterator[tuple[str, bytes]]:
     for name in sorted({*methods, *printed}):
         own = [(ranking, row) for ranking in every for row in ranking.rows if row.ours and row.name == name]
         yield f"methods/{page_name(name)}.html", pages.method(name, of_method[name], own, printed[name])
-    lines = {key: f"index.html#row-{quote(page_name(row.keys[0]))}" for row in source.board.rows for key in row.keys}
+    lines = {key: row for ranking in every for row in ranking.rows for key in row.keys}
     for key, record in sorted(records.items()):
         beside = sorted((r for r in seeds[row_key(record)] if r.key != key), key=lambda r: r.seed)
-        yield f"records/{page_name(key)}.html", pages.record(record, beside, lines.get(key, ""))
+        yield f"records/{page_name(key)}.html", pages.record(record, beside, lines.get(key))
     yield from sorted(pages.copies.items())
 
 
 class _Pages:
-    """Renders the pages; `copies` collects the linked files that are not beside the site."""
+    """Renders the pages; `copies` collects the copied files that they link to."""
 
-    def __init__(self, folder: Path, source: Source) -> None:
+    def __init__(self, source: Source) -> None:
         self.copies: dict[str, bytes] = {}
-        self._folder, self._source = folder, source
+        self._source = source
         self._audits, self._attacks = by_student(source.audits), by_student(source.attacks)
         self._environment = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         )  # fmt: skip
         self._environment.globals.update(
-            method_href=method_href, record_href=record_href, goals=GOALS, axis=row_axis(), mark=mark,
-            only_reported=ONLY_REPORTED, small_print=small_print,
+            method_href=method_href, record_href=record_href, axis=row_axis(), mark=mark, interval=interval,
+            only_reported=ONLY_REPORTED, small_print=small_print, all_terms=TERMS,
         )  # fmt: skip
         self._environment.filters["paragraphs"] = record_pages.paragraphs
 
@@ -132,18 +125,18 @@ class _Pages:
 
     def index(self, every: Sequence[Ranking], methods: Sequence[str]) -> bytes:
         rows = [row for ranking in every for row in ranking.rows]
-        choices = {
-            "dataset": list(dict.fromkeys(ranking.dataset for ranking in every)),
-            "unit": _distinct(ranking.unit for ranking in every),
-            "public": _distinct(kind for row in rows for kind in row.public.split(" + ")),
-            "preset": _distinct(row.preset for row in rows),
-            "basis": _distinct(row.basis for row in rows),
-        }
         return self._render(
-            "index.html", root="", rankings=every, methods=methods, board=self._source.board, choices=choices,
-            examples=_examples(), glance=glance(every), budgets=BUDGETS, order=ORDER,
-            ours=sum(row.ours for row in rows), reported=sum(not row.ours for row in rows),
+            "index.html", root="", rankings=every, others=[ranking for ranking in every if not ranking.ours],
+            methods=methods, names=sorted({row.name for row in rows}),
+            kinds=sorted({kind for row in rows for kind in row.public}),
+            board=self._source.board, glance=glance(every), failing=failing(every), budgets=BUDGETS,
+            ours=sum(row.ours for row in rows), printed=sum(not row.ours for row in rows),
+            looks=looks(row.method for row in self._source.board.rows), data=table_data(every),
+            terms=list(TERMS.items()),
         )  # fmt: skip
+
+    def tables(self, every: Sequence[Ranking]) -> bytes:
+        return self._render("tables.html", root="", tables=plain_tables(every))
 
     def audits(self) -> bytes:
         return self._render(
@@ -157,34 +150,40 @@ class _Pages:
         own: Sequence[tuple[Ranking, RowView]],
         printed: Sequence[Reported],
     ) -> bytes:
+        if source := code_of(name):
+            self.copies[code_href(name)] = source[1].encode()
         method = METHODS.get(name) if name in METHODS else None
-        done = [record for record in records if record.privacy is not None]
-        shown = next(iter([*done, *records]), None)
-        example = next((r for r in done if own and own[0][1].id == f"row-{page_name(r.key)}"), None)
         groups: dict[str, tuple[Ranking, list[RowView]]] = {}
         for ranking, row in own:
             groups.setdefault(ranking.id, (ranking, []))[1].append(row)
+            groups[ranking.id][1].sort(key=lambda row: (row.asked.sort is None, row.asked.sort, row.basis))
+        # A typical run: the middle budget of the first data set, and the seed of the median accuracy.
+        first = next(iter(groups.values()))[1] if groups else []
+        middle = first[(len(first) - 1) // 2] if first else None
+        seeds = [record for record in records if middle and record.key in middle.keys]
+        shown = _median(seeds) or next(iter(records), None)
         return self._render(
             "method.html", root="../", name=name, shown=shown,
             texts=record_pages.method_texts(method) if method else (),
-            facts=record_pages.method_facts(method, shown), groups=list(groups.values()),
-            how=record_pages.how_to_read(own[0][1], example) if own and example else "",
+            facts=record_pages.method_facts(method, shown, code_href(name) if source else ""),
+            groups=list(groups.values()), how=record_pages.how_to_read(middle, shown) if middle and shown else "",
             parts=record_pages.method_parts(shown),
             images=[image for record in records if (image := self._image(record))][:6],
             failed=[record for record in records if record.failure is not None],
-            printed=record_pages.reported_table(printed) if printed else None,
+            printed=record_pages.reported_table(printed) if printed else None, terms=list(TERMS.items()),
         )  # fmt: skip
 
-    def record(self, record: Record, beside: Sequence[Record], line: str) -> bytes:
+    def record(self, record: Record, beside: Sequence[Record], row: RowView | None) -> bytes:
         audits, attacks = self._audits[record.key], self._attacks[record.key]
         command, remark = record_pages.command_of(record)
         raw = [("this record", self._raw("records", record.key))]
         raw += [(f"audit {a.key.rsplit('--', 1)[-1]}", self._raw("audits", a.key)) for a in audits]
         raw += [(f"attack {a.attack}", self._raw("attacks", a.key)) for a in attacks]
         return self._render(
-            "record.html", root="../", record=record, command=command, command_remark=remark, line=line, beside=beside,
+            "record.html", root="../", record=record, command=command, command_remark=remark, row=row, beside=beside,
             parts=record_pages.record_parts(record, audits, attacks), image=self._image(record),
-            raw=[(label, href) for label, href in raw if href], picture=_picture(record),
+            raw=[(label, href) for label, href in raw if href], picture=_picture(record, row),
+            terms=list(TERMS.items()),
         )  # fmt: skip
 
     def _raw(self, kind: str, key: str) -> str:
@@ -197,8 +196,6 @@ class _Pages:
             data = read_plain(path)
         except (OSError, ValueError):
             return ""
-        if home.resolve() == self._folder:
-            return f"../{kind}/{quote(path.name)}"
         name = f"raw/{kind}/{page_name(key)}.json"
         self.copies[name] = data
         return quote(name)
@@ -224,23 +221,12 @@ class _Pages:
         return quote(name), f"released images: {record.dataset}, {target}, seed {record.seed}"
 
 
-def _distinct(values: Iterable[str]) -> list[str]:
-    return sorted({value for value in values if value})
+def _median(records: Sequence[Record]) -> Record | None:
+    done = sorted((r.utility.accuracy, r.key, r) for r in records if r.utility is not None)
+    return done[(len(done) - 1) // 2][2] if done else None
 
 
-def _examples() -> list[tuple[Markup, str]]:
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("the proof covers the claim; the audited epsilon is 0.5", dict(claimed=10.0, proven=5.0, audited=0.5)),
-        ("the proof does not cover the claim", dict(claimed=1.0, proven=29.0)),
-        ("proven, but beyond the axis", dict(claimed=1.0, proven=1e6)),
-        ("nothing finite is proven", dict(claimed=1.0, proven=float("inf"))),
-        ("reported by a paper, not run here", dict(claimed=10.0, hollow=True, covered=True)),
-        ("reported, and the claim does not follow", dict(claimed=1.0, hollow=True, covered=False)),
-    ]
-    return [(row_picture(text, **case), text) for text, case in cases]
-
-
-def _picture(record: Record) -> tuple[Markup, str] | None:
+def _picture(record: Record, row: RowView | None) -> tuple[Markup, str] | None:
     p = record.privacy
     if p is None:
         return None
@@ -250,5 +236,8 @@ def _picture(record: Record) -> tuple[Markup, str] | None:
     )
     if record.utility is not None:
         said += f"; accuracy {100 * record.utility.accuracy:.2f}%"
+    if row is not None and row.claim:
+        said += f". The claim: {row.claim} ({row.why})"
     audited = None if p.audited is None else p.audited.epsilon
-    return row_picture(said, claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited), said
+    covered = row is not None and not row.fails
+    return row_picture(said, claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited, covered=covered), said

@@ -21,6 +21,7 @@ from reports.attacks import percent
 from reports.claims import Claim
 from reports.reported.numbers import Reported
 from reports.reported.page import NAMES
+from reports.site.addresses import code_of, paper_href
 from reports.site.rows import RowView, verdict_words
 
 Parts = dict[str, list[Table]]
@@ -133,20 +134,20 @@ def method_texts(method: type[Method]) -> tuple[str, str]:
     return inspect.cleandoc(method.__doc__ or ""), inspect.getdoc(sys.modules[method.__module__]) or ""
 
 
-def method_facts(method: type[Method] | None, record: Record | None) -> list[tuple[str, str]]:
-    """Return (label, text) facts about a method, from one of its records or else its class."""
+def method_facts(method: type[Method] | None, record: Record | None, code: str) -> list[tuple[str, str, str]]:
+    """Return (label, text, link) facts about a method, from one of its records or else its class."""
     privacy = None if record is None else record.privacy
-    facts = [("citation", (record and record.citation) or (method.citation if method else ""))]
+    citation = (record and record.citation) or (method.citation if method else "")
+    facts = [("paper", citation, paper_href(citation))]
     if (threat := privacy or method) is not None:
-        facts += [("privacy unit", threat.unit.value), ("adjacency", threat.adjacency.value)]
+        facts += [("unit", threat.unit.value, ""), ("adjacency", threat.adjacency.value, "")]
     if record is not None:
-        facts.append(("public data", record.public_data))
+        facts.append(("public data", record.public_data, ""))
     if privacy is not None:
-        facts += [("uses private data outside any mechanism", why) for why in privacy.bypasses]
-    file = "not in this repository"
-    if method is not None and method.__module__.startswith("methods."):
-        file = f"{method.__module__.replace('.', '/')}.py"
-    return [(label, text) for label, text in [*facts, ("source", file)] if text]
+        facts += [("uses private data outside any mechanism", why, "") for why in privacy.bypasses]
+    found = code_of(method.name) if code and method else None
+    facts.append(("code", found[0] if found else "not in this repository", code))
+    return [fact for fact in facts if fact[1]]
 
 
 def how_to_read(row: RowView, record: Record) -> str:
@@ -165,10 +166,10 @@ def how_to_read(row: RowView, record: Record) -> str:
         proof = f"What ran is proven to cost at most {row.proven.text} for one {p.unit.value} ({p.proven.name})."
         if p.adjacency is Adjacency.ADD_REMOVE:
             proof += f" For one replaced record it is {row.replaced.text}."
-        if row.claim is Claim.DATA_DEPENDENT:
+        if row.claim == Claim.DATA_DEPENDENT:
             proof += " The claim is about the votes of this run alone; releasing such a figure costs privacy itself."
-        elif row.claim.bad:
-            proof += f" The claim does not hold: {row.claim_reason}."
+        elif row.fails:
+            proof += f" The claim does not hold: {row.why}."
     audit = "" if row.audited.text == "–" else f" An experiment has seen at least {row.audited.text}."
     if row.audited.powerless:
         audit = " It was audited without a conclusion."

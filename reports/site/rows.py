@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -23,31 +20,11 @@ from reports.leaderboard import BoardRow, Source, cells_of
 from reports.order import BUDGETS, Band, dataset_order
 from reports.reported.numbers import Reported, Verdict
 from reports.reported.page import NAMES
-from reports.site.svg import ONLY_REPORTED, Look, Point, axis_of, looks, row_picture, scatter
+from reports.reported.systems import PAPERS
+from reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
+from reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, Size, axis_of, looks, scatter
 
 GOALS = ("inversion", "membership", "robustness")
-
-_PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
-
-
-def page_name(name: str) -> str:
-    """Return a safe file stem for `name`, unique without case too: itself where safe, else its letters and a digest."""
-    if _PLAIN.fullmatch(name) and not name.endswith("."):
-        return name
-    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    start = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60]
-    # Plain names have no "~": no collision.
-    return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-
-
-def record_href(key: str, part: str = "") -> str:
-    """Return the address of a record's page, relative to the site."""
-    return f"records/{quote(page_name(key))}.html{part}"
-
-
-def method_href(name: str) -> str:
-    """Return the address of a method's page, relative to the site."""
-    return f"methods/{quote(page_name(name))}.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +45,48 @@ class RowView:
 
     id: str
     ours: bool
-    rank: int | None = None
     name: str
     """The registered method, or the system if it is none of ours."""
     method: str
     method_href: str
-    asked: str = "–"
+    place: int | None = None
+    """Rank within the group; tied rows share it, rows that are not ranked have none."""
+    group: str
+    """The heading that the row stands under."""
+    order: tuple[int, bool, float, str]
+    """Groups ascending; within one, ranked rows and then the others by accuracy."""
+    asked: Figure = Figure("–")
     basis: str = ""
     preset: str = ""
-    picture: Markup
+    claim: str = ""
+    """The mark of the claim, or the verdict on a printed one, in words; empty where nothing is claimed."""
+    why: str = ""
+    """The reason of :attr:`claim`."""
+    fails: bool = False
+    """Whether the claim does not hold."""
     claimed: Figure
     proven: Figure = Figure("–")
+    """For the method's own neighbours."""
     replaced: Figure = Figure("–")
     """Proven for replace neighbours, which ranks the row."""
     audited: Figure = Figure("–")
-    claim: Claim = Claim.NONE
-    claim_text: str = ""
-    claim_reason: str = ""
     accuracy: Figure
     seeds: tuple[Figure, ...] = ()
+    whole: Figure = Figure("–")
+    """Accuracy on the whole official test set."""
     drop: Figure = Figure("–")
-    public: str
+    public: tuple[str, ...]
     public_words: str
     attacks: tuple[Figure, ...] = (Figure("–"),) * len(GOALS)
     cost: Figure = Figure("–")
-    remarks: tuple[tuple[str, str], ...]
-    """(short, whole) texts."""
-    verdict: str = ""
-    verdict_class: str = ""
+    remarks: tuple[str, ...] = ()
     where: str = ""
     """Where a number is printed; empty for ours."""
-    data: tuple[tuple[str, str], ...]
+    paper: Figure = Figure("–")
+    code: Figure = Figure("–")
     point: Point
-    band: Band
-    """The budget that the row competes in; a printed epsilon counts as proven only where the paper shows it."""
-
-    @property
-    def order(self) -> tuple[tuple[bool, float], bool, bool, float, str]:
-        """By band; in the unbounded one what is proven first, then ours; then by accuracy."""
-        unproven = math.isinf(self.point.proven)
-        return self.band.order, unproven, unproven and not self.ours, -self.point.accuracy, self.method
+    keys: tuple[str, ...] = ()
+    """Keys of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +98,19 @@ class Ranking:
     unit: str
     rows: tuple[RowView, ...]
     ours: int
-    attacked: bool
     deltas: str
     adjacencies: str
     plot: Markup
+    card: Markup
+    """The small plot, of our rows alone; empty without them."""
     key: tuple[tuple[str, Look], ...]
     others: bool
     """Whether some systems have no look of their own."""
+
+    @property
+    def title(self) -> str:
+        """The data set, and the unit where it is not one training record."""
+        return self.dataset if self.unit == PrivacyUnit.RECORD.value else f"{self.dataset}, {self.unit}"
 
 
 def by_student(found: Iterable[R]) -> dict[str, list[R]]:
@@ -143,7 +128,7 @@ def rankings(source: Source) -> list[Ranking]:
     lines: dict[tuple[str, str], list[RowView]] = defaultdict(list)
     own = source.board.tables()
     for key, rows in own.items():
-        lines[key] = [own_row(row, [records[key] for key in row.keys], audited, attacks) for row in rows]
+        lines[key] += [own_row(row, [records[key] for key in row.keys], audited, attacks) for row in rows]
     numbers: dict[str, int] = defaultdict(int)
     for found in source.reported:
         if found.measure != "accuracy" or not 0 <= found.value <= 100:
@@ -167,21 +152,47 @@ def _ranking(
     dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow], known: Mapping[str, Look]
 ) -> Ranking:
     points = [replace(row.point, look=known.get(row.name, ONLY_REPORTED)) for row in rows]
+    ours = [point for point in points if not point.reported]
     names = sorted({row.name for row in rows})
-    axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
+    title = f"{dataset}, unit {unit}: accuracy against proven epsilon"
+
+    def plot(shown: Sequence[Point], size: Size) -> Markup:
+        axis = axis_of(e for point in shown for e in (point.claimed, point.proven))
+        return scatter(shown, axis, title, size)
+
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
         dataset=dataset,
         unit=unit,
         rows=tuple(rows),
         ours=len(sources),
-        attacked=any(figure.text != "–" for row in rows for figure in row.attacks),
         deltas=", ".join(f"{delta:g}" for delta in sorted({row.delta for row in sources})),
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
-        plot=scatter(points, axis, f"{dataset}, unit {unit}: accuracy against epsilon"),
+        plot=plot(points, LARGE),
+        card=plot(ours, CARD) if ours else Markup(),
         key=tuple((name, known[name]) for name in names if name in known),
         others=not known.keys() >= set(names),
     )
+
+
+GROUPS = (
+    *(f"proven epsilon up to {budget:g}" for budget in BUDGETS),
+    f"proven epsilon above {BUDGETS[-1]:g}",
+    "no finite epsilon is proven",
+    "printed in papers, epsilon not proven",
+    "without privacy",
+)
+"""Headings of a ranking, in their order: the bands of :mod:`reports.order`, the unbounded one in three parts."""
+
+
+def group_of(proven: float, claimed: float | None, ours: bool) -> int:
+    """Return the place of a row in :data:`GROUPS`."""
+    band = Band.of(proven, claimed)
+    if not band.private:
+        return len(GROUPS) - 1
+    if band.limit in BUDGETS:
+        return BUDGETS.index(band.limit)
+    return len(BUDGETS) + (0 if math.isfinite(proven) else 1 if ours else 2)
 
 
 def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]]]:
@@ -189,9 +200,10 @@ def glance(every: Iterable[Ranking]) -> list[tuple[Ranking, list[RowView | None]
     lines: list[tuple[Ranking, list[RowView | None]]] = []
     for ranking in every:
         # An audited epsilon above the proven one shows a bug: leave the row out.
-        ours = [row for row in ranking.rows if row.ours and not above(row.audited.sort, row.proven.sort)]
-        within = [[row for row in ours if row.point.proven <= budget] for budget in BUDGETS]
-        without = [row for row in ours if math.isinf(row.point.claimed)]
+        ours = [row for row in ranking.rows if row.ours and row.point.ranked]
+        # Headings of private rows ascend with what is proven.
+        within = [[row for row in ours if GROUPS.index(row.group) <= i] for i in range(len(BUDGETS))]
+        without = [row for row in ours if row.group == GROUPS[-1]]
         if ranking.ours:
             lines.append((ranking, [_best(rows) for rows in (*within, without)]))
     return lines
@@ -203,9 +215,29 @@ def _best(rows: Sequence[RowView]) -> RowView | None:
 
 def small_print(row: RowView) -> str:
     """Return the facts needed to compare a best row with others."""
-    proven = [] if math.isinf(row.point.proven) else [f"proven {row.replaced.text}"]
+    epsilons = (("proven", row.replaced), ("claimed", row.claimed))
+    costs = [f"{name} {figure.text}" for name, figure in epsilons if math.isfinite(figure.sort or 0.0)]
     seeds = "1 seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds"
-    return ", ".join([*proven, seeds, "no public data" if row.public == "none" else f"public: {row.public}"])
+    public = "no public data" if row.public == ("none",) else f"public: {' + '.join(row.public)}"
+    return ", ".join([*costs, seeds, public])
+
+
+CONTRADICTED = (Claim.REFUTED, Claim.IMPOSSIBLE)
+"""Marks of claims that a run contradicts: stronger than a proof that does not cover them."""
+
+
+def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
+    """Return of each method with failing claims in rows of ours the row furthest off, and how many there are."""
+    found: dict[str, list[RowView]] = defaultdict(list)
+    for ranking in every:
+        for row in ranking.rows:
+            if row.ours and row.fails:
+                found[row.name].append(row)
+    worst = [
+        (max(rows, key=lambda r: (r.claim in CONTRADICTED, r.point.proven / r.point.claimed)), len(rows))
+        for rows in found.values()
+    ]
+    return sorted(worst, key=lambda pair: (pair[0].claim not in CONTRADICTED, pair[0].name))
 
 
 def own_row(
@@ -216,28 +248,27 @@ def own_row(
     claimed_from = _holder(group, row.claimed, "claimed")
     proven_from = _holder(group, row.proven, "proven")
     audited_from = row.pair.student if row.pair else next((k for k in row.keys if k in audited_keys), row.keys[0])
-    said = f"claimed {texts['claimed']}, proven {texts['proven']}, audited {texts['audited']}"
-    said += f": the claim {texts['claim']}" if row.claim is Claim.HOLDS else f": {texts['claim']}" * bool(row.claim)
-    picture = row_picture(said, claimed=row.claimed, proven=row.proven, audited=row.audited, covered=not row.claim.bad)
-    attacks = tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS)
+    # An audited epsilon above the proven one shows a bug: nobody's best.
+    ranked = not above(row.audited, row.proven)
     key = row.keys[0]
-    figures = {
-        "asked": math.inf if row.asked is None else row.asked, "claimed": row.claimed, "proven": row.proven,
-        "replaced": row.replace_one, "audited": row.audited, "accuracy": row.accuracy, "sd": row.spread,
-        "drop": row.drop, "cost": row.cost,
-        **{goal: figure.sort for goal, figure in zip(GOALS, attacks, strict=True)},
-    }  # fmt: skip
-    public = group[0].public_kinds
+    heading = group_of(row.replace_one, row.claimed, True)
+    said = f"proven {texts['proven, replace-one']}, claimed {texts['claimed']}" + f" ({row.claim})" * bool(row.claim)
+    said += f", audited {texts['audited']}"
     return RowView(
         id=f"row-{page_name(key)}",
         ours=True,
         name=row.method,
         method=row.method,
         method_href=method_href(row.method),
-        asked="–" if row.asked is None else f"{row.asked:g}",
-        basis=row.basis,
+        place=row.place,
+        group=GROUPS[heading],
+        order=(heading, not ranked, -row.accuracy, row.method),
+        asked=Figure("–" if row.asked is None else f"{row.asked:g}", "", row.asked),
+        basis=texts["target epsilon (basis)"].partition(" (")[2].rstrip(")"),
         preset=row.preset,
-        picture=picture,
+        claim=texts["claim"] if row.claim else "",
+        why=row.claim_reason,
+        fails=row.claim.bad,
         claimed=Figure(texts["claimed"], record_href(claimed_from, "#epsilons"), row.claimed),
         proven=Figure(texts["proven"], record_href(proven_from, "#epsilons"), row.proven, row.proven_by),
         replaced=Figure(texts["proven, replace-one"], record_href(proven_from, "#epsilons"), row.replace_one),
@@ -245,70 +276,66 @@ def own_row(
             texts["audited"], record_href(audited_from, "#audits") if row.audit else "", row.audited, row.audited_by,
             powerless=row.audit is not None and row.audit.silent,
         ),
-        claim=row.claim,
-        claim_text=texts["claim"],
-        claim_reason=row.claim_reason,
-        rank=row.place,
-        accuracy=Figure(texts["accuracy"], "", row.accuracy),
+        accuracy=Figure(f"{row.accuracy:.2f}", record_href(key), row.accuracy),
         seeds=tuple(Figure(str(seed), record_href(k)) for seed, k in zip(row.seeds, row.keys, strict=True)),
+        whole=Figure(texts["whole test set"]),
         drop=Figure(texts["drop"], record_href(row.baseline[0]) if row.baseline else "", row.drop),
-        public=" + ".join(public),
+        public=tuple(group[0].public_kinds),
         public_words=row.public_data,
-        attacks=attacks,
+        attacks=tuple(attack_figure(goal, row.keys, attacked) for goal in GOALS),
         cost=Figure(texts["time"], record_href(key, "#provenance"), row.cost),
-        remarks=tuple((_short(remark, group[0]), remark) for remark in row.remarks),
-        data=_data(row.method, figures, public, row.preset, row.basis, "ours"),
+        remarks=row.remarks,
+        paper=Figure(group[0].citation, paper_href(group[0].citation)) if group[0].citation else Figure("–"),
+        code=code_figure(row.method),
+        keys=row.keys,
         point=Point(
             row=f"row-{page_name(key)}", href=record_href(key),
             said=f"{row.method}, asked {texts['target epsilon (basis)']}: {texts['accuracy']}%; {said}",
-            accuracy=row.accuracy, spread=row.spread, claimed=row.claimed,
-            proven=row.replace_one, reported=False, uncovered=row.claim.bad,
+            accuracy=row.accuracy, low=row.low, high=row.high, claimed=row.claimed, proven=row.replace_one,
+            reported=False, fails=row.claim.bad, ranked=ranked,
         ),
-        band=row.band,
     )  # fmt: skip
 
 
 def reported_row(found: Reported, place: str) -> RowView:
     """Return the view of a number that a paper prints; it is never ranked."""
     epsilon = math.inf if found.epsilon is None and found.verdict is Verdict.NONE else found.epsilon
-    uncovered = found.refuted
     paper = NAMES.get(found.paper, found.paper)
     where = (
         f"{paper} Tab.\u00a0{found.table}" if re.fullmatch(r"[0-9IVXA-Z.]+", found.table) else f"{paper}, {found.table}"
     )
-    claimed_text = epsilon_text(epsilon)
-    said = f"reported in {where}: claimed {claimed_text}, {found.verdicts}"
+    claimed = epsilon_text(epsilon)
     # A printed epsilon counts as proven only if the paper shows it and nothing is known against the code.
     proven = epsilon if found.holds and epsilon is not None else math.inf
-    name = found.method or found.system
     label = found.system + (f", {found.setting}" if found.setting else "")
-    public = found.public_kinds
-    figures = {"asked": epsilon, "claimed": epsilon, "accuracy": found.value}
     row_id = f"reported-{page_name(place)}"
     href = method_href(found.method) + "#reported" if found.method else ""
+    heading = group_of(proven, 0.0 if epsilon is None else epsilon, False)
     return RowView(
         id=row_id,
         ours=False,
-        name=name,
+        name=found.method or found.system,
         method=label,
         method_href=href,
-        picture=row_picture(said, claimed=epsilon, proven=None, audited=None, hollow=True, covered=not uncovered),
-        claimed=Figure(claimed_text, "", epsilon),
-        claim=Claim.FAILS if uncovered else Claim.HOLDS if found.holds else Claim.NONE,
+        group=GROUPS[heading],
+        order=(heading, True, -found.value, label),
+        asked=Figure(claimed, "", epsilon),
+        claim="" if found.verdict is Verdict.NONE else found.verdicts,
+        why=verdict_words(found),
+        fails=found.refuted,
+        claimed=Figure(claimed, "", epsilon),
+        replaced=Figure(epsilon_text(proven, "up"), "", proven) if math.isfinite(proven) else Figure("–"),
         accuracy=Figure(f"{found.value:.2f}", "", found.value),
-        public=" + ".join(public),
+        public=tuple(found.public_kinds),
         public_words=found.public_data,
-        remarks=(("why", verdict_words(found)),),
-        verdict=found.verdicts,
-        verdict_class="unsound" if found.refuted else "sound" if found.holds else "unclear",
         where=where,
-        data=_data(name, figures, public, "", "", "reported"),
+        paper=Figure(PAPERS.get(found.paper, paper), paper_href(PAPERS.get(found.paper, ""))),
         point=Point(
-            row=row_id, said=f"{label}, {said}: {found.value:.2f}%", href=href or f"#{row_id}", accuracy=found.value,
-            spread=None, claimed=math.inf if epsilon is None else epsilon, proven=proven,
-            reported=True, uncovered=uncovered,
+            row=row_id, said=f"{label}, reported in {where}: {found.value:.2f}%; claimed {claimed}, {found.verdicts}",
+            href=href or f"#row={row_id}", accuracy=found.value, low=found.value, high=found.value,
+            claimed=math.inf if epsilon is None else epsilon, proven=proven, reported=True, fails=found.refuted,
+            ranked=False,
         ),
-        band=Band.of(proven, 0.0 if epsilon is None else epsilon),
     )  # fmt: skip
 
 
@@ -346,21 +373,12 @@ def _holder(group: Sequence[Record], epsilon: float, name: str) -> str:
     return group[0].key
 
 
-def _short(remark: str, record: Record) -> str:
-    if record.privacy is not None and record.privacy.bypasses and remark == "; ".join(record.privacy.bypasses):
-        return "uses private data outside any mechanism"
-    if remark.startswith("BUG"):
-        return remark
-    return re.split(r": | \(| from the paper's", remark, maxsplit=1)[0]
+def code_figure(method: str) -> Figure:
+    """Return the file of a method's source with a link to its copy, for methods of this project."""
+    found = code_of(method)
+    return Figure(found[0], code_href(method)) if found else Figure("–")
 
 
-def _data(
-    method: str, figures: Mapping[str, float | None], public: Sequence[str], preset: str, basis: str, source: str
-) -> tuple[tuple[str, str], ...]:
-    numbers = ((name, _number(value)) for name, value in figures.items() if value is not None)
-    words = (("method", method), ("public", " ".join(public)), ("preset", preset), ("basis", basis), ("source", source))
-    return (*words, *numbers)
-
-
-def _number(value: float) -> str:
-    return "Infinity" if math.isinf(value) else f"{value:.6g}"
+def interval(row: RowView) -> str:
+    """Return the 95% interval of a row's accuracy as text; empty without one."""
+    return f"{row.point.low:.1f}–{row.point.high:.1f}" if row.point.high > row.point.low else ""

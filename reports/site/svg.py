@@ -85,6 +85,8 @@ def row_axis() -> Markup:
 
 COLOURS = 6
 """Method colours in the style sheet; one more is for systems that only papers report."""
+_CYCLE = (0, 2, 3, 4, 1, 5)
+"""Colours that follow each other differ most: methods with the same symbol are neighbours here."""
 
 SYMBOLS = {
     "circle": "M-4.3 0a4.3 4.3 0 1 0 8.6 0a4.3 4.3 0 1 0-8.6 0z",
@@ -93,9 +95,13 @@ SYMBOLS = {
     "cross": "M-1.7-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5V-1.7H-1.7z",
     "triangle-down": "M0 5.2L5.2-3.8H-5.2z",
     "star": "M0-5.8L1.5-2L5.5-1.8L2.4 0.8L3.4 4.7L0 2.5L-3.4 4.7L-2.4 0.8L-5.5-1.8L-1.5-2z",
+    "hourglass": "M-4.6-4.8H4.6L1 0L4.6 4.8H-4.6L-1 0z",
+    "triangle-right": "M5.2 0L-3.8-5.2V5.2z",
+    "triangle-left": "M-5.2 0L3.8-5.2V5.2z",
+    "bowtie": "M-4.8-4.6V4.6L0 1L4.8 4.6V-4.6L0-1z",
     "x": "M-4.8-2.4L-2.4-4.8L0-2.4L2.4-4.8L4.8-2.4L2.4 0L4.8 2.4L2.4 4.8L0 2.4L-2.4 4.8L-4.8 2.4L-2.4 0z",
 }
-"""SVG path of each symbol. No diamond: it frames an uncovered claim."""
+"""SVG path of each symbol."""
 
 
 class Look(NamedTuple):
@@ -110,13 +116,13 @@ ONLY_REPORTED = Look(COLOURS, "circle")
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """Return each method's look, by sorted name: 42 differ (6, 7 coprime), neighbours in both colour and symbol."""
+    """Return each method's look, by sorted name: 66 differ (6 and 11 are coprime), neighbours in colour and symbol."""
     symbols = list(SYMBOLS)
-    return {name: Look(i % COLOURS, symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
+    return {name: Look(_CYCLE[i % COLOURS], symbols[i % len(symbols)]) for i, name in enumerate(sorted(set(methods)))}
 
 
 def mark(look: Look, hollow: bool = False) -> Markup:
-    """Return a method's symbol for the key below a plot."""
+    """Return a method's symbol for the key of a plot."""
     return Markup(
         f'<svg class="mark k{look.colour}{" hollow" if hollow else ""}" viewBox="-6.5 -6.5 13 13" '
         f'aria-hidden="true"><path d="{SYMBOLS[look.symbol]}"/></svg>'
@@ -131,11 +137,16 @@ class Point:
     said: str
     href: str
     accuracy: float
-    spread: float | None
+    low: float
+    high: float
+    """Ends of the accuracy's bar; both equal to the accuracy for none."""
     claimed: float
     proven: float
     reported: bool
-    uncovered: bool
+    fails: bool
+    """Whether the claim does not hold."""
+    ranked: bool = True
+    """Whether the row may lie on the Pareto front."""
     look: Look = ONLY_REPORTED
 
 
@@ -166,60 +177,98 @@ def axis_of(epsilons: Iterable[float]) -> Axis:
     finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
     low = max(math.floor(math.log10(min(finite, default=0.1))), LOWEST)
     high = min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST)
-    high = max(high, low + 1)
+    high = max(high, low + 2)
     return Axis(low, high, any(epsilon > 10.0**high for epsilon in finite))
 
 
-PLOT_WIDTH, PLOT_HEIGHT = 960, 320
-_BOX = (52.0, 12.0, PLOT_WIDTH - 12.0, PLOT_HEIGHT - 44.0)
+def front(points: Iterable[Point]) -> list[Point]:
+    """Return the Pareto front by ascending proven epsilon: ranked points that no cheaper one reaches in accuracy."""
+    found: list[Point] = []
+    for p in sorted(points, key=lambda p: (p.proven, -p.accuracy)):
+        if p.ranked and math.isfinite(p.proven) and (not found or p.accuracy > found[-1].accuracy):
+            found.append(p)
+    return found
 
 
-def scatter(points: Sequence[Point], axis: Axis, title: str) -> Markup:
-    """Return accuracy against epsilon as SVG. Points are links that the tab key skips: the table has the same links."""
-    left, top, right, bottom = _BOX
+class Size(NamedTuple):
+    """A plot's width, height and the margins left and below, in pixels."""
+
+    width: float
+    height: float
+    left: float
+    below: float
+
+
+CARD, LARGE = Size(320, 176, 30, 34), Size(720, 336, 48, 50)
+
+
+def scatter(points: Sequence[Point], axis: Axis, title: str, size: Size = LARGE) -> Markup:
+    """Return accuracy against proven epsilon as SVG, with the Pareto front.
+
+    A thin line leads from each point to its ghost at the claimed epsilon. Points are links that the tab key skips: the
+    table has the same links.
+    """
+    left, top, right, bottom = size.left, 8.0, size.width - 8, size.height - size.below
+    small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
-    least = min((p.accuracy - (p.spread or 0) for p in points), default=0.0)
-    floor = max(0.0, 10 * math.floor((least - 2) / 10))
+    floor = max(0.0, 10 * math.floor((min((p.low for p in points), default=0.0) - 2) / 10))
+    ceiling = min(100.0, 10 * math.ceil((max((p.high for p in points), default=100.0) + 1) / 10))
 
     def x(epsilon: float) -> float:
         return left + (axis.place(epsilon) - axis.low) * unit
 
     def y(accuracy: float) -> float:
-        return bottom - (max(accuracy, floor) - floor) / (100 - floor) * (bottom - top)
+        return bottom - (min(max(accuracy, floor), ceiling) - floor) / (ceiling - floor) * (bottom - top)
 
     parts = [
-        f'<svg class="scatter" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" role="group" aria-label="{escape(title)}">'
+        f'<svg class="scatter{" small" * small}" viewBox="0 0 {size.width:g} {size.height:g}" role="group" '
+        f'aria-label="{escape(title)}">'
     ]
-    step = 10 if 100 - floor > 40 else 5
-    for accuracy in range(int(floor), 101, step):
+    band = x(math.inf) - unit / 2
+    parts.append(
+        f'<rect class="band" x="{band:.5g}" y="{top:.5g}" width="{right - band:.5g}" height="{bottom - top:.5g}"/>'
+    )
+    step = 20 if ceiling - floor > 40 else 10 if small else 5
+    for accuracy in range(int(floor), int(ceiling) + 1, step):
         parts.append(f'<path class="grid" d="M{left:.5g} {y(accuracy):.4g}H{right:.5g}"/>')
-        parts.append(f'<text class="tick" x="{left - 7:.5g}" y="{y(accuracy) + 4:.4g}">{accuracy}</text>')
+        parts.append(f'<text class="tick" x="{left - 5:.5g}" y="{y(accuracy) + 4:.4g}">{accuracy}</text>')
     for place, label in ticks(axis):
         at = left + (place - axis.low) * unit
         if place == int(place):
             parts.append(f'<path class="grid" d="M{at:.5g} {top:.5g}V{bottom:.5g}"/>')
-        parts.append(f'<text class="tick mid" x="{at:.5g}" y="{bottom + 16:.5g}">{label}</text>')
-    band = left + (axis.high - axis.low) * unit
+        parts.append(f'<text class="tick mid" x="{at:.5g}" y="{bottom + 0.42 * size.below:.5g}">{label}</text>')
     parts.append(
-        f'<rect class="band" x="{band:.5g}" y="{top:.5g}" width="{right - band:.5g}" height="{bottom - top:.5g}"/>'
+        f'<text class="name mid" x="{(left + band) / 2:.5g}" y="{size.height - 4:.5g}">proven epsilon</text>'
+        f'<text class="name tick" x="{right:.5g}" y="{size.height - 4:.5g}">none proven</text>'
     )
-    parts.append(
-        f'<text class="name mid x-name" x="{(left + band) / 2:.5g}" y="{PLOT_HEIGHT - 8}">'
-        "proven epsilon, replace-one</text>"
-        f'<text class="name mid" transform="translate(14 {(top + bottom) / 2:.5g}) rotate(-90)">accuracy in %</text>'
-    )
-    for p in points:
-        half = 0.0 if p.spread is None else p.spread / (100 - floor) * (bottom - top)
-        bar = f'<path d="M0 {-half:.3g}V{half:.3g}"/>' if half > 4.5 else ""
-        frame = '<path class="frame" d="M0-9.5l9.5 9.5l-9.5 9.5l-9.5-9.5z"/>' if p.uncovered else ""
-        kinds = f"k{p.look.colour}" + (" hollow" if p.reported else "") + (" uncovered" if p.uncovered else "")
-        proven = "Infinity" if math.isinf(p.proven) else f"{p.proven:.6g}"
+    if not small:
         parts.append(
-            f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" '
-            f'data-row="{escape(p.row)}" data-p="{x(p.proven):.5g}" data-c="{x(p.claimed):.5g}" '
-            f'data-y="{y(p.accuracy):.4g}" data-proven="{proven}" '
-            f'transform="translate({x(p.proven):.5g} {y(p.accuracy):.4g})">'
-            f'<title>{escape(p.said)}</title>{bar}<path class="m" d="{SYMBOLS[p.look.symbol]}"/>{frame}</a>'
+            f'<text class="name mid y-name" transform="translate(13 {(top + bottom) / 2:.5g}) rotate(-90)">'
+            "accuracy in %</text>"
+        )
+    steps = "".join(f"{'H' if i else 'M'}{x(p.proven):.5g}{'V' if i else ' '}{y(p.accuracy):.4g}"
+                    for i, p in enumerate(front(points)))  # fmt: skip
+    parts.append(f'<path class="front" data-end="{band:.5g}" d="{steps and f"{steps}H{band:.5g}"}"/>')
+    # Points of ours are drawn last, above the reported ones.
+    for p in sorted(points, key=lambda p: not p.reported):
+        at, height = x(p.proven), y(p.accuracy)
+        bar = (
+            f'<path d="M0 {y(p.low) - height:.3g}V{y(p.high) - height:.3g}"/>'
+            if y(p.low) - y(p.high) > 9 and not small
+            else ""
+        )
+        shift = x(p.claimed) - at
+        # A claim close to its proof has no ghost, and neither has "nothing is claimed".
+        ghost = (
+            f'<g class="ghost"><path d="M0 0H{shift:.4g}"/><path transform="translate({shift:.4g} 0)" '
+            f'd="{SYMBOLS[p.look.symbol]}"/></g>'
+        ) * (abs(shift) > 8 and math.isfinite(p.claimed))
+        kinds = f"k{p.look.colour}" + " hollow" * p.reported + " fails" * p.fails
+        spot = f' data-x="{at:.5g}" data-y="{height:.4g}"' * (p.ranked and math.isfinite(p.proven))
+        parts.append(
+            f'<a class="pt {kinds}" tabindex="-1" href="{escape(p.href)}" data-row="{escape(p.row)}"{spot} '
+            f'transform="translate({at:.5g} {height:.4g})"><title>{escape(p.said)}</title>{ghost}{bar}'
+            f'<path class="m" d="{SYMBOLS[p.look.symbol]}"/></a>'
         )
     parts.append("</svg>")
     return Markup("\n".join(parts))
@@ -229,6 +278,8 @@ def ticks(axis: Axis) -> list[tuple[float, str]]:
     """Return place (in decades) and label of each tick of `axis`."""
     found: list[tuple[float, str]] = [(decade, DECADES[decade]) for decade in range(axis.low, axis.high + 1)]
     if axis.beyond:
+        # The label of the last decade has no room beside it.
+        found[-1] = (axis.high, "")
         found.append((axis.high + 0.5, f"> {DECADES[axis.high]}"))
     found.append((axis.end - 0.5, "∞"))
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urldefrag, urlsplit
 
 from bench.core.rows import Change, Estimated
 from bench.interface import Adjacency, PrivacyUnit, PublicKind
@@ -132,19 +134,44 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+EMPTY: dict[str, Any] = {"rows": [], "rankings": {}}
+
+
+def rows_of(site: Path) -> dict[str, Any]:
+    """Return what the index gives its table."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+
+
 def dead_links(site: Path) -> list[str]:
-    """Return every link of the site that leaves the disk, or leads to no file or to no place in its page."""
+    """Return every link of the site that leaves its folder, or leads to no file, place in a page or row of the table.
+
+    Links to papers are not dead.
+    """
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
-    dead = []
-    for path, page in pages.items():
-        for link in page.links:
-            if link == "data:,":  # the icon that is none
-                continue
-            address, fragment = urldefrag(link)
-            if urlsplit(address).scheme or address.startswith("//"):
-                dead.append(f"{path.name}: {link}")
-                continue
-            target = (path.parent / unquote(address)).resolve() if address else path
-            if not target.is_file() or (fragment and target in pages and unquote(fragment) not in pages[target].ids):
-                dead.append(f"{path.name}: {link}")
-    return dead
+    index = (site / "index.html").resolve()
+    table = rows_of(site) if any(script.get("id") == "data" for script in pages[index].of("script")) else EMPTY
+    known = {
+        "row": {row["id"] for row in table["rows"]},
+        "method": {row["method"] for row in table["rows"]},
+        "dataset": table["rankings"],
+    }
+    pages[index].links += [part[1] for row in table["rows"] for cell in _cells(row) for part in cell]
+
+    def alive(path: Path, link: str) -> bool:
+        address, fragment = urldefrag(link)
+        target = (path.parent / unquote(address)).resolve() if address else path
+        if urlsplit(address).scheme or not target.is_relative_to(site.resolve()) or not target.is_file():
+            return link == "data:," or link.startswith("https://arxiv.org/abs/")
+        if target == index and "=" in fragment:
+            return all(value in known[name] for name, value in parse_qsl(fragment))
+        return not fragment or target not in pages or unquote(fragment) in pages[target].ids
+
+    return [f"{path.name}: {link}" for path, page in pages.items() for link in page.links if not alive(path, link)]
+
+
+def _cells(row: dict[str, Any]) -> list[list[list[str]]]:
+    """Return the linked cells of a row of the table."""
+    cells = [[["", row["href"]]] * bool(row["href"]), *(row[name] for name in row if name.endswith("Cell"))]
+    cells += row["details"]
+    return [[part for part in cell if isinstance(part, list)] for cell in cells if isinstance(cell, list)]

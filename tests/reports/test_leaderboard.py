@@ -151,9 +151,9 @@ def test_rankings_go_by_the_proven_epsilon_for_one_replaced_record() -> None:
         record(method="open", epsilon=2.0, accuracy=0.98, bypasses=("it saw everything",)),
     ]
     (ranking,) = rankings(Source(found))
-    assert [(row.name, str(row.band), row.rank) for row in ranking.rows] == [
+    assert [(row.name, row.group.removeprefix("proven epsilon "), row.place) for row in ranking.rows] == [
         ("noisier", "up to 1", 1), ("sums", "up to 3", 1), ("beyond", "up to 3", 2), ("votes", "up to 3", 3),
-        ("weaker", "up to 3", 4), ("open", "unbounded", None),
+        ("weaker", "up to 3", 4), ("open", "no finite epsilon is proven", None),
     ]  # fmt: skip
     ((_, within),) = glance([ranking])
     assert [best and best.name for best in within[:3]] == ["noisier", "sums", "sums"]

@@ -12,7 +12,7 @@ from bench.results.record_upgrades import public_kinds_of_words
 from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
 from helpers.records import record
-from helpers.site import Page, reported
+from helpers.site import reported, rows_of
 from reports.leaderboard import Source
 from reports.site.build import write_site
 
@@ -51,6 +51,5 @@ def test_a_record_keeps_what_it_states_and_the_site_filters_by_it(tmp_path: Path
     older = record(method="old", public_data=words, public_kinds=public_kinds_of_words(words))
     theirs = [reported(public_data=words, public_kinds=(PublicKind.NONE,))]
     write_site(tmp_path, Source([stated, older], reported=theirs))
-    rows = Page((tmp_path / "site" / "index.html").read_text()).of("tr")
-    kinds = {row["data-method"]: row["data-public"] for row in rows if row.get("data-method")}
-    assert kinds == {"new": "other unlabelled", "old": "transferred private-images", "dgd": "none"}
+    kinds = {row["method"]: row["public"] for row in rows_of(tmp_path / "site")["rows"]}
+    assert kinds == {"new": ["other", "unlabelled"], "old": ["transferred", "private-images"], "dgd": ["none"]}

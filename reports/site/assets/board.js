@@ -1,196 +1,281 @@
-// Filters, sorting and plots of the leaderboard. Every page is complete without this file. All texts go into the page
-// as text; what is filtered, sorted and plotted is read from the rows of the tables.
+// The table of the leaderboard: filters, ranks, details, comparison, downloads. All texts go into the page as text.
 "use strict";
 (() => {
-  const form = document.getElementById("filters");
-  const NUMBERS = new Set(["asked", "claimed", "proven", "replaced", "audited", "accuracy", "drop", "cost", "inversion", "membership", "robustness"]);
-  const FIELDS = ["dataset", "unit", "public", "preset", "basis", "max", "source", "x", "q"];
-  let sort = "";
-
-  // Rows stand below the head of their budget. A head goes where its rows are hidden, and in any other order than ours.
-  const parts = (body) => {
-    const groups = [];
-    for (const row of body.rows) row.classList.contains("budget") ? groups.push([row]) : groups.at(-1).push(row);
-    return { body, groups, rows: groups.flatMap((group) => group.slice(1)) };
+  const make = (tag, properties, ...children) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
   };
-  const showHeads = ({ groups }) => {
-    for (const [head, ...rows] of groups) head.hidden = Boolean(sort) || rows.every((row) => row.hidden);
+  const copyTo = async (button, text, fallback) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      fallback();
+    }
   };
   for (const box of document.querySelectorAll(".command")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "copy";
-    button.textContent = "copy";
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(box.querySelector("code").textContent);
-        button.textContent = "copied";
-      } catch {
-        getSelection().selectAllChildren(box.querySelector("code"));
-        button.textContent = "selected: copy it";
-      }
-    });
+    const code = box.querySelector("code");
+    const button = make("button", { type: "button", className: "copy", textContent: "copy" });
+    button.addEventListener("click", () => copyTo(button, code.textContent, () => getSelection().selectAllChildren(code)));
     box.append(button);
   }
+  // A link to a folded part opens it.
+  const unfold = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target?.tagName === "DETAILS") target.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
 
-  const sections = [...document.querySelectorAll("section.ranking")].map((element) => ({
-    element,
-    ...parts(element.querySelector("tbody")),
-    plot: element.querySelector(".plot"),
-    marks: new Map([...element.querySelectorAll(".pt")].map((mark) => [mark.dataset.row, mark])),
-  }));
-  for (const head of document.querySelectorAll(".board th[data-key]")) {
-    const label = head.textContent;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = label;
-    head.replaceChildren(button);
-    button.addEventListener("click", () => {
-      const key = head.dataset.key;
-      const first = key === "accuracy" ? "desc" : "asc";
-      const other = first === "asc" ? "desc" : "asc";
-      setSort(sort === `${key}.${first}` ? `${key}.${other}` : sort === `${key}.${other}` ? "" : `${key}.${first}`);
-      store();
+  const form = document.getElementById("filters");
+  if (!form) return;
+  const { details: labels, terms, groups, rankings, rows } = JSON.parse(document.getElementById("data").textContent);
+  const byId = new Map(rows.map((row) => [row.id, row]));
+  for (const row of rows) {
+    for (const key of ["budget", "proven", "audited"]) if (row[key] !== null) row[key] = Number(row[key]);
+    row.heading = groups[row.group];
+  }
+  const FIELDS = ["dataset", "method", "max", "public", "source", "q"];
+  const plot = document.getElementById("plot");
+  const open = new Set(), compared = new Set();
+  let shown = [], drawn = "", sort = "";
+
+  // ---- cells
+  // A cell is a text or a list whose parts are texts or [text, address].
+  const linked = ([text, href]) => make("a", { href, textContent: text });
+  const content = (cell) => !Array.isArray(cell) ? [String(cell ?? "–")]
+    : cell.flatMap((part, i) => typeof part === "string" ? [i ? "; " : "", part] : [i ? " " : "", linked(part)]);
+  const plain = (cell) => content(cell ?? "").map((part) => part.textContent ?? part).join("");
+  const small = (text, className = "") => make("small", { textContent: text, className });
+  const mark = (row) => small(row.ours ? `claim ${row.claim}` : row.claim, `claim${row.fails ? " bad" : ""}`);
+
+  function name(cell) {
+    const row = cell.getData();
+    const button = make("button", { type: "button", className: "more-button", textContent: "▸" });
+    button.setAttribute("aria-label", `details of ${row.label}, budget ${row.budgetText}`);
+    button.setAttribute("aria-expanded", open.has(row.id));
+    const place = make("span", { className: "place", textContent: row.place ?? "–", title: terms.place });
+    const label = row.href ? linked([row.label, row.href]) : make("span", { textContent: row.label });
+    const box = make("div", { className: "name" }, button, place, make("span", {}, label, ...(row.claim ? [mark(row)] : []),
+      ...(row.where ? [small(row.where)] : [])));
+    return box;
+  }
+  const budget = (cell) => make("div", {}, cell.getData().budgetText, small(cell.getData().basis));
+  const proven = (cell) => make("div", {}, ...content(cell.getData().provenCell));
+  const audited = (cell) => make("div", { className: cell.getData().weak ? "powerless" : "" }, ...content(cell.getData().auditedCell));
+  const accuracy = (cell) => {
+    const { accuracyCell, low, high } = cell.getData();
+    return make("div", {}, ...content(accuracyCell), ...(high > low ? [small(`${low.toFixed(1)}–${high.toFixed(1)}`)] : []));
+  };
+  const publicData = (cell) => cell.getData().public.join(" + ");
+  const preset = (cell) => String(cell.getData().details[labels.indexOf("preset")] ?? "–");
+  const compareBox = (row) => {
+    const box = make("input", { type: "checkbox", checked: compared.has(row.id) });
+    box.dataset.compare = row.id;
+    box.setAttribute("aria-label", `compare ${row.label}, budget ${row.budgetText}`);
+    return box;
+  };
+
+  // What is missing comes last in both directions.
+  const numbers = (a, b, _x, _y, _column, direction) => {
+    const last = direction === "asc" ? 1 : -1;
+    return a === b ? 0 : a === null ? last : b === null ? -last : a - b;
+  };
+  const heading = (label, unit = "") => () => make("button", { type: "button", title: terms[label] ?? "", textContent: label + unit });
+  const number = (field, formatter, width, grow, more = {}) => ({
+    field, title: field, titleFormatter: heading(field), formatter, minWidth: width, widthGrow: grow, hozAlign: "right",
+    headerHozAlign: "right", sorter: numbers, responsive: 0, ...more,
+  });
+  // What a narrow screen has no room for.
+  const wide = (label, formatter, width, grow, responsive) => ({
+    field: label, title: label, titleFormatter: () => make("span", { title: terms[label] ?? "", textContent: label }), formatter,
+    minWidth: width, widthGrow: grow, responsive, headerSort: false,
+  });
+  const columns = [
+    { field: "label", title: "method", titleFormatter: heading("method"), formatter: name, minWidth: 118, widthGrow: 3, responsive: 0 },
+    number("budget", budget, 54, 1),
+    number("proven", proven, 58, 1),
+    number("audited", audited, 62, 1.3),
+    number("accuracy", accuracy, 66, 1.3, { titleFormatter: heading("accuracy", " %"), headerSortStartingDir: "desc" }),
+    wide("public data", publicData, 150, 2, 2),
+    wide("preset", preset, 64, 0.6, 3),
+    wide("compare", (cell) => compareBox(cell.getData()), 80, 0.6, 1),
+  ];
+
+  function more(row) {
+    const list = make("dl", { className: "facts" });
+    labels.forEach((label, i) => {
+      if (row.details[i] !== null) list.append(make("dt", { textContent: label, title: terms[label] ?? "" }), make("dd", {}, ...content(row.details[i])));
     });
+    const box = make("div", { className: "more" }, list, make("label", {}, compareBox(row), " compare with another row"));
+    box.setAttribute("role", "gridcell");
+    return box;
+  }
+  function dress(line) {
+    const element = line.getElement(), row = line.getData();
+    if (!row.id) return;
+    element.classList.toggle("printed", !row.ours);
+    element.dataset.row = row.id;
+    element.querySelector(".more")?.remove();
+    element.querySelector(".more-button")?.setAttribute("aria-expanded", open.has(row.id));
+    if (open.has(row.id)) element.append(more(row));
   }
 
-  function setSort(wanted) {
-    sort = wanted;
-    const [key, direction] = wanted.split(".");
-    for (const head of document.querySelectorAll(".board th[data-key]")) {
-      if (head.dataset.key === key) head.setAttribute("aria-sort", direction === "asc" ? "ascending" : "descending");
-      else head.removeAttribute("aria-sort");
-    }
-    const bodies = sections.length ? sections : [...document.querySelectorAll(".board")].map((table) => {
-      return table.atFirst ??= parts(table.tBodies[0]);
-    });
-    const sign = direction === "asc" ? 1 : -1;
-    for (const part of bodies) {
-      const { body, groups, rows } = part;
-      const value = (row) => (NUMBERS.has(key) ? Number(row.dataset[key] ?? NaN) : row.dataset[key] || "");
-      const ordered = !key ? groups.flat() : rows.map((row) => [value(row), row]).sort(([a], [b]) => {
-        const none = (v) => v === "" || Number.isNaN(v);
-        if (none(a) || none(b)) return none(a) - none(b); // what is missing comes last in both directions
-        return sign * (typeof a === "string" ? a.localeCompare(b, "en") : a === b ? 0 : a - b);
-      }).map(([, row]) => row);
-      const all = document.createDocumentFragment();
-      all.append(...ordered);
-      body.append(all);
-      showHeads(part);
-    }
+  // Roles that Tabulator leaves out: a heading is a row with one cell.
+  function band(value, count, _rows, group) {
+    group.getElement().setAttribute("role", "row");
+    const cell = make("span", { textContent: `${value} (${count})` });
+    cell.setAttribute("role", "gridcell");
+    return cell;
   }
 
-  // The state of filters, order and axis is the hash of the address: what is seen can be cited.
+  const table = new Tabulator("#table", {
+    data: [], index: "id", layout: "fitColumns", responsiveLayout: "hide", maxHeight: "85vh", columns, rowFormatter: dress,
+    columnDefaults: { headerSortTristate: true, resizable: false, variableHeight: true, vertAlign: "top" },
+    groupBy: "heading", groupToggleElement: false, groupHeader: band,
+    placeholder: "No row is left: clear a filter.",
+  });
+
+  // ---- what is shown
+  function fits(row, wanted, words) {
+    return (wanted.dataset === "all" || row.ranking === wanted.dataset) && (!wanted.method || row.method === wanted.method) &&
+      (!wanted.max || (row.proven !== null && row.proven <= Number(wanted.max))) &&
+      (!wanted.public || row.public.includes(wanted.public)) && (!wanted.source || row.ours === (wanted.source === "ours")) &&
+      (!words.length || words.every((word) => (row.words ??= JSON.stringify([rankings[row.ranking], row.label, row.where, row.claim, row.details]).toLowerCase()).includes(word)));
+  }
+  // A place is one more than the number of rows of the group whose whole interval is above.
+  function rank() {
+    const ladders = {};
+    for (const row of shown) if (row.ranked) (ladders[`${row.ranking} ${row.group}`] ??= []).push(row);
+    for (const row of shown) {
+      row.place = row.ranked ? 1 + ladders[`${row.ranking} ${row.group}`].filter((other) => other.low > row.high).length : null;
+      row.heading = (form.elements.dataset.value === "all" ? `${rankings[row.ranking][0]}: ` : "") + groups[row.group];
+    }
+  }
+  function draw(id) {
+    if (drawn !== id) {
+      const template = document.querySelector(`template[data-ranking="${CSS.escape(id)}"]`);
+      plot.replaceChildren(...(template ? [template.content.cloneNode(true)] : []));
+      plot.hidden = !template;
+      drawn = id;
+    }
+    const ids = new Set(shown.map((row) => row.id));
+    const points = [...plot.querySelectorAll(".pt")].filter((point) => {
+      point.toggleAttribute("hidden", !ids.has(point.dataset.row));
+      return ids.has(point.dataset.row) && point.dataset.x;
+    }).map(({ dataset }) => [Number(dataset.x), Number(dataset.y)]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const line = plot.querySelector(".front");
+    let path = "", best = Infinity;
+    for (const [x, y] of points) if (y < best) [path, best] = [`${path}${path ? `H${x}V` : `M${x} `}${y}`, y];
+    line?.setAttribute("d", path && `${path}H${line.dataset.end}`);
+  }
+  function compare() {
+    const box = document.getElementById("compare"), picked = [...compared].map((id) => byId.get(id));
+    box.hidden = !picked.length;
+    for (const input of document.querySelectorAll("[data-compare]")) input.checked = compared.has(input.dataset.compare);
+    const clear = make("button", { type: "button", textContent: "close" });
+    clear.addEventListener("click", () => { compared.clear(); compare(); store(); });
+    const head = make("tr", {}, make("td", {}), ...picked.map((row) => make("th", { scope: "col" }, row.label)));
+    const body = make("tbody", {});
+    const all = [["data set", (row) => rankings[row.ranking][0]], ["place", (row) => row.place], ["budget", (row) => `${row.budgetText} ${row.basis}`],
+      ["proven", (row) => row.provenCell], ["audited", (row) => row.auditedCell], ["accuracy", (row) => row.accuracyCell],
+      ...labels.map((label, i) => [label, (row) => row.details[i]])];
+    for (const [label, value] of all) {
+      const cells = picked.map(value);
+      if (cells.every((cell) => cell === null || cell === undefined)) continue;
+      const differ = new Set(cells.map(plain)).size > 1;
+      body.append(make("tr", { className: differ ? "differs" : "" }, make("th", { scope: "row", textContent: label }), ...cells.map((cell) => make("td", {}, ...content(cell)))));
+    }
+    const said = picked.length === 1 ? "Choose a second row to compare it with." : "Marked lines differ.";
+    box.replaceChildren(make("p", {}, said, " ", clear), make("table", {}, make("thead", {}, head), body));
+  }
+
+  // ---- the view is the hash of the address
   function store() {
-    if (!form) return;
     const state = new URLSearchParams();
-    for (const name of FIELDS) if (form.elements[name].value) state.set(name, form.elements[name].value);
+    for (const field of FIELDS) {
+      const control = form.elements[field];
+      if (control.value && !(field === "dataset" && control.value === control.options[0].value)) state.set(field, control.value);
+    }
     if (sort) state.set("sort", sort);
+    if (compared.size) state.set("compare", [...compared].join(","));
     history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
   }
-  function restore() {
-    const hash = location.hash.slice(1);
-    if (!hash.includes("=")) return;
-    const state = new URLSearchParams(hash);
-    for (const name of FIELDS) form.elements[name].value = state.get(name) ?? "";
-    const [key, direction] = (state.get("sort") ?? "").split(".");
-    const known = document.querySelector(`.board th[data-key="${CSS.escape(key)}"]`);
-    setSort(known && /^(asc|desc)$/.test(direction) ? `${key}.${direction}` : "");
-  }
-
-  function filter() {
-    const wanted = Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value]));
+  async function update() {
+    const wanted = Object.fromEntries(FIELDS.map((field) => [field, form.elements[field].value]));
     const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
-    let rows = 0, rankings = 0, all = 0;
-    for (const section of sections) {
-      const { dataset, unit } = section.element.dataset;
-      const here = (!wanted.dataset || wanted.dataset === dataset) && (!wanted.unit || wanted.unit === unit);
-      let shown = 0;
-      for (const row of section.rows) {
-        const data = row.dataset;
-        let ok = here && (!wanted.public || data.public.split(" ").includes(wanted.public)) &&
-          ["preset", "basis", "source"].every((name) => !wanted[name] || wanted[name] === data[name]);
-        // The same number as in the plot: of a reported row it is the paper's where its proof holds, else infinite.
-        if (ok && wanted.max) ok = Number(section.marks.get(row.id)?.dataset.proven) <= Number(wanted.max);
-        if (ok && words.length) {
-          row.words ??= `${dataset} ${unit} ${row.textContent}`.toLowerCase();
-          ok = words.every((word) => row.words.includes(word));
-        }
-        if (row.hidden === ok) {
-          row.hidden = !ok;
-          section.marks.get(row.id)?.toggleAttribute("hidden", !ok);
-        }
-        shown += ok;
-      }
-      showHeads(section);
-      section.element.hidden = !shown;
-      all += section.rows.length;
-      rows += shown;
-      rankings += shown > 0;
-    }
-    document.getElementById("count").textContent = `${rows} of ${all} rows, in ${rankings} of ${sections.length} rankings`;
-    place(wanted.x === "claimed");
+    shown = rows.filter((row) => fits(row, wanted, words));
+    rank();
+    document.getElementById("count").textContent = `${shown.length} of ${rows.length} rows`;
+    draw(wanted.dataset);
+    await table.setData(shown);
+  }
+  async function restore() {
+    const state = new URLSearchParams(location.hash.slice(1));
+    const one = byId.get(state.get("row"));
+    for (const field of FIELDS) form.elements[field].value = state.get(field) ?? "";
+    if (one) form.elements.dataset.value = one.ranking;
+    if (!form.elements.dataset.value) form.elements.dataset.selectedIndex = 0;
+    compared.clear();
+    for (const id of (state.get("compare") ?? "").split(",").filter((id) => byId.has(id)).slice(0, 2)) compared.add(id);
+    if (one) open.add(one.id);
+    await update();
+    const [field, direction] = (state.get("sort") ?? "").split(".");
+    if (columns.some((column) => column.field === field) && /^(asc|desc)$/.test(direction)) table.setSort(field, direction);
+    else if (sort) table.clearSort();
+    compare();
+    if (location.hash.includes("=")) document.getElementById(one ? "table" : "rankings").scrollIntoView({ behavior: "instant" });
+    if (one) await table.scrollToRow(one.id, "top", true);
+  }
+  function save(kind) {
+    const flat = table.getData("active").map((row) => ({
+      dataset: rankings[row.ranking][1], unit: rankings[row.ranking][2], source: row.ours ? "ran here" : row.where, group: groups[row.group],
+      place: row.place, method: row.label, budget: row.budgetText, basis: row.basis, proven: plain(row.provenCell), audited: plain(row.auditedCell),
+      accuracy: row.accuracy, low: row.low, high: row.high, ...Object.fromEntries(labels.map((label, i) => [label, plain(row.details[i])])),
+    }));
+    // An apostrophe keeps spreadsheets from running a text as a formula.
+    const quoted = (value) => `"${String(value ?? "").replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
+    const lines = () => [Object.keys(flat[0] ?? {}), ...flat.map(Object.values)].map((line) => line.map(quoted).join(",")).join("\n");
+    const text = kind === "json" ? JSON.stringify(flat, null, 1) : lines();
+    const address = URL.createObjectURL(new Blob([text], { type: kind === "json" ? "application/json" : "text/csv" }));
+    make("a", { href: address, download: `leaderboard.${kind}` }).click();
+    setTimeout(() => URL.revokeObjectURL(address));
   }
 
-  // Plots follow the filters, and move to the axis that is chosen.
-  let claimed = false;
-  function place(wanted) {
-    if (wanted !== claimed) {
-      claimed = wanted;
-      for (const section of sections) {
-        for (const mark of section.marks.values()) {
-          const { p, c, y } = mark.dataset;
-          mark.setAttribute("transform", `translate(${claimed ? c : p} ${y})`);
-        }
-        section.plot.querySelector(".x-name").textContent = `${claimed ? "claimed epsilon" : "proven epsilon, replace-one"}`;
-      }
-    }
-  }
-
-  // What is not on the screen is not laid out, so that its height is a guess. A link to a place needs all heights.
-  function whole(target) {
-    document.documentElement.classList.add("whole");
-    target.scrollIntoView({ behavior: "instant" });
-  }
-
-  function named() {
-    try {
-      return decodeURIComponent(location.hash.slice(1));
-    } catch {
-      return "";
-    }
-  }
-
-  if (form) {
+  table.on("tableBuilt", () => {
+    document.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
+    document.querySelector(".tabulator-table").setAttribute("role", "presentation");
     form.hidden = false;
     restore();
-    filter();
-    // The browser may not have looked for the target yet, or scroll to it once more when all is loaded.
-    const first = document.querySelector(`[id="${CSS.escape(named())}"]`);
-    if (first) {
-      whole(first);
-      addEventListener("load", () => first.scrollIntoView({ behavior: "instant" }));
-    }
-    else if (location.hash.includes("=")) form.scrollIntoView({ behavior: "instant" }); // a cited view: what it shows
-    form.addEventListener("input", () => { filter(); store(); });
+    form.addEventListener("input", () => { update(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(() => {
-      setSort("");
-      filter();
-      if (location.hash.includes("=")) store();
-    }));
-    addEventListener("hashchange", () => {
-      // A link to a ranking or row that the filters hide takes them away.
-      const target = document.querySelector(":target");
-      if (target?.closest("[hidden]")) {
-        form.reset();
-        requestAnimationFrame(() => setTimeout(() => whole(target), 50));
-      } else if (target) {
-        whole(target);
-      } else {
-        restore();
-        filter();
-      }
-    });
-  }
+    form.addEventListener("reset", () => setTimeout(() => { if (sort) table.clearSort(); update(); store(); }));
+    addEventListener("hashchange", () => { if (location.hash.includes("=")) restore(); });
+    for (const button of form.querySelectorAll("[data-save]")) button.addEventListener("click", () => save(button.dataset.save));
+    const cite = document.getElementById("cite");
+    cite.addEventListener("click", () => copyTo(cite, location.href, () => prompt("Address of this view", location.href)));
+  });
+  // Groups are bands of proven epsilon in our order: another order has none.
+  table.on("dataSorted", (sorters) => {
+    const now = sorters.map(({ field, dir }) => `${field}.${dir}`)[0] ?? "";
+    if (now === sort) return;
+    if (!now !== !sort) setTimeout(() => table.setGroupBy(now ? false : "heading"));
+    sort = now;
+    store();
+  });
+  table.on("rowClick", (event, line) => {
+    if (event.target.closest("a, label, input, .more")) return;
+    const { id } = line.getData();
+    if (!open.delete(id)) open.add(id);
+    dress(line);
+  });
+  document.addEventListener("change", ({ target }) => {
+    const id = target.dataset?.compare;
+    if (!id) return;
+    if (!compared.delete(id)) compared.add(id);
+    if (compared.size > 2) compared.delete([...compared][1]);
+    compare();
+    store();
+  });
 })();

@@ -5,8 +5,12 @@ Needs Chromium or Chrome; run with pytest -m browser.
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import json
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +22,7 @@ from helpers.records import record
 from helpers.site import NASTY, source
 from reports.leaderboard import Source
 from reports.reported.numbers import read_reported
+from reports.site.addresses import page_name
 from reports.site.build import write_site
 
 pytestmark = pytest.mark.browser
@@ -71,144 +76,199 @@ def seen(browser: Any) -> Seen:
 
 
 def shown(page: Any) -> list[str]:
-    """Return the methods of the rows that are seen, in their order."""
-    return page.eval_on_selector_all(
-        "section.ranking:not([hidden]) tbody tr:not(.budget, [hidden])", "rows => rows.map(row => row.dataset.method)"
-    )
+    """Return the methods of the rows on the screen, in their order."""
+    return page.eval_on_selector_all("#table .name > :last-child", "all => all.map(one => one.firstChild.textContent)")
+
+
+def count(page: Any) -> int:
+    return int(page.inner_text("#count").split()[0])
+
+
+def row_of(page: Any, method: str) -> Any:
+    return page.locator(f'#table .tabulator-row[data-row^="row-mnist-{method}-"]')
 
 
 def test_filters_are_counted_announced_and_cited(seen: Seen, site: Path) -> None:
     page = seen.open(site)
-    every = len(shown(page))
-    page.select_option("[name=unit]", "client")
-    assert shown(page) == ["fed-dpsd"]
-    assert page.inner_text("#count") == f"1 of {every} rows, in 1 of 4 rankings"
+    mnist = count(page)
     assert page.get_attribute("#count", "aria-live") == "polite"
-    assert page.url.endswith("#unit=client")
-    page.click("nav.parts a[href='#mnist-record']")  # a link to what is filtered away
-    page.wait_for_function("document.querySelector('#mnist-record').getBoundingClientRect().top < 200")
-    assert len(shown(page)) == every
-    page.select_option("[name=unit]", "client")
+    page.select_option("[name=method]", "dpsd")
+    assert shown(page) == ["dpsd"]
+    assert page.url.endswith("#method=dpsd")
+    page.select_option("[name=dataset]", "mnist-client")
+    assert count(page) == 0
+    assert "clear a filter" in page.inner_text("#table")
     page.click("button[type=reset]")
     page.wait_for_function("!location.hash")
-    assert len(shown(page)) == every
-    page.select_option("[name=source]", "reported")
-    page.fill("[name=q]", "svhn SOUND")
-    assert shown(page) == ["pate"]
+    assert count(page) == mnist
+    page.select_option("[name=max]", "10")
+    assert "dpsd" not in shown(page)
+    assert "pate" in shown(page)
+    page.select_option("[name=source]", "papers")
+    assert shown(page) == ["DP-SGD"], "the only printed epsilon that is shown to hold"
     page.click("button[type=reset]")
-    page.fill("[name=max]", "5")
-    page.wait_for_function("location.hash === '#max=5'")
-    most = page.eval_on_selector_all(
-        "section.ranking:not([hidden]) tbody tr:not(.budget, [hidden])[data-source=ours]",
-        "rows => rows.map(r => r.dataset.proven)",
-    )
-    assert most
-    assert max(map(float, most)) <= 5
-    page.fill("[name=max]", "")
-    assert len(shown(page)) == every
-    again = seen.open(site, "index.html#source=reported&q=svhn+sound&sort=proven.desc")
-    page.reload()
-    assert shown(again) == ["pate"]
-    assert again.input_value("[name=q]") == "svhn sound"
+    page.fill("[name=q]", "sees a classifier UNSOUND")
+    assert count(page) == 1
+    again = Seen(page.context.browser)
+    view = seen.page.url.partition("index.html")[2]
+    assert shown(again.open(site, f"index.html{view}")) == shown(page)
+    again.check()
+    page.evaluate("location.hash = '#dataset=svhn-record'")
+    page.wait_for_function("document.querySelector('[name=dataset]').value === 'svhn-record'")
+    assert (shown(page), page.input_value("[name=q]")) == (["PATE"], "")
     seen.check()
 
 
-def test_a_cited_view_opens_at_what_it_shows(browser: Any, site: Path) -> None:
-    seen = Seen(browser, viewport={"width": 390, "height": 600})
-    page = seen.open(site, "index.html#dataset=mnist&source=ours")
-    page.wait_for_timeout(800)
-    assert 0 <= page.locator("#filters").bounding_box()["y"] < 300
-    seen.check()
-
-
-@pytest.mark.parametrize("script", [True, False])
-def test_a_link_to_a_place_lands_there(browser: Any, tmp_path: Path, script: bool) -> None:
+def test_places_are_those_of_the_board_and_filters_rank_again(browser: Any, tmp_path: Path) -> None:
     found = [
-        record(dataset=name, key=f"{name}-{i}", config={"i": i}, accuracy=i / 100)
-        for name in ("mnist", "fmnist", "cifar10")
-        for i in range(60)
+        record(method=f"m{i}", claimed=1.0, proven=0.5, accuracy=accuracy, public_kinds=[kind])
+        for i, (accuracy, kind) in enumerate(
+            [(0.99, "unlabelled"), (0.98, "none"), (0.9, "none"), (0.89, "unlabelled"), (0.5, "none")]
+        )
     ]
-    write_site(tmp_path, Source(found))
-    seen = Seen(browser, java_script_enabled=script)
-    for place in ("cifar10-record", "row-fmnist-30"):
-        page = seen.open(tmp_path / "site", f"index.html#{place}")
-        page.wait_for_timeout(1200)
-        box = page.locator(f"#{place}").bounding_box()
-        assert 0 <= box["y"] < 900, (place, box)
-        page.goto("about:blank")
+    source = Source(found)
+    write_site(tmp_path, source)
+    seen = Seen(browser)
+    page = seen.open(tmp_path / "site")
+    places = "all => all.map(one => one.textContent)"
+    ours = page.eval_on_selector_all("#table .place", places)
+    assert ours == [str(row.place) for row in source.board.rows] == ["1", "1", "3", "3", "5"]
+    page.select_option("[name=public]", "none")
+    assert shown(page) == ["m1", "m2", "m4"]
+    assert page.eval_on_selector_all("#table .place", places) == ["1", "2", "3"]
+    front = page.get_attribute("#plot .front", "d")
+    page.select_option("[name=public]", "")
+    assert page.get_attribute("#plot .front", "d") != front, "the front is that of the rows that are seen"
     seen.check()
 
 
 def test_headers_sort_by_mouse_and_keyboard(seen: Seen, site: Path) -> None:
-    page = seen.open(site, "index.html#dataset=mnist&unit=record&source=ours")
+    page = seen.open(site, "index.html#source=ours")
     first = shown(page)
-    head = page.locator("#mnist-record th[data-key=proven]")
+    bands = page.locator("#table .tabulator-group")
+    assert bands.count() > 2
+    head = page.locator('#table .tabulator-col[tabulator-field="proven"]')
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    values = page.eval_on_selector_all(
-        "#mnist-record tbody tr:not(.budget, [hidden])", "rows => rows.map(row => row.dataset.proven)"
-    )
-    numbers = [math.inf if value == "Infinity" else float(value) for value in values]
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 2
+    page.wait_for_function("!document.querySelector('#table .tabulator-group')")
+    texts = page.locator("#table .tabulator-cell[tabulator-field=proven]").all_text_contents()
+    values = [float(text.replace("∞", "inf")) for text in texts]
+    assert values == sorted(values)
+    assert len(set(values)) > 2
     page.keyboard.press("Enter")  # the button still has the focus
     assert head.get_attribute("aria-sort") == "descending"
     assert "sort=proven.desc" in page.url
+    assert shown(page)[-1] == "pate"
     page.keyboard.press("Enter")
-    assert head.get_attribute("aria-sort") is None
+    page.wait_for_selector("#table .tabulator-group")
     assert shown(page) == first
-    heads = page.locator("#mnist-record tr.budget:not([hidden])")
-    assert heads.all_text_contents() == ["epsilon 10 (claimed)", "without privacy"], "none without a row that is seen"
-    # What a row lacks comes last in both directions.
-    audited = page.locator("#mnist-record th[data-key=audited] button")
+    audited = page.locator('#table [tabulator-field="audited"] button')
     for _ in range(2):
         audited.click()
-        assert shown(page)[0] == "pate"
-    assert heads.count() == 0, "no budget holds rows that stand in another order"
+        assert shown(page)[0] == "pate", "what is missing comes last in both directions"
     seen.check()
 
 
-def test_a_click_opens_the_record_and_the_record_its_row(seen: Seen, site: Path) -> None:
+def test_a_row_opens_by_keyboard_and_leads_to_paper_code_and_record(seen: Seen, site: Path) -> None:
     page = seen.open(site)
-    page.click("#mnist-record tr[data-method=pate][data-source=ours] small a >> nth=1")
+    button = row_of(page, "pate").locator(".more-button")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
+    more = row_of(page, "pate").locator(".more")
+    assert more.bounding_box()["width"] > 1000
+    links = more.locator("a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert "code/pate.py.txt" in links
+    assert any(link.startswith("records/mnist-pate") for link in links)
+    more.locator("a[href*='s1.html']").click()
     page.wait_for_load_state()
     assert "s1" in page.inner_text("h1")
     page.click("text=its row in the ranking")
-    page.wait_for_load_state()
-    assert page.eval_on_selector("tr:target", "row => row.dataset.method") == "pate"
-    page.click("tr:target th a")
-    page.wait_for_load_state()
-    assert page.inner_text("h1") == "pate"
+    page.wait_for_selector("#table .more")
+    assert page.locator("#table .more").count() == 1
+    box = row_of(page, "pate").bounding_box()
+    assert 0 <= box["y"] < 1000, "its row is on the screen"
+    seen.check()
+
+
+def test_two_rows_are_compared_and_the_comparison_is_cited(seen: Seen, site: Path) -> None:
+    page = seen.open(site)
+    for method in ("pate", "dpsd", "dgd"):
+        row_of(page, method).locator("[data-compare]").first.check()
+    heads = "#compare thead th"
+    assert page.locator("#table .more").count() == 0, "a choice opens no row"
+    assert page.locator(heads).all_text_contents() == ["pate", "dgd"], "the last two that were chosen, at most"
+    assert "∞" in page.inner_text("#compare tbody tr:has(th:text-is('proven'))")
+    page.reload()
+    assert page.locator(heads).all_text_contents() == ["pate", "dgd"]
+    assert page.locator("#table [data-compare]:checked").count() == 2
+    page.click("#compare button")
+    assert not page.is_visible("#compare")
+    seen.check()
+
+
+def test_the_view_is_downloaded_as_csv_and_json(browser: Any, tmp_path: Path) -> None:
+    formula = record(method="=1+1", key="formula", claimed=1.0, proven=0.5)
+    write_site(tmp_path, Source([record(accuracy=0.5, claimed=1.0, proven=0.5), formula, record(dataset="svhn")]))
+    seen = Seen(browser)
+    page = seen.open(tmp_path / "site", "index.html#sort=accuracy.asc")
+    page.wait_for_selector("#table [aria-sort=ascending]")
+    found = {}
+    for kind in ("json", "csv"):
+        with page.expect_download() as got:
+            page.click(f"[data-save={kind}]")
+        found[kind] = Path(got.value.path()).read_text()
+    rows = json.loads(found["json"])
+    assert [(row["dataset"], row["method"], row["place"], row["proven"]) for row in rows] == [
+        ("mnist", "pate", 2, "0.50"),
+        ("mnist", "=1+1", 1, "0.50"),
+    ]
+    lines = list(csv.DictReader(io.StringIO(found["csv"])))
+    assert lines[0] == {name: "" if value is None else str(value) for name, value in rows[0].items()}
+    assert lines[1]["method"] == "'=1+1", "no spreadsheet runs it"
     seen.check()
 
 
 def test_plots_follow_the_filters_and_link_to_records(seen: Seen, site: Path) -> None:
     page = seen.open(site)
-    assert page.is_visible("#mnist-record svg.scatter")
-    marks = "#mnist-record .pt:not([hidden])"
+    marks = "#plot .pt:not([hidden])"
     before = page.locator(marks).count()
-    assert before == page.locator("#mnist-record tbody tr:not(.budget)").count()
-    page.select_option("[name=source]", "reported")
+    assert before == count(page)
+    page.select_option("[name=source]", "papers")
     assert 0 < page.locator(marks).count() < before
-    places = "marks => marks.map(mark => mark.getAttribute('transform'))"
-    proven = page.eval_on_selector_all(marks, places)
-    page.select_option("[name=x]", "claimed")
-    assert page.eval_on_selector_all(marks, places) != proven
-    assert page.text_content("#mnist-record .x-name") == "claimed epsilon"
     page.click("button[type=reset]")
-    mark = page.locator("#mnist-record .pt[href*=pate]").first
-    assert "pate, asked 10 (claimed)" in mark.locator("title").text_content()
+    page.wait_for_function(f"document.querySelectorAll('{marks}').length === {before}")
+    mark = page.locator("#plot .pt[href*=pate] .m").first
+    assert "pate, asked 10 (claimed)" in page.locator("#plot .pt[href*=pate] title").first.text_content()
     mark.click()
     page.wait_for_url("**/records/**")
     seen.check()
 
 
-def test_without_script_the_page_is_whole(browser: Any, site: Path) -> None:
+@pytest.mark.parametrize("width", [390, 1330])
+def test_five_columns_are_within_the_screen(browser: Any, site: Path, width: int) -> None:
+    seen = Seen(browser, viewport={"width": width, "height": 844})
+    page = seen.open(site)
+    for field in ("label", "budget", "proven", "audited", "accuracy"):
+        head = page.locator(f'#table .tabulator-col[tabulator-field="{field}"]')
+        box = head.bounding_box()
+        assert head.is_visible()
+        assert box["x"] + box["width"] <= width, field
+    page.locator("#table .tabulator-row").last.scroll_into_view_if_needed()
+    holder = page.locator("#table .tabulator-tableholder")
+    holder.evaluate("one => one.scrollTop = one.scrollHeight")
+    assert page.locator("#table .tabulator-header").is_visible(), "the head stays"
+    seen.check()
+
+
+def test_without_script_the_rankings_are_plain_tables(browser: Any, site: Path) -> None:
     seen = Seen(browser, java_script_enabled=False)
     page = seen.open(site)
     assert not page.is_visible("#filters")
-    assert page.is_visible("#mnist-record svg.scatter")
-    assert page.locator("#mnist-record tbody tr:not(.budget)").count() > 8
+    assert page.is_visible("#glance svg.scatter")
+    page.click("noscript a")
+    page.wait_for_load_state()
+    assert page.locator("#mnist-record tbody tr").count() > 8
     seen.check()
 
 
@@ -218,6 +278,7 @@ def test_hostile_texts_run_nowhere(seen: Seen, site: Path) -> None:
     for name in (
         "index.html",
         "audits.html",
+        "tables.html",
         "records/nasty.html",
         *(f"methods/{p.name}" for p in (site / "methods").glob("*~*")),
     ):
@@ -227,15 +288,25 @@ def test_hostile_texts_run_nowhere(seen: Seen, site: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), list(itertools.product((390, 1400), ("light", "dark"))))
-def test_nothing_is_wider_than_the_screen_and_text_has_contrast(
+def test_nothing_is_wider_than_the_screen_and_readers_of_all_kinds_can_use_it(
     browser: Any, site: Path, width: int, scheme: str
 ) -> None:
+    """With AXE_CORE, the path of axe.min.js from npm's axe-core, its rules are checked too."""
     seen = Seen(browser, viewport={"width": width, "height": 844}, color_scheme=scheme)
-    for name in ("index.html", "audits.html", "methods/pate.html", "records/nasty.html"):
+    record_name = f"records/{page_name(source().records[0].key)}.html"
+    for name in ("index.html", "tables.html", "audits.html", "methods/pate.html", "records/nasty.html", record_name):
         page = seen.open(site, name)
+        if name == "index.html":
+            row_of(page, "pate").locator(".more-button").click()
+            page.locator(".more [data-compare]").check()
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         low = page.evaluate(CONTRAST)
         assert low == [], (name, low[:5])
+        if rules := os.environ.get("AXE_CORE"):
+            page.evaluate(Path(rules).read_text())
+            found = page.evaluate("axe.run({preload: false})")["violations"]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], name
     seen.check()
 
 
@@ -281,7 +352,10 @@ def test_five_thousand_rows_are_seen_within_a_second(browser: Any, tmp_path: Pat
         seen = Seen(browser)
         page = seen.open(tmp_path / "site")
         times.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-        assert page.locator("tr[data-source=ours]").count() == 5000
+        page.select_option("[name=dataset]", "all")
+        page.select_option("[name=source]", "ours")
+        assert count(page) == 5000
+        assert 0 < page.locator("#table .tabulator-row").count() < 500, "rows beside the screen are not drawn"
         seen.check()
     print(f"first contentful paint with 5,000 rows: {', '.join(f'{t:.0f} ms' for t in times)}")
     assert min(times) < 1000, times

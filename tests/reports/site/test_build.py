@@ -17,12 +17,13 @@ from bench.results.record import ImageGrid, Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text, ledger_table
 from helpers.records import record
-from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, source
+from helpers.site import NASTY, Page, attack, audit, dead_links, records, reported, rows_of, source
 from reports.leaderboard import Source, build_board, to_markdown
 from reports.reported.numbers import Verdict
 from reports.site import record_pages as site_pages
+from reports.site.addresses import page_name
 from reports.site.build import build_site, write_site
-from reports.site.rows import attack_figure, glance, page_name, rankings, small_print
+from reports.site.rows import attack_figure, failing, glance, rankings, small_print
 from reports.site.svg import axis_of, row_picture, row_place
 
 
@@ -60,28 +61,45 @@ def test_units_never_share_a_ranking() -> None:
     assert found["mnist", "query-label"] == {"dpsd-label"}
 
 
-def test_reported_rows_are_told_apart_and_have_no_number(site: Path) -> None:
+def test_reported_rows_are_told_apart_and_have_no_place(site: Path) -> None:
     (ranking,) = [r for r in rankings(source()) if (r.dataset, r.unit) == ("mnist", "record")]
     theirs = [row for row in ranking.rows if not row.ours]
     assert len(theirs) == 4  # the drop is no accuracy, svhn another ranking
-    assert {(row.rank, row.proven.text) for row in theirs} == {(None, "–")}
-    assert all(("hollow" in row.picture) == math.isfinite(row.point.claimed) for row in theirs)
-    ranks = [row.rank for row in ranking.rows if row.ours]
-    finite = [rank for rank in ranks if rank is not None]
-    assert finite == list(range(1, len(finite) + 1))
-    assert len(finite) == 1, "the others prove more than their target"
-    page = (site / "index.html").read_text()
-    for said in (
-        "reported in DGD Tab.\u00a0I",
-        "reported in PATE, text",
-        "the generator sees a classifier (Section III)",
-    ):
-        assert said in page
-    rows = [a for a in Page(page).of("tr") if a.get("class") == "reported"]
-    assert {row["data-source"] for row in rows} == {"reported"}
+    assert {row.place for row in theirs} == {None}
+    assert [row.replaced.text for row in theirs if row.replaced.text != "–"] == ["10.00"], "only DP-SGD's is shown"
+    found = {row["id"]: row for row in rows_of(site)["rows"]}
+    said = str([found[row.id] for row in theirs])
+    assert all(text in said for text in ("DGD Tab.\\xa0I", "PATE, text", "sees a classifier (Section III)"))
 
 
-def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path) -> None:
+def test_the_table_has_every_row_with_the_marks_and_places_of_the_board(site: Path) -> None:
+    table = rows_of(site)
+    found = {row["id"]: row for row in table["rows"]}
+    every = [row for ranking in rankings(source()) for row in ranking.rows]
+    assert list(found) == [row.id for row in every]
+    for line in source().board.rows:
+        row = found[f"row-{page_name(line.keys[0])}"]
+        assert (row["place"], row["fails"]) == (line.place, line.claim.bad)
+        assert (row["low"], row["high"]) == (round(line.low, 2), round(line.high, 2))
+        details = dict(zip(table["details"], row["details"], strict=True))
+        assert (details["claim"] or "").startswith(line.claim)
+        assert len(details["seed"]) == len(line.keys)
+    assert found[f"row-{page_name(records()[5].key)}"]["proven"] == "Infinity"
+
+
+def test_claims_that_fail_are_named_first_with_the_strongest_contradiction() -> None:
+    found = [
+        record(method="dpsd", claimed=1.0, proven=29.0),
+        record(method="dpsd", claimed=10.0, proven=11.0, epsilon=2.0),
+        record(method="dgd", bypasses=("it saw everything",)),
+        record(method="pate"),
+    ]
+    one, other = failing(rankings(Source(found)))
+    assert (one[0].name, one[0].replaced.text, one[1]) == ("dgd", "∞", 1)
+    assert (other[0].name, other[0].replaced.text, other[1]) == ("dpsd", "29.00", 2)
+
+
+def test_a_claim_that_is_not_covered_differs_in_shape_and_colour() -> None:
     def picture(claimed: float, proven: float) -> str:
         return row_picture("", claimed=claimed, proven=proven, audited=None)
 
@@ -92,9 +110,8 @@ def test_a_claim_that_is_not_covered_differs_in_shape_colour_and_word(site: Path
     assert "open" in picture(1.0, math.inf)
     assert "open" not in picture(1.0, 1.8e7), "finite, however large, is not none"
     rows = {row.name: row for ranking in rankings(source()) for row in ranking.rows if row.ours}
-    assert (rows["pate"].claim.bad, rows["dpsd"].claim.bad, rows["dgd"].claim.bad) == (False, True, True)
-    assert not rows["nonprivate"].claim.bad, "it claims nothing"
-    assert "does not hold" in (site / "index.html").read_text()
+    assert (rows["pate"].fails, rows["dpsd"].fails, rows["dgd"].fails) == (False, True, True)
+    assert not rows["nonprivate"].fails, "it claims nothing"
 
 
 def test_epsilon_has_its_place_on_the_axis() -> None:
@@ -110,7 +127,8 @@ def test_epsilon_has_its_place_on_the_axis() -> None:
 def test_texts_of_records_stay_text(site: Path) -> None:
     for path in site.rglob("*.html"):
         page = Page(path.read_text())
-        assert [a.get("src", "").rsplit("/", 1)[-1] for a in page.of("script")] == ["board.js"], path
+        scripts = {str(a.get("src") or a.get("type")).rsplit("/", 1)[-1] for a in page.of("script")}
+        assert scripts <= {"board.js", "tabulator.min.js", "json"}, path
         assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes), path
         assert "49" not in page.text.split("=HYPERLINK")[0][-40:], "a template ran inside a text"
     method = Page((site / "methods" / f"{page_name(NASTY)}.html").read_text())
@@ -140,14 +158,13 @@ def test_hostile_names_stay_in_their_folder(name: str, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "board").iterdir()} == {"site"}
 
 
-def test_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    one = dict(build_site(source(), tmp_path))
+def test_same_records_give_the_same_bytes() -> None:
+    one = dict(build_site(source()))
     turned = source()
     turned.records, turned.attacks = turned.records[::-1], turned.attacks[::-1]
-    other = dict(build_site(turned, tmp_path / "elsewhere"))
+    other = dict(build_site(turned))
     assert one.keys() == other.keys()
     assert [name for name in one if one[name] != other[name]] == []
-    assert str(tmp_path).encode() not in b"".join(one.values())
 
 
 def test_pages_of_a_former_build_are_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -161,19 +178,17 @@ def test_pages_of_a_former_build_are_removed_and_nothing_else(tmp_path: Path) ->
     assert "records/nasty.html" not in names
 
 
-def test_raw_json_is_linked_beside_the_records_and_copied_elsewhere(tmp_path: Path) -> None:
+def test_the_folder_of_the_site_is_whole_without_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs").create()
     found = [record(), record(method="b")]
     for one in found:
         (run.records_path / f"{one.key}.json").write_text(one.to_json())
-    homes = {one.key: run.path for one in found}
-    write_site(run.path, Source(found, homes=homes))
-    page = run.path / "site" / "records" / f"{page_name(found[0].key)}.html"
-    assert any(link.startswith("../../records/") for link in Page(page.read_text()).links)
-    assert not (run.path / "site" / "raw").exists()
-    write_site(tmp_path / "out", Source(found, homes=homes))
-    assert len(list((tmp_path / "out" / "site" / "raw" / "records").iterdir())) == 2
-    assert dead_links(run.path / "site") + dead_links(tmp_path / "out" / "site") == []
+    write_site(run.path, Source(found, homes={one.key: run.path for one in found}))
+    (run.path / "site").rename(tmp_path / "hosted")
+    page = Page((tmp_path / "hosted" / "records" / f"{page_name(found[0].key)}.html").read_text())
+    (raw,) = [link for link in page.links if link.endswith(".json")]
+    assert (tmp_path / "hosted" / "records" / raw).read_text() == found[0].to_json()
+    assert dead_links(tmp_path / "hosted") == []
 
 
 @pytest.mark.parametrize(("honest", "shown"), [(True, 1), (False, 0)])
@@ -264,8 +279,7 @@ def test_verdicts_stand_in_the_rows_and_on_the_page_of_the_method(site: Path) ->
         for r in ranking.rows
         if not r.ours
     )
-    assert row.claim.bad
-    assert (row.verdict, row.verdict_class) == ("paper: impossible as claimed; code: not read", "unsound")
+    assert (row.fails, row.claim) == (True, "paper: impossible as claimed; code: not read")
 
 
 def leaderboard(*words: str) -> tuple[int, str, str]:
@@ -281,7 +295,7 @@ def test_command_writes_the_site_and_warns_of_what_it_does_not_show(tmp_path: Pa
     assert code == 0
     assert "warning: mnist-worse-10.0-s0 is not shown: it is done, and states no accuracy" in err
     assert dead_links(run.path / "site") == []
-    assert "reported in DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
+    assert "DGD Tab.\u00a0I" in (run.path / "site" / "index.html").read_text()
 
 
 def test_command_without_records_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +344,7 @@ def test_the_first_table_has_the_best_row_within_each_budget(site: Path) -> None
     names = [row and row.name for row in best]
     assert names == ["cheap", "cheap", "dear", "nonprivate"], "neither what is proven too late nor what is only claimed"
     small = [small_print(row) for row in best if row][2:]
-    assert small[0].startswith("proven 9.00, 1 seed")
+    assert small[0].startswith("proven 9.00, claimed 10.00, 1 seed")
     assert small[1].startswith("1 seed")
     assert (ranking.dataset, len(ranking.rows) - ranking.ours) == ("mnist", 1)
     (far,) = glance(rankings(Source(found[2:3])))
@@ -347,9 +361,15 @@ def test_what_an_audit_contradicts_is_nobodys_best() -> None:
     assert line[1] == [None] * 4
 
 
-def test_a_method_page_shows_a_run_on_the_first_data_set(tmp_path: Path) -> None:
-    found = [record(dataset="att-faces-a"), record(dataset="mnist")]
+def test_a_method_page_tells_of_the_median_seed_at_the_middle_budget(tmp_path: Path) -> None:
+    found = [
+        record(epsilon=epsilon, seed=seed, claimed=epsilon, proven=epsilon / 2, accuracy=accuracy)
+        for epsilon in (1.0, 3.0, 10.0)
+        for seed, accuracy in enumerate((0.7, 0.9, 0.8))
+    ]
+    found += [record(dataset="att-faces-a")]
     write_site(tmp_path, Source(found))
     text = Page((tmp_path / "site" / "methods" / "pate.html").read_text()).text
     assert text.index("mnist, unit record") < text.index("att-faces-a, unit record")
-    assert f"Below: one run, {found[1].key}" in text
+    assert "A typical run: mnist-pate-3.0-s2" in text
+    assert "this costs epsilon 3.00" in text

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.paths import ROOT
 from helpers.records import record
-from helpers.site import Page, reported
+from helpers.site import reported
 from reports.leaderboard import Source
 from reports.pages import gather
-from reports.site.build import write_site
+from reports.reported.numbers import Verdict
 from reports.site.rows import rankings
-from reports.site.svg import COLOURS, ONLY_REPORTED, Look, looks
+from reports.site.svg import COLOURS, ONLY_REPORTED, Look, front, looks
 
 
-def test_rows_are_ranked_within_the_budget_that_covers_what_is_proven(tmp_path: Path) -> None:
+def test_rows_are_ranked_within_the_budget_that_covers_what_is_proven() -> None:
     found = [
         record(method="dear", epsilon=10.0, accuracy=0.99),
         record(method="strong", epsilon=1.0, claimed=1.0, proven=0.9, accuracy=0.90),
@@ -29,18 +29,32 @@ def test_rows_are_ranked_within_the_budget_that_covers_what_is_proven(tmp_path: 
     theirs = [reported(epsilon=1.0, value=99.9), reported(epsilon=None, value=99.8), reported(epsilon=3.0)]
     everything = Source(found, reported=theirs)
     (ranking,) = rankings(everything)
-    assert [(str(row.band), row.name, row.rank) for row in ranking.rows] == [
-        ("up to 1", "strong", 1),
-        ("up to 1", "weak", 2),
-        ("up to 10", "dear", 1),
-        *[("unbounded", "dgd", None)] * 3,
+    assert [(row.group, row.name, row.place) for row in ranking.rows] == [
+        ("proven epsilon up to 1", "strong", 1),
+        ("proven epsilon up to 1", "weak", 2),
+        ("proven epsilon up to 10", "dear", 1),
+        *[("printed in papers, epsilon not proven", "dgd", None)] * 3,
         ("without privacy", "nonprivate", None),
     ]
-    write_site(tmp_path, everything)
-    text = Page((tmp_path / "site" / "index.html").read_text()).text
-    table = text[text.index("remarks", text.index("adjacency")) :]
-    heads = ["epsilon up to 1", "strong", "weak", "epsilon up to 10", "dear", "without privacy", "nonprivate"]
-    assert sorted(heads, key=table.index) == heads
+
+
+def test_the_front_rises_and_holds_proven_rows_of_ours_alone() -> None:
+    found = [
+        record(method="cheap", claimed=1.0, proven=0.9, accuracy=0.6),
+        record(method="worse", claimed=1.0, proven=2.0, accuracy=0.5),
+        record(method="best", claimed=1.0, proven=29.0, accuracy=0.9),
+        record(method="dgd", bypasses=("it saw everything",), accuracy=0.99),
+    ]
+    theirs = [reported(verdict=Verdict.SOUND, value=95.0)]
+    (ranking,) = rankings(Source(found, reported=theirs))
+    points = [row.point for row in ranking.rows]
+    assert [p.said.split(",")[0] for p in front(points)] == ["cheap", "best"]
+    plot = str(ranking.plot)
+    assert plot.count('class="pt') == 5
+    assert plot.count(' data-x="') == 3, "reported and unproven rows are never on the front"
+    assert plot.count("fails") == 3, "worse, best and dgd claim less than is proven"
+    assert plot.count('class="ghost"') == 3, "the other claims are close to the proof"
+    assert "hollow" not in ranking.card
 
 
 def test_methods_of_the_committed_board_differ_in_colour_or_symbol() -> None:
@@ -78,6 +92,7 @@ def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
     found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", style)
     half = len(found) // 2
     names = [name for name, _ in found[:half]]
+    colours = [int(name[1:]) for name in names if name != "paper"]
     assert sorted(names) == ["k0", *(f"k{i}" for i in range(1, COLOURS + 1)), "paper"]
     assert [name for name, _ in found[half:]] == names
     assert all(f".k{i} {{ color: var(--k{i}); }}" in style for i in range(COLOURS + 1))
@@ -92,3 +107,5 @@ def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
         lab = np.cbrt(np.clip(linear[1:] @ np.array(seen).T, 0, 1) @ np.array(to_cones).T) @ np.array(to_lab).T
         apart = np.linalg.norm(lab[:, None] - lab[None], axis=2) + np.eye(len(lab))
         assert apart.min() > 0.1, kind
+        for one, other in itertools.combinations(looks(f"method {i:02}" for i in range(22)).values(), 2):
+            assert one.symbol != other.symbol or apart[colours.index(one.colour), colours.index(other.colour)] > 0.14

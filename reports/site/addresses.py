@@ -1,0 +1,65 @@
+"""Addresses of the site's pages, relative to the site, and of papers."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+import unicodedata
+from urllib.parse import quote
+
+from bench.interface.registry import METHODS
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,149}")
+
+
+def page_name(name: str) -> str:
+    """Return a safe file stem for `name`, unique without case too: itself where safe, else its letters and a digest."""
+    if _PLAIN.fullmatch(name) and not name.endswith("."):
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    start = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")[:60]
+    # Plain names have no "~": no collision.
+    return f"{start or 'x'}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def record_href(key: str, part: str = "") -> str:
+    """Return the address of a record's page, relative to the site."""
+    return f"records/{quote(page_name(key))}.html{part}"
+
+
+def method_href(name: str) -> str:
+    """Return the address of a method's page, relative to the site."""
+    return f"methods/{quote(page_name(name))}.html"
+
+
+def code_href(method: str) -> str:
+    """Return the address of the copy of a method's source, relative to the site."""
+    return f"code/{quote(page_name(method))}.py.txt"
+
+
+_PAPERS = {
+    "Abadi et al. 2016": "1607.00133",
+    "Papernot et al. 2017": "1610.05755",
+    "Papernot et al., ICLR 2017": "1610.05755",
+    "Papernot et al. 2018": "1802.08908",
+    "De et al. 2022": "2204.13650",
+    "Tramer and Boneh 2021": "2011.11660",
+    "Privacy-Preserving Model Transcription": "2601.19090",
+    "arXiv:2601.19090": "2601.19090",
+}
+"""arXiv numbers, by what a citation contains."""
+
+
+def paper_href(citation: str) -> str:
+    """Return the address of the first paper in `citation` whose address is known; empty without one."""
+    places = {citation.index(name): number for name, number in _PAPERS.items() if name in citation}
+    return f"https://arxiv.org/abs/{places[min(places)]}" if places else ""
+
+
+def code_of(method: str) -> tuple[str, str] | None:
+    """Return file and source text of a method of this project; None for others."""
+    if method not in METHODS or not (found := METHODS.get(method)).__module__.startswith("methods."):
+        return None
+    return f"{found.__module__.replace('.', '/')}.py", inspect.getsource(sys.modules[found.__module__])

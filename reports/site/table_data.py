@@ -1,0 +1,104 @@
+"""The rows of all rankings as the JSON that the page's table reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from bench.results.text import Table
+from reports.site.rows import GOALS, GROUPS, Figure, Ranking, RowView, interval
+from reports.site.terms import TERMS
+
+DETAILS = (
+    "claimed", "claim", "proven, own adjacency", "audit", "whole test set", "drop", "public data", "preset", *GOALS,
+    "seed", "time", "remarks", "printed in", "paper", "code",
+)  # fmt: skip
+"""Labels of the details of a row, in their order."""
+
+
+Cell = str | list[list[str]]
+"""A text, or a list of one [text, address]."""
+
+
+def table_data(rankings: Iterable[Ranking]) -> Markup:
+    """Return all rows as JSON for a script element; infinite numbers are the string "Infinity"."""
+    rankings = list(rankings)
+    return script_json(
+        {
+            "details": DETAILS,
+            "terms": TERMS,
+            "groups": GROUPS,
+            "rankings": {ranking.id: [ranking.title, ranking.dataset, ranking.unit] for ranking in rankings},
+            "rows": [_values(ranking, row) for ranking in rankings for row in ranking.rows],
+        }
+    )
+
+
+def _values(ranking: Ranking, row: RowView) -> dict[str, Any]:
+    return {
+        "id": row.id, "ranking": ranking.id, "group": GROUPS.index(row.group), "ours": row.ours,
+        "method": row.name, "label": row.method, "href": row.method_href, "where": row.where, "claim": row.claim,
+        "fails": row.fails, "place": row.place, "ranked": row.place is not None, "basis": row.basis,
+        "budget": _number(row.asked), "budgetText": row.asked.text,
+        "proven": _number(row.replaced), "provenCell": _short(row.replaced),
+        "audited": _number(row.audited), "auditedCell": _short(row.audited), "weak": row.audited.powerless,
+        "accuracy": row.accuracy.sort, "accuracyCell": _short(row.accuracy),
+        "low": round(row.point.low, 2), "high": round(row.point.high, 2), "public": row.public,
+        "details": _details(row),
+    }  # fmt: skip
+
+
+def _details(row: RowView) -> list[Any]:
+    """Return the cells of :data:`DETAILS`; None where the row has none."""
+    claim = f"{row.claim}: {row.why}" if row.claim and row.why else row.claim or row.why
+    audit = f"{row.audited.text} ({row.audited.note})" if row.audited.note else ""
+    found = (
+        _cell(row.claimed), claim, _cell(row.proven), audit, _cell(row.whole), _cell(row.drop), row.public_words,
+        row.preset, *map(_cell, row.attacks), [[seed.text, seed.href] for seed in row.seeds], _cell(row.cost),
+        row.remarks, row.where, _cell(row.paper), _cell(row.code),
+    )  # fmt: skip
+    return [cell if cell and cell != "–" else None for cell in found]
+
+
+def _cell(figure: Figure) -> Cell:
+    """Return a figure with its remarks."""
+    text = " ".join(filter(None, (figure.text, figure.more, figure.note and f"({figure.note})")))
+    return _short(replace(figure, text=text))
+
+
+def _short(figure: Figure) -> Cell:
+    return [[figure.text, figure.href]] if figure.href else figure.text
+
+
+def _number(figure: Figure) -> float | str | None:
+    return "Infinity" if figure.sort is not None and math.isinf(figure.sort) else figure.sort
+
+
+PLAIN = (
+    "place", "method", "budget", "claim", "claimed", "proven", "proven, own adjacency", "audited", "accuracy",
+    "95% interval", "drop", "public data", "preset", "printed in",
+)  # fmt: skip
+
+
+def plain_tables(rankings: Iterable[Ranking]) -> list[tuple[Ranking, Table]]:
+    """Return each ranking with its rows as a table, for readers without JavaScript."""
+    return [(ranking, Table(ranking.title, PLAIN, tuple(map(_plain, ranking.rows)))) for ranking in rankings]
+
+
+def _plain(row: RowView) -> tuple[str, ...]:
+    return (
+        f"{row.place or '–'}", row.method, f"{row.asked.text} {row.basis}", row.claim, row.claimed.text,
+        row.replaced.text, row.proven.text, row.audited.text, row.accuracy.text, interval(row), row.drop.text,
+        " + ".join(row.public), row.preset, row.where,
+    )  # fmt: skip
+
+
+def script_json(data: Any) -> Markup:
+    """Return `data` as JSON in which nothing ends a script element or begins a comment."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
