@@ -239,5 +239,5 @@ def _picture(record: Record, row: RowView | None) -> tuple[Markup, str] | None:
     if row is not None and row.claim:
         said += f". The claim: {row.claim} ({row.why})"
     audited = None if p.audited is None else p.audited.epsilon
-    covered = row is not None and not row.fails
+    covered = row is None or not row.fails
     return row_picture(said, claimed=p.claimed.epsilon, proven=p.proven.epsilon, audited=audited, covered=covered), said

@@ -28,31 +28,25 @@ def row_place(epsilon: float) -> float:
     return _LEFT + (math.log10(epsilon) - LOWEST) * _DECADE
 
 
-def row_picture(
-    said: str, *, claimed: float | None, proven: float | None = None, audited: float | None = None,
-    hollow: bool = False, covered: bool | None = None,
-) -> Markup:  # fmt: skip
+def row_picture(said: str, *, claimed: float, proven: float, covered: bool, audited: float | None = None) -> Markup:
     """Return a row's picture: a bar from audited to proven epsilon (the true one is inside), a mark at the claimed one.
 
-    A covered claim is a dot, others a red diamond; `hollow` if not checked by a run here; `said` is the text.
+    A claim that fails is a red diamond, others (`covered`) are a dot; `said` is the text.
     """
-    covered = (proven is not None and claimed is not None and proven <= claimed) if covered is None else covered
     parts = [
         f'<svg class="eps" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
         f"<title>{escape(said)}</title>"
     ]
-    if proven is not None:
-        start = _LEFT - 2 if audited is None else row_place(audited)
-        parts.append(_bar(start, proven))
-        if audited is not None:
-            parts.append(f'<path class="cap" d="M{start:.4g} 2V16"/>')
-    if claimed is not None and math.isfinite(claimed):
+    start = _LEFT - 2 if audited is None else row_place(audited)
+    parts.append(_bar(start, proven))
+    if audited is not None:
+        parts.append(f'<path class="cap" d="M{start:.4g} 2V16"/>')
+    if math.isfinite(claimed):
         x = row_place(claimed)
-        kind = ("c" if covered else "u") + (" hollow" if hollow else "")
         if covered:
-            parts.append(f'<circle class="{kind}" cx="{x:.4g}" cy="9" r="4"/>')
+            parts.append(f'<circle class="c" cx="{x:.4g}" cy="9" r="4"/>')
         else:
-            parts.append(f'<path class="{kind}" d="M{x:.4g} 2l6.5 7l-6.5 7l-6.5-7z"/>')
+            parts.append(f'<path class="u" d="M{x:.4g} 2l6.5 7l-6.5 7l-6.5-7z"/>')
     parts.append("</svg>")
     return Markup("".join(parts))
 

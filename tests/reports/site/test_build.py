@@ -101,7 +101,7 @@ def test_claims_that_fail_are_named_first_with_the_strongest_contradiction() -> 
 
 def test_a_claim_that_is_not_covered_differs_in_shape_and_colour() -> None:
     def picture(claimed: float, proven: float) -> str:
-        return row_picture("", claimed=claimed, proven=proven, audited=None)
+        return row_picture("", claimed=claimed, proven=proven, covered=proven <= claimed)
 
     assert 'class="c"' in picture(10.0, 4.0)
     assert "<circle" in picture(10.0, 4.0)
