@@ -57,9 +57,8 @@
     button.setAttribute("aria-expanded", open.has(row.id));
     const place = make("span", { className: "place", textContent: row.place ?? "–", title: terms.place });
     const label = row.href ? linked([row.label, row.href]) : make("span", { textContent: row.label });
-    const box = make("div", { className: "name" }, button, place, make("span", {}, label, ...(row.claim ? [mark(row)] : []),
+    return make("div", { className: "name" }, button, place, make("span", {}, label, ...(row.claim ? [mark(row)] : []),
       ...(row.where ? [small(row.where)] : [])));
-    return box;
   }
   const budget = (cell) => make("div", {}, cell.getData().budgetText, small(cell.getData().basis));
   const proven = (cell) => make("div", {}, ...content(cell.getData().provenCell));
@@ -68,8 +67,7 @@
     const { accuracyCell, low, high } = cell.getData();
     return make("div", {}, ...content(accuracyCell), ...(high > low ? [small(`${low.toFixed(1)}–${high.toFixed(1)}`)] : []));
   };
-  const publicData = (cell) => cell.getData().public.join(" + ");
-  const preset = (cell) => String(cell.getData().details[labels.indexOf("preset")] ?? "–");
+  const text = (say) => (cell) => make("span", { textContent: say(cell.getData()) });
   const compareBox = (row) => {
     const box = make("input", { type: "checkbox", checked: compared.has(row.id) });
     box.dataset.compare = row.id;
@@ -98,8 +96,8 @@
     number("proven", proven, 58, 1),
     number("audited", audited, 62, 1.3),
     number("accuracy", accuracy, 66, 1.3, { titleFormatter: heading("accuracy", " %"), headerSortStartingDir: "desc" }),
-    wide("public data", publicData, 150, 2, 2),
-    wide("preset", preset, 64, 0.6, 3),
+    wide("public data", text((row) => row.public.join(" + ")), 150, 2, 2),
+    wide("preset", text((row) => row.details[labels.indexOf("preset")] ?? "–"), 64, 0.6, 3),
     wide("compare", (cell) => compareBox(cell.getData()), 80, 0.6, 1),
   ];
 
@@ -222,7 +220,7 @@
     if (one) open.add(one.id);
     await update();
     const [field, direction] = (state.get("sort") ?? "").split(".");
-    if (columns.some((column) => column.field === field) && /^(asc|desc)$/.test(direction)) table.setSort(field, direction);
+    if (columns.some((column) => column.field === field && column.headerSort !== false) && /^(asc|desc)$/.test(direction)) table.setSort(field, direction);
     else if (sort) table.clearSort();
     compare();
     if (location.hash.includes("=")) document.getElementById(one ? "table" : "rankings").scrollIntoView({ behavior: "instant" });
@@ -250,7 +248,15 @@
     restore();
     form.addEventListener("input", () => { update(); store(); });
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(() => { if (sort) table.clearSort(); update(); store(); }));
+    form.addEventListener("reset", () => {
+      const { value } = form.elements.dataset;
+      setTimeout(() => {
+        form.elements.dataset.value = value; // clears the filters, not the ranking
+        if (sort) table.clearSort();
+        update();
+        store();
+      });
+    });
     addEventListener("hashchange", () => { if (location.hash.includes("=")) restore(); });
     for (const button of form.querySelectorAll("[data-save]")) button.addEventListener("click", () => save(button.dataset.save));
     const cite = document.getElementById("cite");
