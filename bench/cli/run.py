@@ -214,9 +214,13 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
     for (dataset, unit), rows in board.tables().items():
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
-        # The rest is for the files: on a screen it would fold every other column.
-        shown = [name for name in COLUMNS if name not in ("rank", "public data")]
-        print_table(title, tuple(shown), [tuple(cells_of(row)[name] for name in shown) for row in rows])
+        lines = [cells_of(row) for row in rows]
+        # What says nothing here is for the files: on a screen it would fold every other column.
+        idle = {name for name in ("whole test set", "drop") if all(line[name] == "–" for line in lines)}
+        if all(line["proven"] == line["proven, replace-one"] for line in lines):
+            idle.add("proven, replace-one")
+        shown = [name for name in COLUMNS if name not in idle | {"rank", "public data"}]
+        print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines])
     for record in board.failures:
         echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
     for key, why in board.refused:
