@@ -297,7 +297,9 @@ def _claim(row: Mapping[str, Any]) -> tuple[Claim, str]:
     if math.isinf(row["claimed"]):
         return Claim.NONE, "nothing is claimed"
     if by := _refuted(row):
-        return Claim.REFUTED, f"refuted{'' if _own(row) else ' at record level'} by {by}; {proven}"
+        if _own(row):
+            return Claim.REFUTED, f"refuted by {by}; {proven}"
+        proven += f"; refuted by {by} if read at record level"
     if impossible := _impossible(row):
         return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
     if row["proven"] <= row["claimed"]:
@@ -357,7 +359,8 @@ def cells_of(row: BoardRow) -> dict[str, str]:
 
 def claim_text(row: BoardRow) -> str:
     """Return the claim column's text."""
-    return (row.claim or "–") + ", at record level" * (row.claim is Claim.REFUTED and row.audited is None)
+    other = row.pair is not None and row.pair.record_level and bool(row.pair.refuted_by)
+    return (row.claim or "–") + ", refuted at record level" * other
 
 
 def to_markdown(board: Board) -> str:

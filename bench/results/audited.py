@@ -87,11 +87,11 @@ def many_bounded(
 def counted(audits: Iterable[AuditRecord], unit: PrivacyUnit) -> list[AuditRecord]:
     """Return the finished audits that count for `unit`: the first pair audit, by seed and key, or all of canaries.
 
-    A pair audit counts if it has bounds or had an epsilon to refute.
+    A pair audit counts if it has bounds or had an epsilon to refute, one of canaries if it has channels.
     """
     done = [a for a in audits if a.status is Status.DONE and a.unit is unit]
     pairs = [a for a in done if a.kind is AuditKind.PAIR and (a.pairs or math.isfinite(a.limit))]
-    return [min(pairs, key=_place)] if pairs else [a for a in done if a.kind is not AuditKind.PAIR]
+    return [min(pairs, key=_place)] if pairs else [a for a in done if a.kind is not AuditKind.PAIR and a.channels]
 
 
 def _place(audit: AuditRecord) -> tuple[list[str | int], int, str]:

@@ -49,7 +49,7 @@ def test_the_board_has_the_bound_and_one_mark_for_a_refuted_claim() -> None:
         "pate-gnmax": "0.70", "dpsd": "4.91", "dpsd-label": "3.59 (record)", "pate": "inconclusive (sees at most 0.40)",
     }  # fmt: skip
     assert {name: cells_of(row)["claim"] for name, row in board.items()} == {
-        "pate-gnmax": "holds", "dpsd": "refuted by experiment", "dpsd-label": "refuted by experiment, at record level",
+        "pate-gnmax": "holds", "dpsd": "refuted by experiment", "dpsd-label": "holds, refuted at record level",
         "pate": "holds",
     }  # fmt: skip
     assert "refuted by experiment: release" in board["dpsd"].remarks

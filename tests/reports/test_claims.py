@@ -50,7 +50,9 @@ def test_bad_marks_on_the_board_are_those_that_something_contradicts() -> None:
     runs = read_runs([BOARD], "")
     rows = build_board(runs.records.values(), runs.audits.values()).rows
     bad = {one.method for one in rows if one.claim.bad}
-    assert bad == {"dgd", "dgd-plus", "dpsd"}, "bypasses, or noise that the claim's formula cancels"
+    assert bad == {"dgd", "dgd-plus", "dpsd", "dpsd-t", "fed-dpsd"}, (
+        "bypasses, or noise that the claim's formula cancels"
+    )
     for one in rows:
         if one.claim.bad:
             assert one.proven > one.claimed
