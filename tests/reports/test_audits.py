@@ -165,7 +165,10 @@ def test_the_table_of_audits_breaks_no_key(
         assert audit.student in lines, "its whole key, above what the table leaves out"
 
 
-def test_a_key_keeps_its_hash_where_others_begin_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_keeps_its_hash_where_others_begin_alike(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     print_audits([canary_audit(key) for key in ("digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2-cc")])
     first = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert first == ["digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2"]
