@@ -15,7 +15,7 @@ from bench.core.torchvision_compat import allow_cpu_torchvision
 from bench.core.version import __version__
 
 if TYPE_CHECKING:
-    from bench.library import load_results, run
+    from bench.api import load_results, run
     from bench.privacy.cost import PrivacyCost, epsilon
 
 __all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results", "run"]
@@ -23,8 +23,8 @@ __all__ = ["BenchError", "PrivacyCost", "__version__", "epsilon", "load_results"
 _LAZY = {
     "PrivacyCost": "bench.privacy.cost",
     "epsilon": "bench.privacy.cost",
-    "load_results": "bench.library",
-    "run": "bench.library",
+    "load_results": "bench.api",
+    "run": "bench.api",
 }
 
 # timm imports torchvision, whose registry build does not load beside a CPU build of torch. This only puts a finder on

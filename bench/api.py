@@ -84,7 +84,7 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     """Return one row per record of the folders `runs`, with its audits and attacks, ordered by seed and key.
 
     Accuracies, their intervals and `robustness` are in %, `membership` is an AUC from 0 to 1, times are in seconds;
-    :data:`bench.library.COLUMNS` and ``docs/fields.md`` describe all columns. With `settings` there is a column
+    :data:`bench.api.COLUMNS` and ``docs/fields.md`` describe all columns. With `settings` there is a column
     ``config.NAME`` for each setting of a method, NaN for methods without it.
 
     Args:

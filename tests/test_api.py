@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ import pytest
 from scipy.stats import binomtest
 
 import bench
+from bench.api import COLUMNS
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
-from bench.library import COLUMNS
 from bench.results.attack_record import Scores
 from bench.results.audited import with_audits
 from bench.results.run_dir import RunDir
 from helpers import commands
+from helpers.commands import registries_restored
 from helpers.pairs import pair_audit, release, transcript
 from helpers.paths import BOARD, GRID_METHOD, ROOT
 from helpers.records import failed, record
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     import pandas
 
 GRID = str(GRID_METHOD)
+
+
+@pytest.fixture(autouse=True)
+def plugins_of_this_test_alone() -> Iterator[None]:
+    with registries_restored():
+        yield
 
 
 def folder(path: Path, *rows: Any) -> RunDir:

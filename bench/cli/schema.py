@@ -44,7 +44,7 @@ def schema_pages() -> dict[str, str]:
     """Return the texts of all schemas and of the page of fields by their path."""
     from json import dumps
 
-    from bench.library import COLUMNS
+    from bench.api import COLUMNS
     from bench.results.schema import KINDS, fields_page, schema_of
 
     schemas = {f"schemas/{kind}.json": dumps(schema_of(kind), indent=1) + "\n" for kind in KINDS}

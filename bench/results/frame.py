@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def results_frame(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -> pandas.DataFrame:
     """Return one row per record, ordered by seed and key, with `audited` from the `audits` of that record.
 
-    The columns are those of :data:`bench.library.COLUMNS` except attacks, with `target` for `epsilon` and `cost` for
+    The columns are those of :data:`bench.api.COLUMNS` except attacks, with `target` for `epsilon` and `cost` for
     `wall_seconds`, and the board's own: `subset` (whether the config limits the private records), `config` (digest) and
     `audits`. Failed cells have no numbers.
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -25,6 +26,21 @@ class Done:
     stderr: str
 
 
+@contextmanager
+def registries_restored() -> Iterator[None]:
+    """Unregister, at the end, the plug-ins that were registered meanwhile."""
+    before = set(sys.modules)
+    with ExitStack() as stack:
+        for registry in (METHODS, ATTACKS):
+            registry.names()  # scanned once, for all commands
+            stack.enter_context(mock.patch.dict(registry._members))
+        try:
+            yield
+        finally:
+            for name in [name for name in set(sys.modules) - before if name.startswith(PLUGIN)]:
+                del sys.modules[name]
+
+
 def bench(*words: str | Path) -> Done:
     """Run ``python -m bench WORDS`` here. Torch's settings and the registries are afterwards what they were.
 
@@ -36,11 +52,7 @@ def bench(*words: str | Path) -> Done:
     with ExitStack() as stack:
         stack.callback(torch.use_deterministic_algorithms, deterministic, warn_only=warn_only)
         stack.callback(torch.set_num_threads, threads)
-        for registry in (METHODS, ATTACKS):
-            registry.names()  # scanned once, for all commands
-            stack.enter_context(mock.patch.dict(registry._members))
-        before = set(sys.modules)
-        stack.callback(lambda: [sys.modules.pop(n) for n in set(sys.modules) - before if n.startswith(PLUGIN)])
+        stack.enter_context(registries_restored())
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(mock.patch.object(sys, "argv", ["bench", *map(str, words)]))
         stack.enter_context(redirect_stdout(output))
