@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.metrics.intervals import accuracy_interval
-from bench.privacy.utility_bound import remark
-from bench.results.attack_record import AttackRecord, AuditRecord, MechanismVerdict, above
-from bench.results.audited import audited_of, counted, no_power
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.audited import audited_of
 from bench.results.frame import results_frame
 from bench.results.record import Audited, Record, Status
 from bench.results.text import audited_text, csv_text, epsilon_text, markdown_list, markdown_table, md
-from reports.claims import Claim
+from reports.claims import Claim, claim_of, counted_audits, remarks_of
 from reports.order import ORDER, Band, dataset_order
 from reports.reported.numbers import Reported
 
@@ -194,9 +193,9 @@ def unusable(record: Record) -> str:
 def _row(values: Mapping[str, Any]) -> BoardRow:
     unit = PrivacyUnit(values["unit"])
     audited = audited_of(values["audits"], unit)
-    claim, reason = _claim(values)
+    claim, reason = claim_of(values)
     low, high = accuracy_interval([a / 100 for a in values["accuracies"]], values["test_records"])
-    first = next(iter(_counted(values)), None)
+    first = next(iter(counted_audits(values)), None)
     known = {
         **values,
         "asked": values["target"],
@@ -209,110 +208,10 @@ def _row(values: Mapping[str, Any]) -> BoardRow:
         "audit": audited or audited_of(values["audits"], PrivacyUnit.RECORD),
         "pair": first if first is not None and first.kind is AuditKind.PAIR else None,
         "baseline": values["baseline"] if isinstance(values["baseline"], tuple) else (),
-        "remarks": tuple(_remarks(values)),
+        "remarks": tuple(remarks_of(values)),
     }
     missing = {name: None for name in ("asked", "spread", "official", "drop") if math.isnan(known[name])}
     return BoardRow(**{column.name: known[column.name] for column in fields(BoardRow)} | missing)
-
-
-def _remarks(row: Mapping[str, Any]) -> Iterator[str]:
-    if row["plugin"]:
-        yield f"plug-in {row['plugin']}"
-    if row["bypasses"]:
-        yield "; ".join(row["bypasses"])
-    elif row["proven"] > row["claimed"]:
-        yield "proven > claimed" + " without the votes" * bool(row["data_dependent"])
-    of_record = None if math.isnan(row["record_level"]) else row["record_level"]
-    if of_record is not None:
-        yield f"record level: epsilon {epsilon_text(of_record, 'up')}"
-    if impossible := _impossible(row):
-        yield impossible
-    yield from _audit_remarks(row, of_record)
-    if count := len(row["reduced"]):
-        yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
-    if row["noise"] == "secure":
-        yield "secure noise, not reproducible"
-    if row["precision"] != "float32":
-        yield f"teachers in {row['precision']}"
-
-
-def _counted(row: Mapping[str, Any]) -> list[AuditRecord]:
-    """Return the audits that count for a row: of its own unit, else of a training record."""
-    return counted(row["audits"], PrivacyUnit(row["unit"])) or counted(row["audits"], PrivacyUnit.RECORD)
-
-
-def _limit(proven: float, audits: Iterable[AuditRecord]) -> float:
-    # Audited pipelines may have one record more or less and prove slightly more: compare with what they prove.
-    return max([proven, *(audit.allowed for audit in audits if audit.allowed is not None)])
-
-
-def _refuted(row: Mapping[str, Any]) -> str:
-    """Return what refutes a row's claim in an experiment; empty if nothing does."""
-    done, proven = _counted(row), row["proven"]
-    if done and done[0].kind is AuditKind.PAIR:
-        return " and ".join(done[0].refuted_by)
-    audited, limit = audited_of(done, PrivacyUnit(row["unit"])), _limit(proven, done)
-    slack = limit / proven if math.isfinite(limit) and proven > 0 else 1.0
-    return "canaries" if audited is not None and above(audited.epsilon, row["claimed"] * slack) else ""
-
-
-def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[str]:
-    """Yield a row's audit remarks; `of_record` is the proven epsilon per record where the row has another unit."""
-    if not (done := _counted(row)):
-        return
-    first, bug = done[0], ""
-    audited = audited_of(done, first.unit)
-    assert audited is not None
-    own = first.unit is PrivacyUnit(row["unit"])
-    if not own:
-        yield f"audited at record level: {audited_text(audited)}"
-    if first.kind is AuditKind.PAIR:
-        bug = first.verdict.partition("VIOLATED: ")[2]
-    elif own and above(audited.epsilon, _limit(row["proven"], done)):
-        bug = "audited > proven"
-    elif not own and of_record is not None and above(audited.epsilon, _limit(of_record, done)):
-        bug = "audited > proven at record level"
-    if bug:
-        yield f"BUG: {bug}"
-    elif refuted := _refuted(row):
-        yield f"refuted by experiment{', at record level' * (not own)}: {refuted}"
-    if first.verdict.startswith("inconclusive"):
-        yield f"audit {first.verdict}"
-    elif first.kind is not AuditKind.PAIR and no_power(done):
-        seen = max((channel.epsilon for audit in done for channel in audit.power), default=None)
-        known = "" if seen is None else f": {epsilon_text(seen, 'down')} seen without any noise"
-        yield f"audit without power{known}"
-    mechanisms = [m for audit in row["audits"] if audit.status is Status.DONE for m in audit.mechanisms]
-    if broken := sorted({m.kind for m in mechanisms if m.verdict is MechanismVerdict.VIOLATED}):
-        yield f"BUG: {', '.join(broken)} gives away more than it is charged for"
-
-
-def _impossible(row: Mapping[str, Any]) -> str:
-    return remark([bound for bound in row["impossible"] if not math.isnan(bound)])
-
-
-def _claim(row: Mapping[str, Any]) -> tuple[Claim, str]:
-    """Return the mark of a row's claim and the reason."""
-    proven = f"proven: {epsilon_text(row['proven'], 'up')}"
-    if math.isinf(row["claimed"]):
-        return Claim.NONE, "nothing is claimed"
-    if by := _refuted(row):
-        if _own(row):
-            return Claim.REFUTED, f"refuted by {by}; {proven}"
-        proven += f"; refuted by {by} if read at record level"
-    if impossible := _impossible(row):
-        return Claim.IMPOSSIBLE, f"{impossible}; {proven}"
-    if row["proven"] <= row["claimed"]:
-        return Claim.HOLDS, proven
-    if row["bypasses"]:
-        return Claim.FAILS, f"outside the ledger: {'; '.join(row['bypasses'])}"
-    if row["data_dependent"]:
-        return Claim.DATA_DEPENDENT, f"holds for the votes of this run, which it depends on; without them {proven}"
-    return Claim.FAILS, proven
-
-
-def _own(row: Mapping[str, Any]) -> bool:
-    return all(audit.unit is PrivacyUnit(row["unit"]) for audit in _counted(row))
 
 
 def _competition(row: BoardRow) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from bench.core.types import PrivacyUnit
 from bench.results.attack_record import AttackRecord, R, above
 from bench.results.record import Record, Status
 from bench.results.text import epsilon_text
-from reports.attacks import headline
+from reports.attacks import headline, strongest
 from reports.claims import Claim
 from reports.leaderboard import BoardRow, Source, cells_of
 from reports.order import BUDGETS, Band, dataset_order
@@ -347,16 +347,12 @@ def verdict_words(found: Reported) -> str:
 def attack_figure(goal: str, keys: Iterable[str], attacks: Mapping[str, Sequence[AttackRecord]]) -> Figure:
     """Return the result of the strongest attack with this goal on the students `keys`, noting attacks without power."""
     done = [a for key in keys for a in attacks.get(key, ()) if a.goal == goal and a.status is Status.DONE]
-    strong = [(found, attack) for attack in done if not attack.no_power and (found := headline(attack)) is not None]
-    # Robustness is an accuracy: the strongest attack has the lowest.
-    sign = -1 if goal == "robustness" else 1
-    strong = [pair for pair in strong if not math.isnan(pair[0][0].value)]
-    strong.sort(key=lambda pair: (-sign * pair[0][0].value, pair[1].key))
-    if strong:
-        (estimate, text), attack = strong[0]
+    if (best := strongest(done, goal)) is not None and (main := headline(best[1])) is not None:
+        attack, (estimate, text) = best[1], main
         value, _, rest = text.partition(" ")
-        weak = len(done) - len(strong)
-        note = f"{attack.attack}, the strongest of {len(strong)}" + (f"; {weak} more without power" if weak else "")
+        powerless = sum(bool(one.no_power) or headline(one) is None for one in done)
+        note = f"{attack.attack}, the strongest of {len(done) - powerless}"
+        note += f"; {powerless} more without power" * bool(powerless)
         href = record_href(attack.student, "#attacks")
         name = "" if attack.attack == goal else attack.attack
         return Figure(value, href, estimate.value, note, more=f"{rest} {name}".strip())
