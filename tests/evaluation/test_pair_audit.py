@@ -101,6 +101,31 @@ def test_transcripts_of_nothing_private_give_exactly_zero() -> None:
     assert (bound.epsilon, bound.exact) == (0.0, True)
 
 
+@pytest.mark.parametrize(
+    ("of_small", "exact", "first"), [(0.97, False, "small"), (0.9, False, "large"), (0.97, True, "large")]
+)
+def test_of_pairs_that_show_as_much_the_one_with_fewer_records_is_run(of_small: float, exact: bool, first: str) -> None:
+    """Its runs cost less; where the bound is exact, no further run is needed and the larger one counts."""
+    records = {"large": 40, "small": 2}
+    pairs = [
+        dataclasses.replace(
+            PAIRS[0], name=name, first=PrivateData(torch.zeros((n, 1, 1, 1), dtype=torch.uint8), torch.zeros(n), FACTS)
+        )
+        for name, n in records.items()
+    ]
+    shown = {"large": 1.0, "small": of_small}
+
+    def give(swapped: bool, tilt: float, delta: float) -> Transcript:
+        loss = shown[crew.seen[-1][0]]
+        return Transcript(loss, calls=1, exact=(loss, loss)) if exact else Transcript(loss, calls=2)
+
+    made, crew = bench(give)
+    bound, ranked, _ = _by_transcript(made, pairs)
+    assert bound is not None
+    assert bound.pair == ranked[0].name == first
+    assert {name for name, *_ in crew.seen[2:]} == ({first} if not exact else set())
+
+
 def gaussian(mu: float, generator: np.random.Generator) -> Callable[..., Transcript]:
     """Transcripts of adaptive calls whose losses are those of Gaussian noise at distance `mu`, and half on swap."""
 
