@@ -1,4 +1,4 @@
-"""All pages of a board from run directories: Markdown, CSV, the site and the README's table."""
+"""All pages of a board from run directories: Markdown, CSV, the site, and the README's table and picture."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from reports.reported.page import to_markdown as reported_page
 from reports.reported.systems import FOLDER
 from reports.runs import read_runs
 from reports.site.build import write_site
+from reports.site.picture import board_picture
 
 
 def gather(folders: Sequence[Path]) -> Source:
@@ -56,6 +57,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
         folder / "leaderboard.csv": to_csv(source.board),
         folder / "audits.md": audits_page(source.board),
         folder / "trpate.md": trpate_page(shown),
+        folder / "mnist.svg": board_picture(source, "mnist"),
         folder / "attacks.md": attacks_page(shown, source.attacks) if source.attacks else "",
     }
     if (folder / "reported").is_dir():

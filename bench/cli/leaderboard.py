@@ -21,7 +21,8 @@ def leaderboard(
         typer.Argument(help="Run directories; default: leaderboards, the committed records.", show_default=False),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--into", help="Folder of leaderboard.md, .csv and site/; default: first RUNS.")
+        Path | None,
+        typer.Option("--into", help="Folder of leaderboard.md, .csv, mnist.svg and site/; default: first RUNS."),
     ] = None,
     readme: Annotated[
         Path | None, typer.Option("--readme", help="A Markdown file that gets MNIST's table between its marks.")

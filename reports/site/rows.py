@@ -22,7 +22,7 @@ from reports.reported.numbers import Reported, Verdict
 from reports.reported.page import NAMES
 from reports.reported.systems import PAPERS
 from reports.site.addresses import code_href, code_of, method_href, page_name, paper_href, record_href
-from reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, Size, axis_of, looks, scatter
+from reports.site.svg import CARD, LARGE, ONLY_REPORTED, Look, Point, looks, scatter
 
 GOALS = ("inversion", "membership", "robustness")
 
@@ -100,6 +100,8 @@ class Ranking:
     ours: int
     deltas: str
     adjacencies: str
+    points: tuple[Point, ...]
+    """Our rows in the plots."""
     plot: Markup
     card: Markup
     """The small plot, of our rows alone; empty without them."""
@@ -152,14 +154,9 @@ def _ranking(
     dataset: str, unit: str, rows: Sequence[RowView], sources: Sequence[BoardRow], known: Mapping[str, Look]
 ) -> Ranking:
     points = [replace(row.point, look=known.get(row.name, ONLY_REPORTED)) for row in rows]
-    ours = [point for point in points if not point.reported]
+    ours = tuple(point for point in points if not point.reported)
     names = sorted({row.name for row in rows})
     title = f"{dataset}, unit {unit}: accuracy against proven epsilon"
-
-    def plot(shown: Sequence[Point], size: Size) -> Markup:
-        axis = axis_of(e for point in shown for e in (point.claimed, point.proven))
-        return scatter(shown, axis, title, size)
-
     return Ranking(
         id=page_name(f"{dataset}-{unit}"),
         dataset=dataset,
@@ -168,8 +165,9 @@ def _ranking(
         ours=len(sources),
         deltas=", ".join(f"{delta:g}" for delta in sorted({row.delta for row in sources})),
         adjacencies=", ".join(sorted({row.adjacency for row in sources})),
-        plot=plot(points, LARGE),
-        card=plot(ours, CARD) if ours else Markup(),
+        points=ours,
+        plot=scatter(points, title, LARGE),
+        card=scatter(ours, title, CARD) if ours else Markup(),
         key=tuple((name, known[name]) for name in names if name in known),
         others=not known.keys() >= set(names),
     )

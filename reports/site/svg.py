@@ -196,12 +196,13 @@ class Size(NamedTuple):
 CARD, LARGE = Size(320, 176, 30, 34), Size(720, 336, 48, 50)
 
 
-def scatter(points: Sequence[Point], axis: Axis, title: str, size: Size = LARGE) -> Markup:
+def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     """Return accuracy against proven epsilon as SVG, with the Pareto front.
 
     A thin line leads from each point to its ghost at the claimed epsilon. Points are links that the tab key skips: the
     table has the same links.
     """
+    axis = axis_of(epsilon for point in points for epsilon in (point.claimed, point.proven))
     left, top, right, bottom = size.left, 8.0, size.width - 8, size.height - size.below
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)

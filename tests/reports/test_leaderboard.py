@@ -14,7 +14,7 @@ from bench.privacy.accountants import proven
 from bench.privacy.events import Gaussian
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
-from bench.results.text import epsilon_rows, epsilon_text
+from bench.results.text import epsilon_rows
 from helpers.records import failed, provenance, record
 from reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
 from reports.site.rows import glance, rankings
@@ -220,22 +220,6 @@ def test_same_records_in_any_order_give_the_same_bytes() -> None:
     records = [record(seed=s, method=m, provenance=provenance()) for s in range(3) for m in ("a", "b")]
     assert to_markdown(build_board(records)) == to_markdown(build_board(records[::-1]))
     assert to_csv(build_board(records)) == to_csv(build_board(records[::-1]))
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "up", "down"),
-    [
-        (1.0, "1.00", "1.00"),
-        (1.0049, "1.01", "1.00"),
-        (0.004, "4.0e-3", "4.0e-3"),
-        (0.29, "0.29", "0.29"),
-        (17852421.2, "1.8e7", "1.7e7"),
-        (9990000.0, "1.0e7", "9.9e6"),
-        (99999.0, "99999.00", "99999.00"),
-    ],
-)
-def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: str) -> None:
-    assert (epsilon_text(epsilon, "up"), epsilon_text(epsilon, "down")) == (up, down)
 
 
 def test_no_records_is_said() -> None:

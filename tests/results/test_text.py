@@ -41,6 +41,22 @@ def test_text_keeps_the_order(ascending: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("epsilon", "up", "down"),
+    [
+        (1.0, "1.00", "1.00"),
+        (1.0049, "1.01", "1.00"),
+        (0.004, "4.0e-3", "4.0e-3"),
+        (0.29, "0.29", "0.29"),
+        (17852421.2, "1.8e7", "1.7e7"),
+        (9990000.0, "1.0e7", "9.9e6"),
+        (99999.0, "99999.00", "99999.00"),
+    ],
+)
+def test_bounds_are_rounded_to_their_safe_side(epsilon: float, up: str, down: str) -> None:
+    assert (epsilon_text(epsilon, "up"), epsilon_text(epsilon, "down")) == (up, down)
+
+
+@pytest.mark.parametrize(
     ("epsilon", "toward", "text"),
     [
         (None, "nearest", "–"),

@@ -88,7 +88,7 @@ CVD = {
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_colours_of_methods_differ_for_every_reader(theme: int) -> None:
-    style = (ROOT / "reports" / "site" / "assets" / "board.css").read_text()
+    style = (ROOT / "reports" / "site" / "assets" / "plot.css").read_text()
     found = re.findall(r"--(k\d+|paper): #([0-9a-f]{6});", style)
     half = len(found) // 2
     names = [name for name, _ in found[:half]]

@@ -1,0 +1,50 @@
+"""The picture of one ranking as an SVG file of its own, for the README: the site's plot, its colours and a key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from markupsafe import escape
+
+from reports.leaderboard import Source
+from reports.site.rows import rankings
+from reports.site.svg import LARGE, SYMBOLS, scatter
+
+COLUMNS, LINE = 5, 18.0  # of the key; pixels
+STYLE = Path(__file__).parent / "assets" / "plot.css"
+
+
+def board_picture(source: Source, dataset: str, unit: str = "record") -> str:
+    """Return our rows on `dataset` as SVG, accuracy against proven epsilon; empty if there are none.
+
+    Colours follow the reader's light or dark setting.
+    """
+    found = next((r for r in rankings(source) if (r.dataset, r.unit) == (dataset, unit) and r.points), None)
+    if found is None:
+        return ""
+    shown = {point.look for point in found.points}
+    key = [(name, look) for name, look in found.key if look in shown]
+    plot: str = scatter([replace(point, href="") for point in found.points], found.title, LARGE)
+    # In an image nothing is a link, and the drawing is placed by attributes.
+    plot = re.sub(r'^<svg class="scatter"', f'<svg class="scatter" width="{LARGE.width}" height="{LARGE.height}"', plot)
+    plot = plot.replace("<a ", "<g ").replace("</a>", "</g>").replace(' href=""', "").replace(' tabindex="-1"', "")
+    height = LARGE.height + LINE * (1 + -(-len(key) // COLUMNS))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LARGE.width:g} {height:g}" role="img">',
+        f"<title>{escape(found.title)}</title>",
+        f"<style>{STYLE.read_text(encoding='utf-8')}",
+        "text { font-family: system-ui, sans-serif; font-size: 12px; fill: var(--ink); }</style>",
+        '<rect width="100%" height="100%" style="fill: var(--paper)"/>',
+        plot,
+    ]
+    for number, (name, look) in enumerate(key):
+        x = LARGE.left + number % COLUMNS * (LARGE.width - LARGE.left) / COLUMNS
+        y = LARGE.height + LINE * (1 + number // COLUMNS)
+        parts.append(
+            f'<g class="pt k{look.colour}" transform="translate({x:g} {y:g})">'
+            f'<path class="m" d="{SYMBOLS[look.symbol]}"/>'
+            f'<text stroke="none" x="9" y="4">{escape(name)}</text></g>'
+        )
+    return "\n".join([*parts, "</svg>", ""])

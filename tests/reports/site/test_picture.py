@@ -1,0 +1,29 @@
+"""The picture of a ranking stands alone, and shows every method of ours once in its key."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from helpers.paths import ROOT
+from reports.pages import gather
+from reports.site.picture import board_picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_stands_alone_and_its_key_is_complete() -> None:
+    source = gather([ROOT / "leaderboards"])
+    text = board_picture(source, "mnist")
+    picture = ElementTree.fromstring(text)
+    methods = {row.method for row in source.board.tables()["mnist", "record"]}
+    key = [group.find(f"{SVG}text") for group in picture.findall(f"{SVG}g")]
+    assert sorted(found.text or "" for found in key if found is not None) == sorted(methods)
+    assert not any(name.endswith("href") for element in picture.iter() for name in element.attrib)
+    assert "prefers-color-scheme: dark" in text
+    # One point for each row, and a ghost where the claim lies elsewhere.
+    points = [element for element in picture.iter(f"{SVG}g") if element.get("data-row")]
+    assert len(points) == len(source.board.tables()["mnist", "record"])
+
+
+def test_a_data_set_without_rows_has_no_picture() -> None:
+    assert board_picture(gather([ROOT / "leaderboards"]), "imagenet") == ""
