@@ -143,7 +143,7 @@ def run(
     Cells with a record in `out` do not run again. A cell that fails is a row with its reason in `failure`.
 
     Args:
-        methods: Methods: names, or paths of files of your own.
+        methods: Methods: names, groups (``"all"``), or paths of files of your own.
         datasets: Data sets; ``folder:PATH`` for images of your own.
         eps: Target epsilons.
         seeds: Seeds.

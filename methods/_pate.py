@@ -123,6 +123,7 @@ def tiny_settings(facts: Facts) -> dict[str, Any]:
 class PATEFamily(EnsembleMethod):
     """Teachers on disjoint parts, a noisy aggregate of their votes on public images, a student on the answers."""
 
+    groups = ("pate-family",)  # `pate` is a method
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
     votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes without records

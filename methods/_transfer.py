@@ -74,6 +74,7 @@ def shared_features(config: TransferConfig, facts: Facts) -> str:
 class OnBackbone(Method):
     """A method on the features of a frozen public backbone, mixed in before its other base classes."""
 
+    groups = ("transfer",)
     public_data = "a frozen backbone trained on public data"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.TRANSFERRED,)
     _loaded: FrozenBackbone | None = None

@@ -252,7 +252,7 @@ def _chosen(out: Path, keys: Sequence[str] | None, methods: str, data: str | Non
 
 def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = "") -> list[Record]:
     """Return finished records by key prefix and method; raise BenchError without any, UnknownNameError on no match."""
-    from bench.interface.registry import METHODS
+    from bench.interface.registry import METHODS, methods_named
     from bench.results.record import Status
 
     read = run_dir.read_records()
@@ -266,10 +266,11 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     for key in keys or ():
         if not any(record.key.startswith(key) for record in done):
             raise UnknownNameError("record", key, [record.key for record in done])
+    chosen = methods_named(word for word in map(str.strip, methods.split(",")) if word)
     # Importing a file registers its method's name.
-    wanted = [METHODS.get(n).name if n.endswith(".py") else n for n in map(str.strip, methods.split(",")) if n]
-    for name in wanted:
-        if not any(record.method == name for record in done):
+    wanted = {METHODS.get(n).name if n.endswith(".py") else n: itself for n, itself in chosen.items()}
+    for name, itself in wanted.items():
+        if itself and not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
     strange = sorted({record.method for record in done if record.method not in METHODS})
     for name in strange:

@@ -13,7 +13,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.interface.attack import Attack, MembershipAttack
 from bench.interface.method import Method
-from bench.interface.registry import ATTACKS, METHODS
+from bench.interface.registry import ALL, ATTACKS, METHODS, method_groups
 from bench.publishing.reproduce import command_of, missing_plugin
 from bench.results.audited import with_audits
 from bench.results.record import Record
@@ -35,7 +35,9 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
     if what == "methods":
         rows = [_method_row(METHODS.get(name)) for name in METHODS.names()]
         columns = ("method", "unit", "adjacency", "proven", "public data", "citation")
-        return "methods", columns, rows, _broken(METHODS.broken)
+        groups = method_groups().items()
+        notes = [f"--methods {group}: {', '.join(names)}" for group, names in groups if group != ALL]
+        return "methods", columns, rows, [*notes, f"--methods {ALL}: all of them", *_broken(METHODS.broken)]
     if what == "attacks":
         rows = [_attack_row(ATTACKS.get(name)) for name in ATTACKS.names()]
         return "attacks", ("attack", "goal", "access", "knowledge", "citation"), rows, _broken(ATTACKS.broken)

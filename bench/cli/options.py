@@ -26,7 +26,9 @@ class Launcher(StrEnum):
     SLURM = "slurm"
 
 
-Methods = Annotated[str, what("--methods", "-m", help="Methods, with commas between them.")]
+Methods = Annotated[
+    str, what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
+]
 Datasets = Annotated[str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
 Epsilons = Annotated[str, what("--eps", "-e", help="Target epsilons, with commas.")]
 Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas.")]

@@ -41,6 +41,8 @@ class Method(abc.ABC):
     Config: ClassVar[type]
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.RECORD
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE
+    groups: ClassVar[tuple[str, ...]] = ()
+    """Groups that ``--methods`` accepts for it, beside `all`, its unit's name and those of its base classes."""
     citation: ClassVar[str] = ""
     public_data: ClassVar[str] = "none"
     """The public data, in words."""

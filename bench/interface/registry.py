@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -135,6 +135,36 @@ ATTACKS: Registry[type[Attack]] = Registry("attack", "attacks", GROUPS[1])
 
 M = TypeVar("M", bound=type[Method])
 A = TypeVar("A", bound=type[Attack])
+
+
+ALL = "all"
+"""The group of all registered methods."""
+
+
+def groups_of(method: type[Method]) -> set[str]:
+    """Return the groups of `method`: its unit's name unless it is not private, and those of its base classes."""
+    named = {group for base in method.__mro__ for group in vars(base).get("groups", ())}
+    return named | ({method.unit.value} if method.private else set())
+
+
+def method_groups() -> dict[str, list[str]]:
+    """Return the registered methods of each group by the group's name, `all` first."""
+    found: dict[str, list[str]] = {ALL: METHODS.names()}
+    for name in METHODS.names():
+        for group in sorted(groups_of(METHODS.get(name))):
+            found.setdefault(group, []).append(name)
+    return found
+
+
+def methods_named(words: Iterable[str]) -> dict[str, bool]:
+    """Return the methods that `words`, names or groups, stand for, in order, and whether each is named itself."""
+    groups, chosen = method_groups(), dict[str, bool]()
+    for word in words:
+        if word in groups:
+            chosen |= {name: chosen.get(name, False) for name in groups[word]}
+        else:
+            chosen[word] = True
+    return chosen
 
 
 def register_method(name: str) -> Callable[[M], M]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.core.config import Grid, Reuse
+from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
 from bench.experiments.plan import Cell, expand, to_run
+from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
 from bench.launchers.schedule import Unit, units_of
 from bench.launchers.settings import Cluster
@@ -84,8 +86,17 @@ def forecast_grid(
 def _cells(
     grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str, progress: Progress
 ) -> list[Cell]:
+    chosen = methods_named(grid.methods)
+    grid = replace(grid, methods=tuple(chosen))
     with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
         cells = expand(grid, source.describe, calibrations, stage.advance)
+    # Who asks for a group means the methods in it that can run.
+    left = {cell.key: cell for cell in cells if cell.refused and not chosen[cell.method]}
+    for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):
+        progress.say(line)
+    cells = [cell for cell in cells if cell.key not in left]
+    if left and not cells:
+        raise BenchError(f"no method of {', '.join(grid.methods)} can run on {', '.join(grid.datasets)}.")
     for cell in cells:
         check_salt(noise_salt, cell)
     return cells
