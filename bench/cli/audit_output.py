@@ -86,7 +86,7 @@ def _canary_cells(a: AuditRecord) -> dict[str, str]:
 def _mechanisms(audit: AuditRecord) -> str:
     from bench.results.attack_record import MechanismVerdict
 
-    verdicts = [m.verdict for m in audit.mechanisms]
+    verdicts = [m.verdict for m in audit.mechanisms if m.verdict is not MechanismVerdict.NOT_AUDITED]
     if not verdicts:
         return "–"
     if bad := verdicts.count(MechanismVerdict.VIOLATED):

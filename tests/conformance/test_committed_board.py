@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.calibration_cache import Calibrations
-from bench.privacy.claims import dp_sgd_improved
-from bench.privacy.events import DPSGD, Event
-from bench.publishing.recompute import accounted
 from bench.publishing.reproduce import missing_plugin
-from bench.publishing.validate import Vetted, audited_above_proven, vet_attack, vet_audit, vet_record
+from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.paths import ROOT
@@ -71,27 +68,6 @@ def every_record() -> list[Record]:
     return [record for read in reads for record in read.found]
 
 
-FORMER = {("dp-sgd", 1)}
-"""Versions with rows still on the board. dp-sgd 1 claims by today's conversion, 2 by the paper's own accountant."""
-
-
-def vet(record: Record, calibrations: Calibrations, **options: bool) -> Vetted:
-    """Vet `record`; of a former version, check what does not need its program and expect that alone to be missing."""
-    found = vet_record(record, calibrations, published=True, **options)
-    if (record.method, record.method_version) not in FORMER:
-        return found
-    (problem,) = found.problems
-    assert "version 1 of dp-sgd made it, here is version 2" in problem
-    assert record.privacy is not None
-    assert accounted(record, record.privacy)[0] == []
-    (steps,) = (Event.from_dict(values) for values in record.privacy.events)
-    assert isinstance(steps, DPSGD)
-    claim = dp_sgd_improved(steps.sampling_rate, steps.noise_multiplier, steps.steps, record.delta)
-    assert record.privacy.claimed.epsilon == pytest.approx(claim.epsilon, rel=1e-4)
-    assert record.privacy.claimed.source == claim.source
-    return Vetted(cell=record.cell)
-
-
 def test_nothing_of_the_board_has_run_from_changed_files() -> None:
     for record in every_record():
         assert record.provenance.git_commit
@@ -109,7 +85,7 @@ def test_every_committed_record_would_be_published_again() -> None:
     sample = {record.key for record in read[::40] if record.method not in slow}
     for record in read:
         seen = record.key in sample
-        found = vet(record, calibrations, replan=seen, account=seen)
+        found = vet_record(record, calibrations, published=True, replan=seen, account=seen)
         assert found.problems == [], record.key
 
 
@@ -117,7 +93,7 @@ def test_every_committed_record_would_be_published_again() -> None:
 def test_every_committed_record_is_planned_again() -> None:
     calibrations = Calibrations()
     for record in every_record():
-        found = vet(record, calibrations)
+        found = vet_record(record, calibrations, published=True)
         assert found.problems == [], record.key
         assert found.cell == record.cell or missing_plugin(record), record.key
 

@@ -172,3 +172,9 @@ def test_a_key_keeps_its_hash_where_others_begin_alike(
     print_audits([canary_audit(key) for key in ("digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2-cc")])
     first = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert first == ["digits-pate-s1-aa", "digits-pate-s1-bb", "digits-pate-s2"]
+
+
+def test_mechanisms_that_an_audit_does_not_draw_from_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    (dp_sgd, *_) = (a for a in RunDir(BOARD).read_audits()[0] if a.method == "dp-sgd" and a.kind is AuditKind.ONE_RUN)
+    print_audits([dp_sgd])
+    assert "hold" not in capsys.readouterr().out
