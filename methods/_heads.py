@@ -94,7 +94,9 @@ class HeadTeachers(OnBackbone, PATEFamily):
     def check_models(self, config: Any, facts: Facts, context: Context) -> None:
         """Do nothing: planning has checked the backbone."""
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
+    def votes(
+        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+    ) -> NDArray[np.int64]:
         from bench.interface import partition
         from bench.training.ensemble import count_votes
         from bench.training.features import features_of
@@ -122,7 +124,7 @@ class HeadTeachers(OnBackbone, PATEFamily):
             return {"labels": labels.astype(np.int16)}
 
         labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)
-        return count_votes(labels, facts.classes)
+        return count_votes(labels[:, order[: config.queries]], facts.classes)
 
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context

@@ -6,6 +6,7 @@ Only :meth:`PATEFamily.answer` releases private data; queries come from a public
 from __future__ import annotations
 
 import abc
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
 GAN = "published code of Salimans et al. 2016 (train_mnist_fm_custom_labels.py)"
+
+
+BLOCK = 500  # queries that the teachers label at once
 
 
 @dataclass(frozen=True)
@@ -156,17 +160,28 @@ class PATEFamily(EnsembleMethod):
         for model in (config.teacher, config.student):
             make_student(model, facts, context.streams.torch("unused"))
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
-        """Return the votes (public records, classes) on the pool, cached. Private: one record changes one teacher."""
+    def votes(
+        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+    ) -> NDArray[np.int64]:
+        """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
+
+        Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share.
+        """
         from bench.training.ensemble import count_votes
 
-        def make() -> dict[str, NDArray[np.generic]]:
-            found = ensemble_labels(config, private, public.images, context, watched_images(config, public))
-            return {"labels": found.astype(np.int16)}
-
         depends = {**ensemble_depends(config, private, context), "public": len(public)}
-        labels = context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
-        return count_votes(labels, private.facts.classes)
+
+        def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
+            def make() -> dict[str, NDArray[np.generic]]:
+                images = public.images[block]
+                found = ensemble_labels(config, private, images, context, watched_images(config, public))
+                return {"labels": found.astype(np.int16)}
+
+            asked = hashlib.sha256(block.tobytes()).hexdigest()
+            return context.cache.get("teacher-labels", {**depends, "asked": asked}, make)["labels"].astype(np.int64)
+
+        blocks = [labels_of(order[first : first + BLOCK]) for first in range(0, config.queries, BLOCK)]
+        return count_votes(np.concatenate(blocks, axis=1)[:, : config.queries], private.facts.classes)
 
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
@@ -217,9 +232,9 @@ class PATEFamily(EnsembleMethod):
         self.check_models(config, private.facts, context)
         if not self.votes_for_unseen:
             say_missing_classes(config, private.facts, context)
-        queries = context.streams.numpy("queries").permutation(len(public))[: config.queries].astype(np.int64)
-        votes = self.votes(config, private, public, context)[queries]
-        answers = self.answer(config, votes, ledger)
+        order = context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
+        queries = order[: config.queries]
+        answers = self.answer(config, self.votes(config, private, public, order, context), ledger)
         given = answers >= 0
         if not given.any():
             raise BenchError(

@@ -151,12 +151,14 @@ class PATEBayes(PATE):
         """Return nothing: counting words takes seconds."""
         return ()
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> NDArray[np.int64]:
+    def votes(
+        self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
+    ) -> NDArray[np.int64]:
         """See :meth:`methods._pate.PATEFamily.votes`."""
         from bench.interface import partition
         from methods import _naive_bayes as naive_bayes
 
-        facts, labels = private.facts, private.labels.numpy()
+        facts, labels, queries = private.facts, private.labels.numpy(), order[: config.queries]
         # Parts are those of other PATEs with this seed and number of teachers.
         parts = partition(len(private), config.teachers, f"{facts.dataset}/teachers/{context.streams.seed}")
         groups = naive_bayes.record_groups(labels, facts.classes, parts)
@@ -165,9 +167,9 @@ class PATEBayes(PATE):
             count, words = config.teachers * facts.classes, prior.shape[1]
             counts = naive_bayes.group_counts(private.images.numpy(), groups, count, words)
             tables = naive_bayes.log_means(prior + counts.reshape(config.teachers, facts.classes, words))
-            return naive_bayes.word_votes(public.images.numpy(), tables)
+            return naive_bayes.word_votes(public.images[queries].numpy(), tables)
         features = self.seen(private.images, "private", config, public, facts, context)
-        asked = self.seen(public.images, "public", config, public, facts, context)
+        asked = self.seen(public.images, "public", config, public, facts, context)[queries]
         fitted = naive_bayes.gaussian_posterior(
             features,
             groups,

@@ -20,6 +20,7 @@ from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
+from methods import _pate
 from methods.pate import PATE, PATEConfig
 from methods.pate_confident import PATEConfident, PATEConfidentConfig
 from methods.pate_gnmax import PATEGNMax, PATEGNMaxConfig
@@ -121,22 +122,40 @@ def tiny(**changes: Any) -> PATEConfig:
     return dataclasses.replace(config, **changes)
 
 
-def test_votes_are_counts_of_all_teachers_on_all_public_images() -> None:
+ORDER = np.random.default_rng(0).permutation(80)
+
+
+def test_votes_are_counts_of_all_teachers_on_the_queries_alone() -> None:
     private, _ = private_pair()
-    votes = PATE().votes(tiny(), private, public_set(), context())
-    assert votes.shape == (80, 10)
+    votes = PATE().votes(tiny(queries=30), private, public_set(), ORDER, context())
+    assert votes.shape == (30, 10)
     assert (votes.sum(1) == 10).all()
     assert (votes >= 0).all()
+    more = PATE().votes(tiny(queries=80), private, public_set(), ORDER, context())
+    assert np.array_equal(more[:30], votes)
+
+
+def test_blocks_of_queries_are_labelled_once_and_only_as_far_as_asked(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, _ = private_pair()
+    monkeypatch.setattr(_pate, "BLOCK", 20)
+    made = []
+    for queries in (10, 35, 40):
+        cache = Cache(tmp_path, {})
+        PATE().votes(tiny(queries=queries), private, public_set(), ORDER, context(cache))
+        made.append([name.rsplit("-", 1)[0] for name in cache.made].count("teacher-labels"))
+    assert made == [1, 1, 0]
 
 
 def test_one_record_moves_one_vote_at_most_per_query() -> None:
     private, _ = private_pair()
     config = tiny(teacher_steps=60)
-    votes = PATE().votes(config, private, public_set(), context())
+    votes = PATE().votes(config, private, public_set(), ORDER, context())
     images, labels = private.images.clone(), private.labels.clone()
     images[7], labels[7] = 255 - images[7], (labels[7] + 3) % 10
     changed = dataclasses.replace(private, images=images, labels=labels)
-    other = PATE().votes(config, changed, public_set(), context())
+    other = PATE().votes(config, changed, public_set(), ORDER, context())
     moved = np.abs(votes - other).sum(1)
     assert moved.max() <= 2, "two counts change by one each: the sensitivity that every vote mechanism assumes"
     assert moved.sum() > 0, "the record must matter to its teacher, else this test shows nothing"

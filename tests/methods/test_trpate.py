@@ -184,10 +184,10 @@ class BatchNormedHeads(TrPATE):
             student.head.first.bias.sub_(student.head.first.weight @ self.mean)
         return student, name, options
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
+    def votes(self, config: Any, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
         backbone = self.backbone(config, public, private.facts, context)
         self.mean = features_of(private.images, backbone, context, "private").mean(0)
-        return super().votes(config, private, public, context)
+        return super().votes(config, private, public, order, context)
 
 
 class BatchNormedVotes(TrPATE):
@@ -195,7 +195,7 @@ class BatchNormedVotes(TrPATE):
 
     name = "batch-normed-votes"
 
-    def votes(self, config: Any, private: PrivateData, public: PublicData, context: Context) -> Any:
+    def votes(self, config: Any, private: PrivateData, public: PublicData, order: Any, context: Context) -> Any:
         from bench.training.ensemble import count_votes
 
         backbone = self.backbone(config, public, private.facts, context)
@@ -207,7 +207,7 @@ class BatchNormedVotes(TrPATE):
             (features - mean) / deviation, private.labels, parts, (asked - mean) / deviation, private.facts.classes,
             dataclasses.replace(config.heads(), epochs=30), torch.Generator().manual_seed(0),
         )  # fmt: skip
-        return count_votes(labels, private.facts.classes)
+        return count_votes(labels[:, order[: config.queries]], private.facts.classes)
 
 
 def test_a_head_that_batch_normalises_private_data_is_rejected() -> None:

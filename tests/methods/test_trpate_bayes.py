@@ -102,8 +102,9 @@ def test_source_of_other_images_is_refused() -> None:
     images = torch.zeros(40, 1, 4, 4, dtype=torch.uint8)
     source = LabelledSource(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.arange(4) % 2, "other", "nothing")
     private = PrivateData(images, torch.arange(40) % 2, facts)
+    public = PublicData(images[:10], "x", source)
     with pytest.raises(BenchError, match=r"shape \(1, 8, 8\)"):
-        TrPATEBayes().votes(TrPATEBayesConfig(teachers=4), private, PublicData(images[:10], "x", source), context())
+        TrPATEBayes().votes(TrPATEBayesConfig(teachers=4), private, public, np.arange(10), context())
 
 
 @pytest.mark.parametrize("name", ["pate-bayes", "trpate-bayes"])
