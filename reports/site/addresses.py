@@ -45,17 +45,22 @@ _PAPERS = {
     "Papernot et al., ICLR 2017": "1610.05755",
     "Papernot et al. 2018": "1802.08908",
     "De et al. 2022": "2204.13650",
+    "Ge et al. 2023": "2409.02404",
+    "Ge et al., IEEE TIP 2023": "2409.02404",
+    "Wang et al. 2019": "https://doi.org/10.1109/ACCESS.2019.2910885",
+    "Wang et al., IEEE Access 2019": "https://doi.org/10.1109/ACCESS.2019.2910885",
     "Tramer and Boneh 2021": "2011.11660",
     "Privacy-Preserving Model Transcription": "2601.19090",
     "arXiv:2601.19090": "2601.19090",
 }
-"""arXiv numbers, by what a citation contains."""
+"""arXiv numbers, or addresses of papers that are not there, by what a citation contains."""
 
 
 def paper_href(citation: str) -> str:
     """Return the address of the first paper in `citation` whose address is known; empty without one."""
     places = {citation.index(name): number for name, number in _PAPERS.items() if name in citation}
-    return f"https://arxiv.org/abs/{places[min(places)]}" if places else ""
+    place = places[min(places)] if places else ""
+    return f"https://arxiv.org/abs/{place}" if place[:1].isdigit() else place
 
 
 def code_of(method: str) -> tuple[str, str] | None:

@@ -1,0 +1,15 @@
+"""Addresses that the site links to."""
+
+from __future__ import annotations
+
+from bench.interface.registry import METHODS
+from reports.reported.systems import PAPERS
+from reports.site.addresses import paper_href
+
+
+def test_every_paper_of_a_method_or_a_printed_number_has_an_address() -> None:
+    cited = [METHODS.get(name).citation for name in METHODS.names()]
+    for citation in (*PAPERS.values(), *(text for text in cited if "baseline" not in text)):
+        assert paper_href(citation).startswith("https://"), citation
+    assert paper_href("after Ge et al. 2023; Papernot et al. 2018").endswith("2409.02404"), "the first one"
+    assert paper_href("nobody 1999") == ""
