@@ -162,7 +162,7 @@ def dead_links(site: Path) -> list[str]:
         address, fragment = urldefrag(link)
         target = (path.parent / unquote(address)).resolve() if address else path
         if urlsplit(address).scheme or not target.is_relative_to(site.resolve()) or not target.is_file():
-            return link == "data:," or link.startswith("https://arxiv.org/abs/")
+            return link == "data:," or link.startswith(("https://arxiv.org/abs/", "https://doi.org/10."))
         if target == index and "=" in fragment:
             return all(value in known[name] for name, value in parse_qsl(fragment))
         return not fragment or target not in pages or unquote(fragment) in pages[target].ids
