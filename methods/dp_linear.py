@@ -37,7 +37,7 @@ class DPLinearConfig(PoissonBatches, LinearConfig):
 
 @register_method("dp-linear")
 class DPLinear(OnBackbone, DPSGD):
-    """Poisson batches, per-example clipping, Gaussian noise on one layer; by Opacus through the ledger."""
+    """Poisson batches, per-example clipping, Gaussian noise on one layer; through the ledger."""
 
     Config: ClassVar[type] = DPLinearConfig
     version = 1

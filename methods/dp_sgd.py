@@ -85,7 +85,7 @@ def least_noise(
 
 @register_method("dp-sgd")
 class DPSGD(Method):
-    """Poisson batches, per-example clipping, Gaussian noise; by Opacus through the ledger."""
+    """Poisson batches, per-example clipping, Gaussian noise; through the ledger."""
 
     Config: ClassVar[type] = DPSGDConfig
     version = 2

@@ -12,6 +12,7 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, train
+from bench.privacy.example_gradients import picked, without
 from bench.privacy.sampled_loss import sampled_shift
 
 
@@ -31,12 +32,13 @@ class _Tapped(LedgerOptimizer):
 
     def clip_and_accumulate(self) -> None:
         if not self._sums:
-            samples = [torch.nan_to_num(p.grad_sample[0], nan=0.0, posinf=0.0, neginf=0.0) for p in self.params]
-            gradient = torch.cat([sample.reshape(-1) for sample in samples])
-            # As Opacus clips; without the record's part the sum is that of the others.
-            self._gradient = gradient * (self.max_grad_norm / (gradient.norm() + 1e-6)).clamp(max=1.0)
+            gradient = torch.cat([picked(sample, [0]).reshape(-1) for sample in self.grad_samples])
+            norm = gradient.norm()
+            # As all are clipped; without the record's part the sum is that of the others.
+            clipped = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            self._gradient = clipped if norm.isfinite() else torch.zeros_like(gradient)
             for parameter in self.params:
-                parameter.grad_sample[0] = 0.0
+                parameter.grad_sample = without(parameter.grad_sample, torch.tensor([0], device=gradient.device))
         super().clip_and_accumulate()
 
     def draw(self) -> Any:

@@ -1,22 +1,21 @@
-"""DP-SGD by Opacus on Poisson batches, as its analysis assumes: Abadi et al., CCS 2016, algorithm 1."""
+"""DP-SGD on Poisson batches, as its analysis assumes: Abadi et al., CCS 2016, algorithm 1."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
 from bench.core.errors import BenchError
 from bench.privacy import events
+from bench.privacy.example_gradients import ExampleGradients, norms, picked, weighted_sum, without
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.transforms import as_float
 
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
 
 MAX_PHYSICAL_BATCH = 1024
-"""Examples whose gradients are in memory at once; a larger Poisson batch takes several passes."""
+"""Most examples of one pass; a larger Poisson batch takes several."""
+MAX_NUMBERS = 2**28
+"""Most numbers in the gradients of one pass, if all are formed: parameters times examples; 1 GiB in float32."""
 PROBED = 16
 """Examples of a probed batch whose gradients are computed alone too; an eighth of them may differ by rounding."""
 TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
@@ -76,12 +77,29 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     _sums: Sequence[torch.Tensor | None] = ()
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
+    @property
+    def grad_samples(self) -> list[Any]:
+        """The gradients of one pass, a :data:`~bench.privacy.example_gradients.Gradients` for each parameter."""
+        return [parameter.grad_sample for parameter in self.params]
+
+    @property
+    def accumulated_iterations(self) -> int:
+        """Always 1: the sum of a batch, however many passes it takes, is divided once."""
+        return 1
+
     def clip_and_accumulate(self) -> None:
-        """Add the batch's clipped gradients to the sum; those that are not finite as zeros."""
-        for parameter in self.params:
-            # A gradient that is not finite cannot be clipped: its record would change the weights without a bound.
-            torch.nan_to_num_(parameter.grad_sample, nan=0.0, posinf=0.0, neginf=0.0)
-        super().clip_and_accumulate()
+        """Add the pass's clipped gradients to the sum; a gradient that is not finite, or has no such norm, as zeros."""
+        samples = self.grad_samples
+        lengths = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
+        lost = (~lengths.isfinite()).nonzero()[:, 0]
+        if len(lost):
+            # It cannot be clipped: its record would change the weights without a bound.
+            samples = [without(sample, lost) for sample in samples]
+            lengths = lengths.index_fill(0, lost, 0.0)
+        factors = (self.max_grad_norm / (lengths + 1e-6)).clamp(max=1.0)
+        for parameter, sample in zip(self.params, samples, strict=True):
+            clipped = weighted_sum(sample, factors)
+            parameter.summed_grad = clipped if parameter.summed_grad is None else parameter.summed_grad + clipped
 
     def draw(self) -> Iterator[NDArray[np.float32]]:
         """Yield the standard normal noise of one step, a draw for each parameter."""
@@ -118,7 +136,8 @@ def train(
 ) -> events.DPSGD:
     """Train `model` in place on `images` (n, ...) and `labels` (n,); return the event of the steps that Opacus counted.
 
-    Images are uint8 or floats in [0, 1]. Batches and noise come from `randomness`. A stopped training resumes only
+    Images are uint8, which become floats in [0, 1], or floats of any range and precision, such as features in float16,
+    which become float32 one pass at a time. Batches and noise come from `randomness`. A stopped training resumes only
     where `randomness` starts in the same state, and repeats the same steps: the event is that of one uninterrupted run.
     No checkpoint holds that state: a resumed training draws its earlier batches and noise again. An auditor's
     `make_optimizer` gives a subclass.
@@ -134,7 +153,6 @@ def train(
             "exist. Choose a net without batch normalisation (tanh_cnn_mnist, or one with GroupNorm or LayerNorm)."
         )
     rate = run.expected_batch_size / run.records
-    module = GradSampleModule(model, loss_reduction="mean")
     optimizer = make_optimizer(
         run.optimizer(model.parameters()),
         noise_multiplier=run.noise_multiplier,
@@ -146,12 +164,11 @@ def train(
     if {id(p) for p in optimizer.params} != {id(p) for p in model.parameters() if p.requires_grad}:
         raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
     buffers = [buffer.clone() for buffer in model.buffers()]
+    gradients = ExampleGradients(model)
     accountant = RDPAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=rate))
-    module.train()
+    model.train()
     try:
-        # Opacus's hooks make torch warn that images need no gradient, once per training.
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
         held = {"model": model, "optimizer": optimizer.original_optimizer, "counted": _Counted(accountant)}
         inputs = [images, labels, randomness.bit_generator.state]
         loop = Loop(run.checkpoint, held, inputs, next(model.parameters()).device)
@@ -165,14 +182,13 @@ def train(
                     pass
                 continue
             probed = len(chosen) > 1 and (unprobed or step == later)
-            _step(module, optimizer, images, labels, chosen, run, probed=probed)
+            _step(gradients, optimizer, images, labels, chosen, run, probed=probed)
             unprobed = unprobed and not probed
             if run.stage is not None:
                 run.stage.advance()
             loop.done(step + 1, run.steps)
     finally:
-        # An attacked student must be the plain module: the wrapper's hooks break a second backward pass.
-        module.remove_hooks()
+        gradients.remove()
     for parameter in model.parameters():
         parameter.grad_sample = parameter.summed_grad = parameter.grad = None  # type: ignore[attr-defined]
     if not all(map(torch.equal, buffers, model.buffers())):
@@ -185,7 +201,7 @@ def train(
 
 
 def _step(
-    module: GradSampleModule,
+    gradients: ExampleGradients,
     optimizer: LedgerOptimizer,
     images: torch.Tensor,
     labels: torch.Tensor,
@@ -194,18 +210,19 @@ def _step(
     *,
     probed: bool = False,
 ) -> None:
-    device = next(module.parameters()).device
+    device = optimizer.params[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
-    pieces = torch.split(chosen, MAX_PHYSICAL_BATCH) if len(chosen) else (chosen,)
+    most = min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // sum(p.numel() for p in optimizer.params)))
+    pieces = torch.split(chosen, most) if len(chosen) else (chosen,)
     for number, piece in enumerate(pieces):
         for parameter in optimizer.params:
             parameter.grad = None
         if len(piece):
             before = _generator_states(device)
             inputs, targets = as_float(images[piece].to(device)), labels[piece].to(device)
-            torch.autograd.backward(run.loss(module(inputs), targets))
+            gradients.backward(run.loss(gradients.model(inputs), targets), len(piece))
             if probed and number == 0:
-                _check_examples(module, optimizer.params, inputs, targets, run, before)
+                _check_examples(gradients, optimizer.params, inputs, targets, run, before)
         else:
             for parameter in optimizer.params:
                 parameter.grad_sample = torch.zeros((0, *parameter.shape), device=device, dtype=parameter.dtype)
@@ -214,7 +231,7 @@ def _step(
 
 
 def _check_examples(
-    module: GradSampleModule,
+    gradients: ExampleGradients,
     parameters: Sequence[torch.nn.Parameter],
     inputs: torch.Tensor,
     targets: torch.Tensor,
@@ -230,33 +247,33 @@ def _check_examples(
     rows = secrets.SystemRandom().sample(range(len(inputs)), min(PROBED, len(inputs)))
     kept = [(parameter.grad_sample, parameter.grad) for parameter in parameters]  # type: ignore[attr-defined]
 
-    def passed(pick: list[int] | slice) -> None:
+    def passed(pick: list[int]) -> None:
         for parameter in parameters:
             parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
-        torch.autograd.backward(run.loss(module(inputs[pick]), targets[pick]))
+        gradients.backward(run.loss(gradients.model(inputs[pick]), targets[pick]), len(pick))
 
-    def gradients(pick: list[int]) -> torch.Tensor:
-        found = [parameter.grad_sample[pick].flatten(1) for parameter in parameters]  # type: ignore[attr-defined]
-        return torch.cat(found, 1).nan_to_num(0.0, 0.0, 0.0)
+    def gradients_of(pick: list[int]) -> torch.Tensor:
+        samples = [parameter.grad_sample for parameter in parameters]  # type: ignore[attr-defined]
+        return torch.cat([picked(sample, pick).reshape(len(pick), -1) for sample in samples], 1).nan_to_num(0, 0, 0)
 
     def alone_of(row: int) -> torch.Tensor:
         passed([row])
-        return gradients([0])
+        return gradients_of([0])
 
     def drawn() -> bool:
         return not all(map(torch.equal, before, _generator_states(device)))
 
-    together, random = gradients(rows), drawn()
+    together, random = gradients_of(rows), drawn()
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
         _set_generator_states(before, device)
         if random:
-            for layer in module.modules():
-                # Opacus takes gradients of layers in training mode only: those with weights.
+            for layer in gradients.model.modules():
+                # A layer with weights may mix examples in training mode only: it stays in that mode.
                 if layer.training and not list(layer.parameters(recurse=False)):
                     layer.training = False
                     restoring.callback(setattr, layer, "training", True)
-            passed(slice(None))
-            together = gradients(rows)
+            passed(list(range(len(inputs))))
+            together = gradients_of(rows)
         alone = torch.cat([alone_of(row) for row in rows])
         if drawn():
             raise BenchError(

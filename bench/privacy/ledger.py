@@ -213,7 +213,8 @@ class Ledger(SampledMechanisms):
     def dp_sgd(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
         """Train `model` in place by DP-SGD: Poisson batches, clipped per-example gradients, Gaussian noise.
 
-        `images` is uint8 (n, channels, height, width) or float in [0, 1], `labels` int64 (n,). ``run.records`` is
+        `images` is uint8 (n, channels, height, width), or floats (n, ...) of any range: images in [0, 1] or features,
+        in float16 too, which become float32 one pass at a time. `labels` is int64 (n,). ``run.records`` is
         public and n is not: the neighbour of a set of that many records has one fewer or one more. Unit record,
         adjacency add-remove, L2 sensitivity ``run.max_grad_norm`` for a batch's sum. Raises :class:`BenchError` on an
         exact noise source, which cannot sample these vectors, another adjacency, or an expected batch outside

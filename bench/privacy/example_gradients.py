@@ -1,0 +1,165 @@
+"""One gradient for each example of a batch, from one forward and one backward pass.
+
+A linear layer that sees one vector per example has gradients of rank one: their norms are products of norms, and a
+weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so that they are never formed. All other
+layers take theirs from Opacus. Norms of convolutions and sequences without their gradients exist too, but cancel in
+float32, and a norm that is too small lets a gradient pass the clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from opacus import GradSampleModule
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+from opacus.layers import DPGRU, DPLSTM, DPRNN
+from torch import Tensor, nn
+
+from bench.core.errors import BenchError
+
+_TINY = 1e-15  # Squares below 1e-45 are 0 in float32; this hides no factor of a norm, and changes no norm above 1e-8.
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """Gradients of rank one: the products of the rows of `left` (n, outputs) and `right` (n, inputs)."""
+
+    left: Tensor
+    right: Tensor
+
+
+Gradients = Tensor | Outer
+"""One gradient of one parameter for each of n examples: (n, *shape), or not formed."""
+
+
+def picked(gradients: Gradients, rows: Sequence[int] | slice) -> Tensor:
+    """Return the gradients of the examples `rows`, formed."""
+    if isinstance(gradients, Outer):
+        return gradients.left[rows][:, :, None] * gradients.right[rows][:, None]
+    return gradients[rows]
+
+
+def without(gradients: Gradients, rows: Tensor) -> Gradients:
+    """Return a copy of the gradients with zeros for the examples whose numbers are `rows`."""
+    if isinstance(gradients, Outer):
+        return Outer(gradients.left.index_fill(0, rows, 0.0), gradients.right.index_fill(0, rows, 0.0))
+    return gradients.index_fill(0, rows, 0.0)
+
+
+def norms(gradients: Gradients) -> Tensor:
+    """Return the L2 norms (n,) of the gradients; not finite where a gradient is not."""
+    if isinstance(gradients, Outer):
+        return (norms(gradients.left) + _TINY) * (norms(gradients.right) + _TINY)
+    return torch.linalg.vector_norm(gradients.reshape(*gradients.shape, 1), dim=tuple(range(1, gradients.dim() + 1)))
+
+
+def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
+    """Return the sum of the gradients times `factors` (n,)."""
+    if isinstance(gradients, Outer):
+        return (gradients.left * factors[:, None]).T @ gradients.right
+    return torch.tensordot(factors, gradients, dims=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    layer: nn.Module
+    inputs: list[Tensor]
+    versions: list[int]
+    output: torch.autograd.graph.GradientEdge = field(repr=False)
+
+
+class ExampleGradients:
+    """Per-example gradients of `model`, as `grad_sample` of its trained parameters.
+
+    Its hooks watch each pass of `model` until :meth:`remove`. Raises :class:`BenchError` for a trained layer with
+    buffers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        if GradSampleModule.validate(model):
+            raise BenchError(
+                "the student has trained layers with buffers, such as running statistics, which are not private. "
+                "Choose layers without, such as GroupNorm or LayerNorm."
+            )
+        self.model = model
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._calls: list[_Call] = []
+        layers = list(_layers(model))
+        for layer in layers:
+            if type(layer) not in GradSampleModule.GRAD_SAMPLERS:
+                prepare_layer(layer)  # copies the layer, so it comes before all hooks
+        self._layers = layers
+        self._hooks = [layer.register_forward_hook(self._watch) for layer in layers]
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        for layer in self._layers:
+            vars(layer).pop("ft_compute_sample_grad", None)
+
+    def backward(self, loss: Tensor, examples: int) -> None:
+        """Set `grad_sample` of each parameter from `loss`, the mean of the losses of `examples` examples.
+
+        Raises :class:`BenchError` for layers that do not see one row per example, and trained weights without effect.
+        """
+        calls, self._calls = self._calls, []
+        # The backward pass stops at outputs: autograd computes no gradient of a parameter.
+        flows = torch.autograd.grad(examples * loss, [call.output for call in calls], allow_unused=True)
+        found: dict[nn.Parameter, Gradients] = {}
+        for call, flow in zip(calls, flows, strict=True):
+            if flow is None:
+                continue
+            if [value._version for value in call.inputs] != call.versions:
+                raise BenchError(
+                    f"the input of a {type(call.layer).__name__} is overwritten in place after it, so that its "
+                    "gradient is lost. Use operations that are not in place."
+                )
+            if len(flow) != examples:
+                raise BenchError(
+                    f"a {type(call.layer).__name__} sees {len(flow)} rows for {examples} examples. Keep the examples "
+                    "as the first dimension of every layer."
+                )
+            for parameter, gradients in _of_layer(call.layer, call.inputs, flow).items():
+                if parameter.requires_grad and parameter in found:  # tied weights, or several passes
+                    every = slice(None)
+                    found[parameter] = picked(found[parameter], every) + picked(gradients, every)
+                elif parameter.requires_grad:
+                    found[parameter] = gradients
+        if any(parameter not in found for parameter in self._parameters):
+            raise BenchError("some trained weights do not act on the loss. Freeze them by requires_grad=False.")
+        for parameter in self._parameters:
+            parameter.grad_sample = found[parameter]  # type: ignore[attr-defined]
+
+    def _watch(self, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if torch.is_grad_enabled() and first.requires_grad:
+            tensors = [value.detach() for value in inputs if isinstance(value, Tensor)]
+            # The edge stays that of this layer's output if a later operation overwrites it.
+            edge = torch.autograd.graph.get_gradient_edge(first)
+            self._calls.append(_Call(layer, tensors, [value._version for value in tensors], edge))
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    # Opacus's recurrent layers share the weights of layers in them, which have a formula.
+    own = type(module) not in (DPRNN, DPLSTM, DPGRU) and any(
+        parameter.requires_grad for parameter in module.parameters(recurse=False)
+    )
+    if own:
+        yield module
+    # A layer that Opacus does not know is differentiated as a whole, with all that is in it.
+    if not own or type(module) in GradSampleModule.GRAD_SAMPLERS:
+        for child in module.children():
+            yield from _layers(child)
+
+
+def _of_layer(layer: nn.Module, inputs: list[Tensor], flow: Tensor) -> dict[nn.Parameter, Gradients]:
+    if type(layer) is nn.Linear and flow.dim() == 2:
+        linear: dict[nn.Parameter, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
+        return linear if layer.bias is None else {**linear, layer.bias: flow}
+    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer), ft_compute_per_sample_gradient)
+    sampled: dict[nn.Parameter, Gradients] = sampler(layer, inputs, flow)
+    return sampled

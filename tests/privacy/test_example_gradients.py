@@ -1,0 +1,205 @@
+"""Per-example gradients: norms and weighted sums are those of the gradients of each example alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from opacus.layers import DPLSTM
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bench.core.errors import BenchError
+from bench.models.classifiers import small_cnn, tanh_cnn_mnist
+from bench.privacy.example_gradients import ExampleGradients, Outer, norms, picked, weighted_sum, without
+
+N = 5
+
+
+class Scaled(nn.Module):
+    """A layer that no formula is known for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * torch.tanh(self.inner(x)) ** 2
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = DPLSTM(4, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cell(x)[0].flatten(1)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words((x * 5).long()).flatten(1)
+
+
+def scattering_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.GroupNorm(27, 81, affine=False), nn.Conv2d(81, 16, 3, 2, 1), nn.Tanh(), nn.Conv2d(16, 32, 3, 1, 1),
+        nn.Tanh(), nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def vit() -> nn.Module:
+    import timm
+
+    options = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    return timm.create_model("vit_tiny_patch16_224", num_classes=10, **options)
+
+
+def frozen_bias() -> nn.Module:
+    layer = nn.Linear(4, 3)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(4, 3), (4,)),
+    "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
+    "linear with a frozen bias": (frozen_bias, (4,)),
+    "linear on a sequence": (lambda: nn.Linear(4, 3), (6, 4)),
+    "strided convolution": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 7, 7)),
+    "grouped convolution": (lambda: nn.Conv2d(4, 4, (3, 2), groups=2, dilation=2), (4, 7, 7)),
+    "convolution of a line": (lambda: nn.Conv1d(2, 4, 3), (2, 7)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 3)),
+    "layer norm": (lambda: nn.LayerNorm(4), (3, 4)),
+    "embedding": (Words, (6,)),
+    "layer of its own": (Scaled, (4,)),
+    "tied weights": (Tied, (4,)),
+    "one layer twice": (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), (4,)),
+    "recurrent": (Recurrent, (6, 4)),
+    "in place": (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)), (4,)),
+    "tanh CNN": (tanh_cnn_mnist, (1, 28, 28)),
+    "small CNN": (small_cnn, (1, 28, 28)),
+    "linear on scattering": (
+        lambda: nn.Sequential(nn.GroupNorm(27, 81, affine=False), nn.Flatten(), nn.Linear(3969, 10)), (81, 7, 7)
+    ),
+    "CNN on scattering": (scattering_cnn, (81, 7, 7)),
+    "vision transformer": (vit, (1, 8, 8)),
+}  # fmt: skip
+
+
+def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(outputs.flatten(1), labels)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_they_are_those_of_each_example_alone(name: str) -> None:
+    make, shape = NETS[name]
+    torch.manual_seed(0)
+    net, inputs, labels, factors = make(), torch.rand(N, *shape), torch.arange(N) % 3, torch.rand(N)
+    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    alone = [
+        torch.autograd.grad(loss_of(net(inputs[[row]]), labels[[row]]), parameters, materialize_grads=True)
+        for row in range(N)
+    ]
+    gradients = ExampleGradients(net)
+    gradients.backward(loss_of(net(inputs), labels), N)
+    gradients.remove()
+    for parameter, each in zip(parameters, zip(*alone, strict=True), strict=True):
+        found, wanted = parameter.grad_sample, torch.stack(each)
+        size = float(wanted.abs().max()) + 1e-6
+        torch.testing.assert_close(picked(found, slice(None)), wanted, rtol=1e-4, atol=2e-5 * size)
+        torch.testing.assert_close(norms(found), wanted.flatten(1).norm(dim=1), rtol=1e-4, atol=1e-4 * size)
+        summed = torch.tensordot(factors, wanted, dims=1)
+        torch.testing.assert_close(weighted_sum(found, factors), summed, rtol=1e-4, atol=2e-5 * size)
+    assert not any(layer._forward_hooks or hasattr(layer, "ft_compute_sample_grad") for layer in net.modules())
+
+
+@given(
+    st.integers(0, 4), st.integers(1, 5), st.integers(1, 5), st.integers(-6, 12), st.integers(-6, 12), st.integers(0)
+)  # fmt: skip
+def test_those_that_are_not_formed_are_those_that_are(
+    count: int, outputs: int, inputs: int, left: int, right: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    one, other, factors = (torch.randn(count, width, generator=generator) for width in (outputs, inputs, 1))
+    outer = Outer(one * 10.0**left, other * 10.0**right)
+    formed = outer.left[:, :, None] * outer.right[:, None]
+    torch.testing.assert_close(picked(outer, slice(None)), formed)
+    torch.testing.assert_close(norms(outer), norms(formed.double()).float(), rtol=1e-3, atol=0)
+    size = float(formed.abs().max()) if count else 1.0
+    given_to, wanted = factors[:, 0], torch.tensordot(factors[:, 0], formed, dims=1)
+    torch.testing.assert_close(weighted_sum(outer, given_to), wanted, rtol=1e-3, atol=1e-5 * size)
+    rows = torch.arange(0, count, 2)
+    assert torch.equal(picked(without(outer, rows), slice(None)), formed.index_fill(0, rows, 0.0))
+
+
+def test_a_norm_whose_factors_underflow_or_overflow_is_never_too_small() -> None:
+    left = torch.tensor([1e-24, 1e-24, 1e30, float("nan")])[:, None].expand(4, 2)
+    found = norms(Outer(left, torch.tensor([1e18, 1.0, 1.0, 1.0])[:, None].expand(4, 3)))
+    assert float(found[0]) >= 6**0.5 * 1e-6 * 0.99
+    assert float(found[1]) < 1e-9
+    assert found[2:].isfinite().tolist() == [False, False]
+
+
+class Folded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.reshape(-1, 2)).reshape(len(x), -1)
+
+
+class Overwriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        outputs = self.layer(x)
+        x.zero_()
+        return outputs
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("net", "error"),
+    [(Folded, "10 rows for 5 examples"), (Overwriting, "overwritten in place"), (Unused, "do not act on the loss")],
+)
+def test_a_net_without_a_gradient_for_each_example_is_refused(net: Callable[[], nn.Module], error: str) -> None:
+    model = net()
+    gradients = ExampleGradients(model)
+    with pytest.raises(BenchError, match=error):
+        gradients.backward(loss_of(model(torch.rand(N, 4)), torch.arange(N) % 3), N)
+
+
+def test_a_trained_layer_with_running_statistics_is_refused() -> None:
+    with pytest.raises(BenchError, match="trained layers with buffers"):
+        ExampleGradients(nn.InstanceNorm2d(3, affine=True, track_running_stats=True))
