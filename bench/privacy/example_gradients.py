@@ -1,9 +1,9 @@
 """One gradient for each example of a batch, from one forward and one backward pass.
 
 A linear layer that sees one vector per example has gradients of rank one: their norms are products of norms, and a
-weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so that they are never formed. All other
-layers take theirs from Opacus. Norms of convolutions and sequences without their gradients exist too, but cancel in
-float32, and a norm that is too small lets a gradient pass the clip.
+weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so that they are never formed. Plain
+convolutions form theirs from windows; all other layers take theirs from Opacus. Norms of convolutions and sequences
+without their gradients exist too, but cancel in float32, and a norm that is too small lets a gradient pass the clip.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from opacus import GradSampleModule
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
 from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bench.core.errors import BenchError
 
@@ -53,14 +54,18 @@ def norms(gradients: Gradients) -> Tensor:
     """Return the L2 norms (n,) of the gradients; not finite where a gradient is not."""
     if isinstance(gradients, Outer):
         return (norms(gradients.left) + _TINY) * (norms(gradients.right) + _TINY)
-    return torch.linalg.vector_norm(gradients.reshape(*gradients.shape, 1), dim=tuple(range(1, gradients.dim() + 1)))
+    found: Tensor = torch.linalg.vector_norm(gradients[..., None], dim=tuple(range(1, gradients.dim() + 1)))
+    return found
 
 
 def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
     """Return the sum of the gradients times `factors` (n,)."""
     if isinstance(gradients, Outer):
         return (gradients.left * factors[:, None]).T @ gradients.right
-    return torch.tensordot(factors, gradients, dims=1)
+    # In the order of memory: tensordot would copy them all to another.
+    order = sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
+    summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
+    return summed.permute([order.index(place) for place in range(1, gradients.dim())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,9 @@ class ExampleGradients:
         """
         calls, self._calls = self._calls, []
         # The backward pass stops at outputs: autograd computes no gradient of a parameter.
-        flows = torch.autograd.grad(examples * loss, [call.output for call in calls], allow_unused=True)
-        found: dict[nn.Parameter, Gradients] = {}
+        edges = [call.output for call in calls]
+        flows: Sequence[Tensor | None] = torch.autograd.grad(examples * loss, edges, allow_unused=True)
+        found: dict[Tensor, Gradients] = {}
         for call, flow in zip(calls, flows, strict=True):
             if flow is None:
                 continue
@@ -156,10 +162,28 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
 
 
-def _of_layer(layer: nn.Module, inputs: list[Tensor], flow: Tensor) -> dict[nn.Parameter, Gradients]:
+def _of_layer(layer: nn.Module, inputs: list[Tensor], flow: Tensor) -> dict[Tensor, Gradients]:
     if type(layer) is nn.Linear and flow.dim() == 2:
-        linear: dict[nn.Parameter, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
+        linear: dict[Tensor, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
         return linear if layer.bias is None else {**linear, layer.bias: flow}
+    if type(layer) is nn.Conv2d and _is_plain(layer):
+        return _of_convolution(layer, inputs[0], flow)
     sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer), ft_compute_per_sample_gradient)
-    sampled: dict[nn.Parameter, Gradients] = sampler(layer, inputs, flow)
+    sampled: dict[Tensor, Gradients] = sampler(layer, inputs, flow)
     return sampled
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    plain = (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
+    return plain and not isinstance(layer.padding, str)
+
+
+def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tensor, Gradients]:
+    """Return what Opacus returns; channels come last in between, so that the windows are copied in runs."""
+    (high, wide), (down, across), (rows, columns) = layer.kernel_size, layer.stride, map(int, layer.padding)
+    padded = functional.pad(inputs.to(flow.dtype).permute(0, 2, 3, 1), (0, 0, columns, columns, rows, rows))
+    windows = padded.contiguous().unfold(1, high, down).unfold(2, wide, across).permute(0, 1, 2, 4, 5, 3)
+    count, places = len(flow), flow[0, 0].numel()
+    formed = torch.bmm(flow.flatten(2), windows.reshape(count, places, -1))
+    found: dict[Tensor, Gradients] = {layer.weight: formed.view(count, -1, high, wide, inputs.shape[1]).movedim(4, 2)}
+    return found if layer.bias is None else {**found, layer.bias: flow.sum((2, 3))}

@@ -85,6 +85,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear with a frozen bias": (frozen_bias, (4,)),
     "linear on a sequence": (lambda: nn.Linear(4, 3), (6, 4)),
     "strided convolution": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 7, 7)),
+    "convolution of wide kernels": (lambda: nn.Conv2d(3, 2, (2, 4), (1, 3), (0, 2), bias=False), (3, 5, 6)),
+    "convolution padded to the same size": (lambda: nn.Conv2d(2, 4, 3, padding="same"), (2, 5, 5)),
     "grouped convolution": (lambda: nn.Conv2d(4, 4, (3, 2), groups=2, dilation=2), (4, 7, 7)),
     "convolution of a line": (lambda: nn.Conv1d(2, 4, 3), (2, 7)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 3)),
