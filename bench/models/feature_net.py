@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 Size = int | tuple[int, int]
@@ -56,3 +61,59 @@ class FeatureNet(TwoPartNet):
             return features
         logits: Tensor = self.head(self.before_head(features))
         return logits
+
+
+class FixedMap(nn.Module, abc.ABC):
+    """A public map of images to features, each image by itself, whose features are computed once for all runs."""
+
+    num_features: int
+    dtype: torch.dtype = torch.float32
+    """The type that features are kept in."""
+    carried = False
+    """Whether a released student carries the map, which cannot be made again from its options."""
+
+    @abc.abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return, as JSON values, everything but the images that affects features."""
+
+
+class OnFixedMap(TwoPartNet):
+    """A head on a fixed map: parameters are the head's, and so is the state unless the map is carried."""
+
+    def __init__(self, fixed: FixedMap, head: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.head = head
+        self.num_classes = classes
+        if fixed.carried:
+            self.carried = fixed
+        # A tuple hides it from torch: neither its weights nor its statistics are the student's.
+        self._fixed = (fixed,)
+
+    @property
+    def fixed(self) -> FixedMap:
+        """Return the map."""
+        return self._fixed[0]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OnFixedMap:
+        if not self.fixed.carried:
+            self.fixed._apply(fn)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Map images in [0, 1] to the map's features."""
+        features: Tensor = self.fixed(images)
+        return features
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Return the logits of `features`, or with `pre_logits` the input of the last layer."""
+        part: Any = self.head
+        if pre_logits:
+            part = getattr(self.head, "hidden", nn.Identity())
+        found: Tensor = part(features)
+        return found
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer, as timm's models do."""
+        last: nn.Module = getattr(self.head, "last", self.head)
+        return last

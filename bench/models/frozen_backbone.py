@@ -8,7 +8,6 @@ affects the features of another.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import seeded
-from bench.models.feature_net import Size, TwoPartNet, height_width
+from bench.models.feature_net import FixedMap, OnFixedMap, Size, height_width
 from bench.models.gaussian_nb import GaussianHead
 from bench.models.layers import Normalise
 from bench.models.registration import model_options, register_all, register_own
@@ -68,7 +67,7 @@ def spec_from(options: dict[str, Any]) -> BackboneSpec:
     return BackboneSpec(**{**options, "mean": tuple(options["mean"]), "std": tuple(options["std"])})
 
 
-class FrozenBackbone(nn.Module):
+class FrozenBackbone(FixedMap):
     """Maps images, float in [0, 1] (n, channels, height, width), to features (n, num_features), each by itself."""
 
     def __init__(self, spec: BackboneSpec, net: nn.Module) -> None:
@@ -78,6 +77,11 @@ class FrozenBackbone(nn.Module):
         # 1.3 times faster on a CPU; a net without convolutions keeps its layout.
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.num_features = _width(spec, self.net)
+        self.carried = spec.carried
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`BackboneSpec.identity`."""
+        return self.spec.identity()
 
     def train(self, mode: bool = True) -> FrozenBackbone:
         """Stay in evaluation mode: batch normalisation must not use batch statistics."""
@@ -171,44 +175,14 @@ class DenseHead(nn.Module):
         return logits
 
 
-class FrozenTransfer(TwoPartNet):
-    """A head on a frozen backbone: parameters are the head's, and so is the state unless the backbone is carried."""
-
-    def __init__(self, backbone: FrozenBackbone, head: nn.Module, classes: int) -> None:
-        super().__init__()
-        self.head = head
-        self.num_classes = classes
-        if backbone.spec.carried:
-            self.carried = backbone
-        # A tuple hides it from torch: neither its weights nor its statistics are the student's.
-        self._backbone = (backbone,)
+class FrozenTransfer(OnFixedMap):
+    """A head on a frozen backbone."""
 
     @property
     def backbone(self) -> FrozenBackbone:
         """Return the frozen backbone."""
-        return self._backbone[0]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenTransfer:
-        if not self.backbone.spec.carried:
-            self.backbone._apply(fn)  # type: ignore[no-untyped-call]
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Map images in [0, 1] to the backbone's features."""
-        features: Tensor = self.backbone(images)
-        return features
-
-    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return the logits of `features`, or with `pre_logits` the input of the last layer."""
-        if pre_logits:
-            return self.head.hidden(features) if isinstance(self.head, DenseHead) else features
-        logits: Tensor = self.head(features)
-        return logits
-
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer, as timm's models do."""
-        return self.head.last if isinstance(self.head, DenseHead) else self.head
+        assert isinstance(self.fixed, FrozenBackbone)
+        return self.fixed
 
 
 def make_head(kind: HeadKind, features: int, hidden: int, classes: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Features of images by a frozen public backbone, computed once for all methods, seeds and epsilons.
+"""Features of images by a public map, a frozen backbone say, computed once for all methods, seeds and epsilons.
 
 Those of private images are private artefacts, in chunks; by digests, a shadow run reuses what the original shares.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone, FrozenTransfer
+from bench.core.errors import BenchError
+from bench.models.feature_net import FixedMap, OnFixedMap
+from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.training.loop import predict
 from bench.training.processes import one_thread, worker_pool
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bench.storage.cache import Arrays, Cache
     from bench.training.context import Context
 
 CHUNK = 1_000  # Images per artefact.
@@ -31,42 +33,47 @@ BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
 
-def features_of(images: Tensor, backbone: FrozenBackbone, context: Context, part: Part) -> Tensor:
-    """Return the features (n, num_features), float32 on the CPU, of uint8 `images` (n, channels, height, width).
+def features_of(images: Tensor, fixed: FixedMap, context: Context, part: Part) -> Tensor:
+    """Return the features (n, num_features), of the map's type on the CPU, of uint8 `images` (n, channels, ...).
 
-    `part` and the cache's base name the images, so that private ones never enter a key.
+    `part` and the cache's base name the images, so that private ones never enter a key. Raise :class:`BenchError` if
+    the features need more than the memory of this machine.
     """
+    needed, memory = len(images) * fixed.num_features * fixed.dtype.itemsize, memory_bytes()
+    if needed > memory:
+        raise BenchError(
+            f"the {fixed.num_features} features of {len(images)} {part} images need {needed / 1e9:.1f} GB, and this "
+            f"machine has {memory / 1e9:.1f} GB of memory. Use a larger machine, smaller images or fewer records."
+        )
     prints = image_digests(images)
-    known = _known(context.cache.parent, backbone.spec, part, context.device.type)
-    found: Tensor | None = None
-    rows = np.full(len(images), -1, dtype=np.int64)
-    if known is not None:
-        rows, found = _matched(prints, known["digests"]), torch.from_numpy(known["features"])
-    missing = np.flatnonzero(rows < 0)
-    result = torch.empty(len(images), backbone.num_features)
-    if found is not None and len(missing) < len(images):
-        result[torch.from_numpy(rows >= 0)] = found[torch.from_numpy(rows[rows >= 0])]
+    result = torch.empty(len(images), fixed.num_features, dtype=fixed.dtype)
+    missing = _copy_known(result, prints, fixed, context, part)
     if len(missing):
-        wanted = torch.from_numpy(missing)
-        result[wanted] = _computed(images[wanted], prints[missing], backbone, context, part)
+        _compute(result, missing, images, prints, fixed, context, part)
     return result
 
 
+def memory_bytes() -> int:
+    """Return the memory of this machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def student_logits(student: nn.Module, images: Tensor, context: Context, part: Part = "test") -> Tensor:
-    """Return the logits (n, classes) of `student` on `images`, on the CPU; a backbone's features are cached."""
-    if not isinstance(student, FrozenTransfer):
+    """Return the logits (n, classes) of `student` on `images`, on the CPU; features of a fixed map are cached."""
+    if not isinstance(student, OnFixedMap):
         return predict(student, images, device=context.device)
     student.to(context.device).eval()
-    features = features_of(images, student.backbone, context, part)
+    features = features_of(images, student.fixed, context, part)
     with torch.no_grad():
-        return torch.cat([student.forward_head(f.to(context.device)).cpu() for f in torch.split(features, 10_000)])
+        pieces = torch.split(features, 10_000)
+        return torch.cat([student.forward_head(piece.to(context.device).float()).cpu() for piece in pieces])
 
 
 def trained_part(student: nn.Module, images: Tensor, context: Context, part: Part) -> tuple[nn.Module, Tensor]:
     """Return the trained part of `student` and its inputs: a head and features, or the whole net and `images`."""
-    if not isinstance(student, FrozenTransfer):
+    if not isinstance(student, OnFixedMap):
         return student, images
-    return student.head, features_of(images, student.backbone, context, part)
+    return student.head, features_of(images, student.fixed, context, part)
 
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
@@ -76,80 +83,81 @@ def image_digests(images: Tensor) -> NDArray[np.void]:
     return np.frombuffer(digests, dtype="V16")
 
 
-def _depends(spec: BackboneSpec, part: Part, first: int, device: str) -> dict[str, Any]:
-    return {"backbone": spec.identity(), "part": part, "first": first, "chunk": CHUNK, "device": device}
+def _depends(fixed: FixedMap, part: Part, first: int, device: str) -> dict[str, Any]:
+    return {"backbone": fixed.identity(), "part": part, "first": first, "chunk": CHUNK, "device": device}
 
 
-def _known(cache: Cache | None, spec: BackboneSpec, part: Part, device: str) -> Arrays | None:
-    """Return the features and digests in the original data set's cache, joined; None if there are none."""
-    chunks: list[Arrays] = []
-    while cache is not None:
-        chunk = cache.find("features", _depends(spec, part, CHUNK * len(chunks), device))
+def _copy_known(
+    result: Tensor, prints: NDArray[np.void], fixed: FixedMap, context: Context, part: Part
+) -> NDArray[np.int64]:
+    """Copy features in the original data set's cache into `result`; return the positions of all other images."""
+    cache, first, missing = context.cache.parent, 0, np.arange(len(prints))
+    while cache is not None and len(missing):
+        chunk = cache.find("features", _depends(fixed, part, first, context.device.type))
         if chunk is None:
             break
-        chunks.append(chunk)
-    if not chunks:
-        return None
-    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in ("features", "digests")}
+        row_of = {row.tobytes(): number for number, row in enumerate(chunk["digests"])}
+        rows = np.array([row_of.get(prints[at].tobytes(), -1) for at in missing])
+        result[torch.from_numpy(missing[rows >= 0])] = torch.from_numpy(chunk["features"][rows[rows >= 0]])
+        missing, first = missing[rows < 0], first + CHUNK
+    return missing
 
 
-def _matched(prints: NDArray[np.void], known: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the row of `known` (m, 16) that equals each of `prints`, -1 without one."""
-    row_of = {row.tobytes(): number for number, row in enumerate(known)}
-    return np.array([row_of.get(one.tobytes(), -1) for one in prints], dtype=np.int64)
-
-
-def _computed(
-    images: Tensor, prints: NDArray[np.void], backbone: FrozenBackbone, context: Context, part: Part
-) -> Tensor:
-    wanted = np.frombuffer(prints.tobytes(), dtype=np.uint8).reshape(-1, 16)
-    starts = range(0, len(images), CHUNK)
-    depends = {first: _depends(backbone.spec, part, first, context.device.type) for first in starts}
-    chunks: dict[int, Arrays] = {}
+def _compute(
+    result: Tensor, missing: NDArray[np.int64], images: Tensor, prints: NDArray[np.void], fixed: FixedMap,
+    context: Context, part: Part,
+) -> None:  # fmt: skip
+    """Fill the rows `missing` of `result` with the features of their images, from the cache or computed."""
+    wanted = np.frombuffer(prints[missing].tobytes(), dtype=np.uint8).reshape(-1, 16)
+    positions = dict(zip(range(0, len(missing), CHUNK), torch.split(torch.from_numpy(missing), CHUNK), strict=True))
+    depends = {first: _depends(fixed, part, first, context.device.type) for first in positions}
+    left = list(positions)
 
     def look() -> list[int]:
-        for first in starts:
-            if first in chunks:
-                continue
+        for first in list(left):
             chunk = context.cache.find("features", depends[first])
             # Only digests identify images: a shadow run has its own, and another part may have the same name.
             if chunk is not None and np.array_equal(chunk["digests"], wanted[first : first + CHUNK]):
-                chunks[first] = chunk
-        return [first for first in starts if first not in chunks]
+                result[positions[first]] = torch.from_numpy(chunk["features"])
+                left.remove(first)
+        return left
 
-    if look():
-        with context.cache.making("all-features", _depends(backbone.spec, part, 0, context.device.type)):
-            left = look()  # another process may have made them meanwhile
-            if left:
-                backbone.to(context.device)
-                title = f"features of {part} images"
-                with _pool(backbone, context, len(left)) as pool, context.progress.stage(title, len(images)) as stage:
-                    stage.advance(min(len(images), CHUNK * len(chunks)))
-                    pieces = (images[first : first + CHUNK] for first in left)
-                    for first, features in zip(left, _each(pieces, backbone, context, pool), strict=True):
-                        chunks[first] = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
-                        context.cache.put("features", depends[first], chunks[first])
-                        stage.advance(len(features))
-    return torch.cat([torch.from_numpy(chunks[first]["features"]) for first in starts])
+    if not look():
+        return
+    # Another process may make them meanwhile.
+    with context.cache.making("all-features", depends[0]):
+        if not look():
+            return
+        fixed.to(context.device)
+        title = f"features of {part} images"
+        with _pool(fixed, context, len(left)) as pool, context.progress.stage(title, len(missing)) as stage:
+            stage.advance(sum(len(positions[first]) for first in positions if first not in left))
+            pieces = (images[positions[first]] for first in left)
+            for first, features in zip(left, _each(pieces, fixed, context, pool), strict=True):
+                result[positions[first]] = features
+                made = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
+                context.cache.put("features", depends[first], made)
+                stage.advance(len(features))
 
 
-def _pool(backbone: FrozenBackbone, context: Context, chunks: int) -> Any:
+def _pool(fixed: FixedMap, context: Context, chunks: int) -> Any:
     # A process takes seconds to start, and a backbone that is not on disk would be sent with each job.
-    workers = min(context.workers, chunks) if chunks > 2 and not backbone.spec.carried else 1
+    workers = min(context.workers, chunks) if chunks > 2 and not fixed.carried else 1
     return worker_pool(workers, context.device.type)
 
 
 def _each(
-    pieces: Iterator[Tensor], backbone: FrozenBackbone, context: Context, pool: ProcessPoolExecutor | None
+    pieces: Iterator[Tensor], fixed: FixedMap, context: Context, pool: ProcessPoolExecutor | None
 ) -> Iterator[Tensor]:
     if pool is None:
         for piece in pieces:
-            yield _features(backbone, piece, context.device)
+            yield _features(fixed, piece, context.device)
         return
+    sent = fixed.spec if isinstance(fixed, FrozenBackbone) else fixed
     # A longer queue would hold the images of a large set in memory twice.
     waiting = []
     for piece in pieces:
-        waiting.append(pool.submit(_worker_features, backbone.spec, piece))
+        waiting.append(pool.submit(_worker_features, sent, piece))
         if len(waiting) > 2 * context.workers:
             yield waiting.pop(0).result()
     for job in waiting:
@@ -157,13 +165,13 @@ def _each(
 
 
 @torch.no_grad()
-def _features(backbone: FrozenBackbone, images: Tensor, device: torch.device) -> Tensor:
+def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
     from bench.training.transforms import as_float
 
     batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
     # One thread sums in a fixed order: any number of workers gives the same features.
     with one_thread():
-        return torch.cat([backbone(as_float(batch.to(device))).cpu() for batch in batches])
+        return torch.cat([fixed(as_float(batch.to(device))).to("cpu", fixed.dtype) for batch in batches])
 
 
 @functools.lru_cache(maxsize=1)
@@ -173,5 +181,6 @@ def _worker_backbone(spec: BackboneSpec) -> FrozenBackbone:
     return FrozenBackbone(spec, load_backbone(weights_by_digest(spec.name, spec.sha256), spec.size or None))
 
 
-def _worker_features(spec: BackboneSpec, images: Tensor) -> Tensor:
-    return _features(_worker_backbone(spec), images, torch.device("cpu"))
+def _worker_features(sent: BackboneSpec | FixedMap, images: Tensor) -> Tensor:
+    fixed = _worker_backbone(sent) if isinstance(sent, BackboneSpec) else sent
+    return _features(fixed, images, torch.device("cpu"))
