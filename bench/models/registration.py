@@ -20,6 +20,7 @@ OWN_NETS = (
     "bench.models.keras_resnet",
     "bench.models.text_nets",
     "bench.models.frozen_backbone",
+    "bench.models.scattering",
 )
 
 B = TypeVar("B", bound=Callable[..., nn.Module])
