@@ -1,0 +1,73 @@
+"""What the methods on scattering coefficients share: settings by data set, and DP-SGD of a head on cached features.
+
+Scattering coefficients, and their normalisation within each image, are a fixed map of each record by itself
+(:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. For data sets that the
+paper has no settings for, grey images take those of Fashion-MNIST and others those of CIFAR-10, with a batch that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released
+from methods._common import student_depends
+from methods.dp_sgd import DPSGD
+
+if TYPE_CHECKING:
+    from bench.interface import Ledger
+
+RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
+"""Where the settings of each data set are from."""
+
+
+class ScatterDPSGD(DPSGD):
+    """DP-SGD of the head of a student on scattering coefficients."""
+
+    version = 1
+    citation = "Tramer and Boneh 2021"
+    by_dataset: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """What the paper changes for a data set; those of mnist are the defaults."""
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        other = "fmnist" if facts.shape[0] == 1 else "cifar10"
+        paper = {} if facts.dataset == "mnist" else dict(cls.by_dataset.get(facts.dataset, cls.by_dataset[other]))
+        batch = {**vars(cls.Config()), **paper}["batch_size"]
+        if facts.private_records < 4 * batch:
+            batch = paper["batch_size"] = max(1, facts.private_records // 8)
+        return {
+            "paper": paper,
+            "quick": {},
+            "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
+        }
+
+    @classmethod
+    def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
+        """See :meth:`bench.interface.Method.shares`."""
+        return (f"scattering of {facts.dataset}",)
+
+    def train_student(
+        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
+    ) -> Released:
+        """Train the student's head by DP-SGD on the features of the private records."""
+        from bench.interface import make_student
+        from bench.models.scattering import Scattering
+        from bench.training.features import trained_part
+
+        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        if not isinstance(getattr(student, "fixed", None), Scattering):
+            raise BenchError(
+                f"{self.name} trains a head on scattering coefficients, and {config.student} is none. Accepted as "
+                "student: scatter_linear, scatter_cnn_mnist, scatter_cnn_cifar."
+            )
+        student.to(context.device)
+        head, features = trained_part(student, private.images, context, "private")
+        steps = config.steps(private.facts.private_records)
+        depends = {**student_depends(config, context), "opacus": version("opacus")}
+        with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
+            run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
+            ledger.dp_sgd(head, features, private.labels, run)
+        return Released(student, config.student, options)

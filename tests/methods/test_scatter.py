@@ -1,0 +1,108 @@
+"""Heads on scattering coefficients: the paper's settings, their cost, and features that are computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released, TargetAdjacency
+from bench.interface.registry import METHODS
+from bench.privacy.ledger import Ledger
+from bench.privacy.noise import SeededNoise
+from bench.storage.cache import Cache
+from bench.training import features
+from bench.training.context import Context
+from helpers.small_sets import SMALL, private_pair, public_set
+
+NAMES = ("scatter-linear", "scatter-cnn")
+
+
+def facts(dataset: str, records: int) -> Facts:
+    shape = (3, 32, 32) if dataset == "cifar10" else (1, 28, 28)
+    return Facts(dataset, records, 0, 10_000, 10, shape, public_benchmark=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "records", "steps", "printed"),
+    [
+        ("scatter-linear", "mnist", 60_000, 732, {1: 6.989, 3: 2.714, 10: 1.166}),
+        ("scatter-linear", "fmnist", 60_000, 366, {1: 9.848, 3: 3.767, 10: 1.508}),
+        ("scatter-linear", "cifar10", 50_000, 366, {1: 11.792, 3: 4.480, 10: 1.746}),
+        ("scatter-cnn", "mnist", 60_000, 1758, {3: 1.237}),
+        ("scatter-cnn", "fmnist", 60_000, 1465, {3: 1.984}),
+        ("scatter-cnn", "cifar10", 50_000, 366, {3: 4.480}),
+    ],
+)
+def test_noise_is_that_of_the_tight_accountant(
+    name: str, dataset: str, records: int, steps: int, printed: dict[int, float]
+) -> None:
+    """Found with dp-accounting alone, for Poisson batches at delta 1e-5, on a grid that costs up to 0.1% of noise."""
+    method, known = METHODS.get(name), facts(dataset, records)
+    config, changed = build_config(method, Preset.PAPER, known)
+    assert changed == []
+    assert config.steps(records) == steps
+    for epsilon, noise in printed.items():
+        budget = Budget(float(epsilon), 1e-5, Basis.PROVEN, TargetAdjacency.OWN)
+        found = method.calibrate(config, budget, known).noise_multiplier
+        assert 0.999 * noise <= found <= noise + 6e-4
+
+
+def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
+    small = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
+    large = Facts("svhn", 73_257, 10_000, 16_032, 10, (3, 32, 32))
+    linear, cnn = map(METHODS.get, NAMES)
+    assert build_config(linear, Preset.PAPER, small)[0].batch_size == 125
+    assert build_config(linear, Preset.PAPER, small)[0].lr == 16
+    config = build_config(cnn, Preset.PAPER, large)[0]
+    assert (config.batch_size, config.student) == (8_192, "scatter_cnn_cifar")
+
+
+def run(name: str, cache: Cache, epsilon: float = 10.0, **changes: object) -> tuple[Released, Context]:
+    method = METHODS.get(name)
+    config, _ = build_config(method, Preset.TINY, SMALL)
+    config = method.calibrate(dataclasses.replace(config, **changes), Budget(epsilon, 1e-5), SMALL)
+    streams = Streams(0)
+    context = Context(torch.device("cpu"), streams, cache, Progress())
+    ledger = Ledger(PrivacyUnit.RECORD, Adjacency.ADD_REMOVE, SeededNoise(streams.numpy("noise")))
+    return method().train_student(config, private_pair()[0], public_set(), ledger, context), context
+
+
+def test_both_methods_share_features_kept_in_half_precision(tmp_path: Path) -> None:
+    first, second = Cache(tmp_path, {}), Cache(tmp_path, {})
+    run("scatter-linear", first)
+    run("scatter-cnn", second)
+    assert first.counts()["features"] == (1, 0)
+    assert second.counts()["features"] == (0, 1)
+    (file,) = tmp_path.glob("features-*.safetensors")
+    assert file.stat().st_size < 240 * (2 * 3969 + 16) + 1_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_student_learns_and_takes_images_itself(name: str) -> None:
+    settings = {"epochs": 15.0, "batch_size": 60, "lr": 4.0}
+    released, context = run(name, Cache(None, {}), 1000.0, **settings)
+    private = private_pair()[0]
+    assert released.student_name == METHODS.get(name).Config().student
+    with torch.no_grad():
+        plain = released.student(private.images / 255)
+    cached = features.student_logits(released.student, private.images, context, "private")
+    assert (plain - cached).abs().max() < 0.01 * plain.abs().max()
+    assert (plain.argmax(1) == private.labels).float().mean() > 0.9
+
+
+def test_a_student_without_scattering_is_refused() -> None:
+    with pytest.raises(BenchError, match="Accepted as student: scatter_linear"):
+        run("scatter-linear", Cache(None, {}), student="small_cnn")
+
+
+def test_features_larger_than_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "memory_bytes", lambda: 240 * 3969 * 2 - 1)
+    with pytest.raises(BenchError, match=r"3969 features of 240 private images need 0\.0 GB"):
+        run("scatter-linear", Cache(None, {}))
