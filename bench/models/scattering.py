@@ -131,11 +131,12 @@ class Scattering(FixedMap):
         """Return the scattering coefficients of float `images`: (n, channels, 81, height // 4, width // 4)."""
         count, channels = images.shape[:2]
         padded = images.flatten(0, 1)[:, self.rows, self.columns]
+        fine, coarse = (wavelets.reshape(*wavelets.shape[:2], -1, 2) for wavelets in (self.fine, self.coarse))
         spectrum = torch.view_as_real(torch.fft.fft2(padded))[:, None]
-        first = _modulus(spectrum * self.fine)
-        second = _modulus(_halved(spectrum, self.coarse))
+        first = _modulus(spectrum * fine)
+        second = _modulus(_halved(spectrum, coarse))
         first_spectrum = torch.view_as_real(torch.fft.fft2(first))[:, :, None]
-        third = _modulus(_halved(first_spectrum, self.coarse)).flatten(1, 2)
+        third = _modulus(_halved(first_spectrum, coarse)).flatten(1, 2)
         full = _smoothed(torch.cat([padded[:, None], first], 1), self.down, self.across)
         half = _smoothed(torch.cat([second, third], 1), self.down_halved, self.across_halved)
         maps = torch.cat([full, half], 1)
@@ -143,8 +144,11 @@ class Scattering(FixedMap):
 
 
 def _twice(spectrum: Tensor) -> Tensor:
-    """Return a real spectrum as a factor of the real and the imaginary part."""
-    return spectrum[..., None].expand(*spectrum.shape, 2).contiguous()
+    """Return a real spectrum as a factor of real and imaginary parts in turn: (..., rows, 2 columns).
+
+    Three dimensions, since the training loop gives buffers of four another memory layout.
+    """
+    return spectrum.repeat_interleave(2, -1)
 
 
 def _halved(spectrum: Tensor, wavelets: Tensor) -> Tensor:

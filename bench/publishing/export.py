@@ -155,6 +155,7 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
     """Return the student's input and its normalisation in words."""
     from bench.data.text import is_text
     from bench.models.classifiers import WhitenImage
+    from bench.models.feature_net import OnFixedMap
     from bench.models.frozen_backbone import FrozenTransfer
     from bench.models.layers import BytesAboutHalf, Normalise
 
@@ -173,6 +174,11 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
         return [
             *lines,
             f"The net prepares them itself: {size}{spec.in_chans} channels, normalised by channel: {scale}.",
+        ]
+    if isinstance(student, OnFixedMap):
+        return [
+            *lines,
+            "The net computes their scattering coefficients itself, normalised in groups within each image.",
         ]
     known = {
         Normalise: "mean 0.5, deviation 0.5",

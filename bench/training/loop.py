@@ -141,7 +141,7 @@ def fit(
     if count == 0 or labels.shape[0] != count or (weights is not None and weights.shape[0] != count):
         raise BenchError(f"training needs as many labels and weights as images; there are {count} images.")
     total = settings.total_steps(count)
-    layout = _layout(model, device)
+    layout = _layout(model, images)
     _place(model, device, layout).train()
     images, labels = images.to(device), labels.to(device)
     weights = weights.to(device) if weights is not None else None
@@ -267,7 +267,7 @@ def predict(
 ) -> Tensor:  # fmt: skip
     """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode."""
     device = torch.device(device)
-    layout = _layout(model, device)
+    layout = _layout(model, images)
     training = model.training
     _place(model, device, layout).eval()
     parts = []
@@ -308,10 +308,10 @@ def _place(model: nn.Module, device: torch.device, layout: torch.memory_format) 
     return model.to(device=device).to(memory_format=layout)  # type: ignore[call-overload,no-any-return]
 
 
-def _layout(model: nn.Module, device: torch.device) -> torch.memory_format:
-    """Return channels last for convolutional nets: 1.3 times faster on a CPU, more on a GPU."""
+def _layout(model: nn.Module, images: Tensor) -> torch.memory_format:
+    """Return channels last for convolutional nets of images: 1.3 times faster on a CPU, more on a GPU."""
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
-    return torch.channels_last if convolutional else torch.contiguous_format
+    return torch.channels_last if convolutional and len(images.shape) == 4 else torch.contiguous_format
 
 
 def tune_malloc() -> bool:

@@ -58,9 +58,11 @@ def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
     small = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8))
     large = Facts("svhn", 73_257, 10_000, 16_032, 10, (3, 32, 32))
     linear, cnn = map(METHODS.get, NAMES)
-    assert build_config(linear, Preset.PAPER, small)[0].batch_size == 125
-    assert build_config(linear, Preset.PAPER, small)[0].lr == 16
-    config = build_config(cnn, Preset.PAPER, large)[0]
+    config, changed = build_config(linear, Preset.QUICK, small)
+    assert (config.batch_size, config.lr) == (125, 8)
+    assert [change.field for change in changed] == ["batch_size"]
+    config, changed = build_config(cnn, Preset.QUICK, large)
+    assert changed == []
     assert (config.batch_size, config.student) == (8_192, "scatter_cnn_cifar")
 
 

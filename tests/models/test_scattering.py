@@ -10,10 +10,16 @@ import torch
 from torch import nn
 
 from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
 from bench.models.build import build, features_and_logits
 from bench.models.rebuild import rebuild
 from bench.models.registration import model_options
 from bench.models.scattering import BATCH, COEFFICIENTS, GROUPS, Scattering
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.features import trained_part
+from bench.training.loop import FitSettings, fit, predict
 
 NETS = ("scatter_linear", "scatter_cnn_mnist", "scatter_cnn_cifar")
 GOLDEN = json.loads((Path(__file__).parents[1] / "fixtures" / "scattering.json").read_text())
@@ -97,6 +103,18 @@ def test_heads_have_the_published_layers() -> None:
     ):
         layers = [m for m in build(name, 10, channels, size).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
         assert [tuple(layer.weight.shape) for layer in layers] == shapes
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_students_and_heads_train_and_predict_as_other_nets(name: str) -> None:
+    """A head trains on features for the controls of attacks; convolutions get another memory layout there."""
+    images, labels = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8), torch.arange(20) % 4
+    net = build(name, 4, 1, 8)
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    head, inputs = trained_part(net, images, context, "private")
+    fit(head, inputs, labels, FitSettings(steps=3, batch_size=5), torch.Generator())
+    whole, cached = predict(net, images), predict(head, inputs)
+    assert torch.allclose(whole, cached, atol=0.02)
 
 
 def test_small_images_are_refused_clearly() -> None:
