@@ -2,8 +2,8 @@
 
 Scattering coefficients, and their normalisation within each image, are a fixed map of each record by itself
 (:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. Of data sets that the
-paper has no settings for, grey images take those of MNIST and others those of CIFAR-10. The quick preset takes an eighth
-of the records as a batch where they are few.
+paper has no settings for, grey images take those of MNIST and others those of CIFAR-10. Where records are few, the
+quick preset takes an eighth of them as a batch.
 """
 
 from __future__ import annotations

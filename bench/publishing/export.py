@@ -178,7 +178,7 @@ def _preprocessing(released: Released, shape: tuple[int, int, int]) -> list[str]
     if isinstance(student, OnFixedMap):
         return [
             *lines,
-            "The net computes their scattering coefficients itself, normalised in groups within each image.",
+            "The net computes their scattering coefficients itself, normalised within each image.",
         ]
     known = {
         Normalise: "mean 0.5, deviation 0.5",

@@ -60,6 +60,7 @@ def released(run_dir: RunDir, name: str, shape: tuple[int, int, int] = (1, 28, 2
         ("small_cnn", (1, 28, 28)),
         ("salimans_mlp", (1, 28, 28)),
         ("pate_svhn", (3, 32, 32)),
+        ("scatter_cnn_cifar", (3, 32, 32)),
         ("naive_bayes_words", (2, 1, 64)),
         ("resnet10t", (3, 32, 32)),
         ("vit_tiny_patch16_224", (1, 32, 32)),
