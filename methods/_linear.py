@@ -46,7 +46,7 @@ class LinearConfig(TransferConfig):
 
 
 def begin(
-    config: LinearConfig, private: PrivateData, public: PublicData, context: Context
+    config: TransferConfig, private: PrivateData, public: PublicData, context: Context
 ) -> tuple[Tensor, FrozenTransfer, dict[str, Any]]:
     """Return the private records' scaled features, float32 (n, d), a student whose head is zero, and its options."""
     import torch
