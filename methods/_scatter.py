@@ -4,23 +4,35 @@ Scattering coefficients, and their normalisation within each image, are a fixed 
 (:mod:`bench.models.scattering`), so features cost no privacy and are computed once for all runs. Of data sets that the
 paper has no settings for, grey images take those of MNIST and others those of CIFAR-10. Where records are few, the
 quick preset takes an eighth of them as a batch.
+
+The stated learning rates are for epsilon 3. The quick preset lowers them as the noise grows (`scale_lr`): at epsilon 1,
+on 10,000 training records of Fashion-MNIST held out, half the rate took the linear classifier from 87.7% to 88.6%. No
+test record was used; on Fashion-MNIST itself no epsilon counts that choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released
+from bench.interface import BenchError, Budget, Context, Facts, PrivateData, PublicData, Released, setting
 from methods._common import student_depends
-from methods.dp_sgd import DPSGD
+from methods.dp_sgd import DPSGD, DPSGDConfig
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 """Where the settings of each data set are from."""
+
+
+@dataclass(frozen=True)
+class ScatterConfig(DPSGDConfig):
+    """Settings of both methods."""
+
+    scale_lr: bool = setting(False, "ours: chosen on Fashion-MNIST's training records, see methods/_scatter.py")
 
 
 class ScatterDPSGD(DPSGD):
@@ -41,9 +53,16 @@ class ScatterDPSGD(DPSGD):
         fitting = max(1, facts.private_records // 8) if few else batch
         return {
             "paper": paper,
-            "quick": {"batch_size": fitting} if fitting < batch else {},
+            "quick": {"scale_lr": True, **({"batch_size": fitting} if fitting < batch else {})},
             "tiny": {"epochs": 1.0, "batch_size": min(32, fitting)},
         }
+
+    @classmethod
+    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
+        """See :meth:`methods.dp_sgd.DPSGD.calibrate`; `scale_lr` divides the rate by the noise above the stated one."""
+        found = super().calibrate(config, budget, facts)
+        lower = min(1.0, config.noise_multiplier / found.noise_multiplier) if config.scale_lr else 1.0
+        return replace(found, lr=config.lr * lower)
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:

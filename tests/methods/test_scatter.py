@@ -60,10 +60,21 @@ def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
     linear, cnn = map(METHODS.get, NAMES)
     config, changed = build_config(linear, Preset.QUICK, small)
     assert (config.batch_size, config.lr) == (125, 8)
-    assert [change.field for change in changed] == ["batch_size"]
+    assert [change.field for change in changed] == ["batch_size", "scale_lr"]
     config, changed = build_config(cnn, Preset.QUICK, large)
-    assert changed == []
+    assert [change.field for change in changed] == ["scale_lr"]
     assert (config.batch_size, config.student) == (8_192, "scatter_cnn_cifar")
+
+
+def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises() -> None:
+    linear, known = METHODS.get("scatter-linear"), facts("mnist", 60_000)
+    quick, _ = build_config(linear, Preset.QUICK, known)
+    low, high = (linear.calibrate(quick, Budget(e, 1e-5, Basis.PROVEN), known) for e in (1.0, 10.0))
+    assert low.noise_multiplier > quick.noise_multiplier > high.noise_multiplier
+    assert low.lr == pytest.approx(quick.lr * quick.noise_multiplier / low.noise_multiplier)
+    assert high.lr == quick.lr
+    paper, _ = build_config(linear, Preset.PAPER, known)
+    assert linear.calibrate(paper, Budget(1.0, 1e-5, Basis.PROVEN), known).lr == paper.lr
 
 
 def run(name: str, cache: Cache, epsilon: float = 10.0, **changes: object) -> tuple[Released, Context]:
