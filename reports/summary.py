@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.core.errors import BenchError
-from bench.results.text import markdown_table
+from bench.results.text import markdown_table, md
 from reports.leaderboard import Board, BoardRow, cells_of
 
 BEGIN, END = "<!-- board -->", "<!-- /board -->"
@@ -13,10 +13,12 @@ BEGIN, END = "<!-- board -->", "<!-- /board -->"
 
 TARGETS = (1.0, 10.0)
 SHOWN = ("accuracy", "proven", "audited", "claim")
+MOST = 15
+"""Methods in the table; the board has all."""
 
 
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
-    """Return the methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, the most accurate at the last first.
+    """Return the best methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, by accuracy at the last.
 
     Of several rows of a method and a target the most accurate is shown. Raise :class:`BenchError` if there are none.
     """
@@ -30,7 +32,8 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
             best.setdefault(row.method, {})[row.asked] = row
     order = sorted(best, key=lambda method: [-_accuracy(best[method], target) for target in reversed(TARGETS)])
     columns = [name for target in TARGETS for name in (f"accuracy at {target:g}", *SHOWN[1:])]
-    return markdown_table(["method", *columns], ([method, *_cells(best[method])] for method in order))
+    table = markdown_table(["method", *columns], ([method, *_cells(best[method])] for method in order[:MOST]))
+    return table + (f"\nFurther methods on the board: {', '.join(map(md, order[MOST:]))}.\n" if order[MOST:] else "")
 
 
 def _accuracy(rows: dict[float | None, BoardRow], target: float) -> float:

@@ -1,0 +1,16 @@
+"""The README's table holds the best methods, and names the others."""
+
+from __future__ import annotations
+
+from helpers.records import record
+from reports.leaderboard import build_board
+from reports.summary import MOST, summary
+
+
+def test_methods_beyond_the_table_are_named_below_it() -> None:
+    records = [record(method=f"m{n:02}", key=f"m{n:02}", accuracy=0.5 + n / 100) for n in range(MOST + 2)]
+    text = summary(build_board(records))
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| m")]
+    assert rows == ["method", *(f"m{n:02}" for n in range(MOST + 1, 1, -1))]
+    assert text.endswith("\n\nFurther methods on the board: m01, m00.\n")
+    assert "Further" not in summary(build_board(records[2:]))
