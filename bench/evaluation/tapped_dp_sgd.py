@@ -12,7 +12,7 @@ import torch
 
 from bench.core.errors import BenchError
 from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, train
-from bench.privacy.example_gradients import picked, without
+from bench.privacy.example_gradients import picked, weighted_sum, without
 from bench.privacy.sampled_loss import sampled_shift
 
 
@@ -32,13 +32,13 @@ class _Tapped(LedgerOptimizer):
 
     def clip_and_accumulate(self) -> None:
         if not self._sums:
-            gradient = torch.cat([picked(sample, [0]).reshape(-1) for sample in self.grad_samples])
-            norm = gradient.norm()
             # As all are clipped; without the record's part the sum is that of the others.
-            clipped = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            self._gradient = clipped if norm.isfinite() else torch.zeros_like(gradient)
+            samples, factors = self.clipping([picked(sample, [0]) for sample in self.grad_samples])
+            self._gradient = torch.cat(
+                [weighted_sum(sample, factor).reshape(-1) for sample, factor in zip(samples, factors, strict=True)]
+            )
             for parameter in self.params:
-                parameter.grad_sample = without(parameter.grad_sample, torch.tensor([0], device=gradient.device))
+                parameter.grad_sample = without(parameter.grad_sample, torch.tensor([0], device=self._gradient.device))
         super().clip_and_accumulate()
 
     def draw(self) -> Any:
@@ -79,6 +79,20 @@ class TappedTraining:
     present: bool
 
 
+def _more_and_fewer(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[bool, Mapping[str, Any], Mapping[str, Any]]:
+    """Return whether `first` has a record more, the arguments with it and those without; it is their first."""
+    present = len(first["images"]) > len(second["images"])
+    more, fewer = (first, second) if present else (second, first)
+    # Features of the same image differ by rounding between batches.
+    if len(more["images"]) != len(fewer["images"]) + 1 or not all(
+        torch.allclose(more[name][1:], fewer[name], rtol=1e-5, atol=1e-5) for name in ("images", "labels")
+    ):
+        raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
+    return present, more, fewer
+
+
 def tapped_dp_sgd(
     first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
 ) -> TappedTraining:
@@ -87,13 +101,7 @@ def tapped_dp_sgd(
     `first` and `second` are the arguments of the ledger's ``dp_sgd`` on two sets, of which one has a first record more.
     Raises :class:`BenchError` on other sets.
     """
-    present = len(first["images"]) > len(second["images"])
-    more, fewer = (first, second) if present else (second, first)
-    # Features of the same image differ by rounding between batches.
-    if len(more["images"]) != len(fewer["images"]) + 1 or not all(
-        torch.allclose(more[name][1:], fewer[name], rtol=1e-5, atol=1e-5) for name in ("images", "labels")
-    ):
-        raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
+    present, more, fewer = _more_and_fewer(first, second)
     run: DPSGDRun = dataclasses.replace(more["run"], checkpoint=None, stage=None)
     rate = run.expected_batch_size / run.records
     made: list[_Tapped] = []

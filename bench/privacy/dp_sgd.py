@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from opacus.optimizers import DPOptimizer
 
 from bench.core.errors import BenchError
 from bench.privacy import events
-from bench.privacy.example_gradients import ExampleGradients, norms, picked, weighted_sum, without
+from bench.privacy.example_gradients import ExampleGradients, Gradients, norms, picked, weighted_sum, without
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.transforms import as_float
 
@@ -53,6 +54,8 @@ class DPSGDRun:
     stage: Stage | None = None
     checkpoint: Checkpoint | None = None
     """A stopped training resumes from it; its maker clears it."""
+    by_layer: bool = False
+    """Whether the gradient of each of m layers is clipped by itself, to ``max_grad_norm / sqrt(m)``."""
 
 
 class _Counted:
@@ -74,6 +77,8 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     """Opacus's optimiser; the method's own, inside it, sees noisy gradients alone."""
 
     randomness: np.random.Generator
+    layers: Sequence[Sequence[int]] = ()
+    """Places of the parameters that are clipped together; none: all are."""
     _sums: Sequence[torch.Tensor | None] = ()
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
@@ -87,17 +92,28 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
         """Always 1: the sum of a batch, however many passes it takes, is divided once."""
         return 1
 
-    def clip_and_accumulate(self) -> None:
-        """Add the pass's clipped gradients to the sum; a gradient that is not finite, or has no such norm, as zeros."""
-        samples = self.grad_samples
-        lengths = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
-        lost = (~lengths.isfinite()).nonzero()[:, 0]
+    def clipping(self, samples: Sequence[Gradients]) -> tuple[Sequence[Gradients], list[torch.Tensor]]:
+        """Return `samples`, zeros for an example whose gradient is not finite, and the factors (n,) that clip each.
+
+        All gradients of an example times their factors have a norm of at most `max_grad_norm` together.
+        """
+        together = self.layers or [range(len(samples))]
+        lengths = torch.stack([norms(sample) for sample in samples], 1)
+        found = [lengths[:, list(places)].norm(dim=1) for places in together]
+        lost = (~torch.stack(found, 1).isfinite().all(1)).nonzero()[:, 0]
         if len(lost):
             # It cannot be clipped: its record would change the weights without a bound.
             samples = [without(sample, lost) for sample in samples]
-            lengths = lengths.index_fill(0, lost, 0.0)
-        factors = (self.max_grad_norm / (lengths + 1e-6)).clamp(max=1.0)
-        for parameter, sample in zip(self.params, samples, strict=True):
+            found = [length.index_fill(0, lost, 0.0) for length in found]
+        factors = [lengths[:, 0]] * len(samples)
+        for places, length in zip(together, found, strict=True):
+            for place in places:
+                factors[place] = (self.max_grad_norm / math.sqrt(len(together)) / (length + 1e-6)).clamp(max=1.0)
+        return samples, factors
+
+    def clip_and_accumulate(self) -> None:
+        """Add the pass's clipped gradients to the sum; see :meth:`clipping`."""
+        for parameter, sample, factors in zip(self.params, *self.clipping(self.grad_samples), strict=True):
             clipped = weighted_sum(sample, factors)
             parameter.summed_grad = clipped if parameter.summed_grad is None else parameter.summed_grad + clipped
 
@@ -163,6 +179,8 @@ def train(
     optimizer.randomness = randomness
     if {id(p) for p in optimizer.params} != {id(p) for p in model.parameters() if p.requires_grad}:
         raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
+    if run.by_layer:
+        optimizer.layers = _layers(model, optimizer.params)
     buffers = [buffer.clone() for buffer in model.buffers()]
     gradients = ExampleGradients(model)
     accountant = RDPAccountant()
@@ -198,6 +216,16 @@ def train(
         )
     steps = sum(count for _, _, count in accountant.history)
     return events.DPSGD(rate, run.noise_multiplier, steps)
+
+
+def _layers(model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) -> list[list[int]]:
+    """Return the places in `parameters` of each layer's own; weights that layers share are the first one's."""
+    places = {parameter: place for place, parameter in enumerate(parameters)}
+    layers: dict[str, list[int]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter in places:
+            layers.setdefault(name.rpartition(".")[0], []).append(places[parameter])
+    return list(layers.values())
 
 
 def _step(

@@ -55,6 +55,25 @@ def dp_sgd(present: bool, batch: int, steps: int, noise: float, tilt: float, see
     return found
 
 
+def test_a_record_that_is_clipped_layer_by_layer_moves_the_sum_as_far() -> None:
+    def work(present: bool) -> Work:
+        def train(ledger: Ledger) -> None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+            x, y = images(RECORDS)
+            loss = torch.nn.functional.cross_entropy
+            run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.01), loss, 2.0, 1e-4, RECORDS, 3, RECORDS, by_layer=True)
+            ledger.dp_sgd(model, x[not present :], y[not present :], run)
+
+        return train
+
+    ledgers = silent(adjacency=Adjacency.ADD_REMOVE), silent(adjacency=Adjacency.ADD_REMOVE)
+    found, _, _ = lockstep(work(True), work(False), 0.0, 0, ledgers)
+    assert found.training is not None
+    assert found.training.distances == pytest.approx([0.5] * 3, rel=0.02)
+
+
 def test_dp_sgd_on_whole_batches_is_the_gaussian_mechanism() -> None:
     steps, noise = 4, 2.0
     found = dp_sgd(True, RECORDS, steps, noise, tilt=1.0)
