@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import (
     Adjacency,
+    Basis,
     BenchError,
     Budget,
     Claim,
@@ -36,6 +37,8 @@ from bench.interface import (
 from methods._common import student_depends
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from bench.core.progress import Stage
     from bench.interface import Event, Ledger
     from bench.privacy.accountants import AccountantFunction
@@ -83,6 +86,19 @@ def least_noise(
     return math.ceil(noise * 1e4) / 1e4
 
 
+def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
+    """Return `make` for calls one after the other, each optimiser with the momentum that the one before had."""
+    made: list[Optimizer] = []
+
+    def optimizer(parameters: Any) -> Optimizer:
+        made.append(make(parameters))
+        if len(made) > 1:
+            made[-1].load_state_dict(made.pop(0).state_dict())
+        return made[-1]
+
+    return optimizer
+
+
 @register_method("dp-sgd")
 class DPSGD(Method):
     """Poisson batches, per-example clipping, Gaussian noise; through the ledger."""
@@ -105,18 +121,20 @@ class DPSGD(Method):
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
-        from bench.privacy.events import DPSGD as Steps
-
         records = facts.private_records
         if not 1 <= config.batch_size <= records:
             raise BenchError(
                 f"batch_size {config.batch_size} must lie between 1 and the {records} private records. Change it with "
                 f"--set {cls.name}.batch_size=N."
             )
-        rate, steps = config.sampling_rate(records), config.steps(records)
+        charged = cls.claimed_charges if budget.basis is Basis.CLAIMED else cls.charges
+
+        def events(noise: float) -> Sequence[Event]:
+            return charged(dataclasses.replace(config, noise_multiplier=noise), facts)
+
         # The exact figure replaces the PLD where every record is in every batch.
-        sound = "proven" if rate == 1 else "pld"
-        noise = least_noise(lambda noise: [Steps(rate, noise, steps)], budget, cls.accountant(), sound, tolerance=1e-4)
+        sound = "proven" if config.sampling_rate(records) == 1 else "pld"
+        noise = least_noise(events, budget, cls.accountant(), sound, tolerance=1e-4)
         return dataclasses.replace(config, noise_multiplier=noise)
 
     @classmethod
@@ -133,6 +151,11 @@ class DPSGD(Method):
 
         records = facts.private_records
         return dp_sgd(config.sampling_rate(records), config.noise_multiplier, config.steps(records), delta)
+
+    @classmethod
+    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
+        """Return the events that the paper's own analysis charges for; all of them unless a subclass says otherwise."""
+        return cls.charges(config, facts)
 
     @classmethod
     def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:

@@ -92,7 +92,8 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
         # Planning reports settings that are not numbers.
-        if isinstance(set_to, (int, float)) and not all(same(value, set_to) for value in spent):
+        # Of mechanisms with different noise one has the setting; publish compares the cost of all with the charges.
+        if isinstance(set_to, (int, float)) and spent and not any(same(value, set_to) for value in spent):
             problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
     counted = [event["queries"] for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked
