@@ -171,7 +171,8 @@ class DPSGD(Method):
         """Train the student by DP-SGD."""
         from bench.interface import make_student
 
-        student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
+        start = context.streams.torch("student/start")
+        student, options = make_student(config.student, private.facts, start, **self.student_options(config))
         student.to(context.device)
         steps = config.steps(private.facts.private_records)
         depends = {**student_depends(config, context), "opacus": version("opacus")}
@@ -179,6 +180,10 @@ class DPSGD(Method):
             run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
             ledger.dp_sgd(student, private.images, private.labels, run)
         return Released(student, config.student, options)
+
+    def student_options(self, config: Any) -> dict[str, Any]:
+        """Return the timm options of the student beyond its sizes."""
+        return {}
 
     def dp_sgd_run(self, config: Any, facts: Facts, stage: Stage, checkpoint: Checkpoint | None = None) -> DPSGDRun:
         """Return the run's settings for the ledger."""

@@ -7,7 +7,8 @@ feature matching and attacks. No net has batch normalisation, so all allow per-e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.models.feature_net import FeatureNet, Size, height_width
-from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, WeightNormLinear
+from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, Normalise, TemperedSigmoid, WeightNormLinear
 from bench.models.registration import register_own
 
 
@@ -32,8 +33,8 @@ def _flat_width(name: str, layers: Sequence[nn.Module], in_chans: int, size: tup
 
 
 def _assemble(
-    name: str, layers: list[nn.Module], dense: Sequence[int], activation: type[nn.Module], in_chans: int, size: Size,
-    num_classes: int, before_head: nn.Module | None = None,
+    name: str, layers: list[nn.Module], dense: Sequence[int], activation: Callable[[], nn.Module], in_chans: int,
+    size: Size, num_classes: int, before_head: nn.Module | None = None,
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
@@ -123,29 +124,61 @@ def dgd_cnn(
     return net
 
 
-@register_own
-def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
-    """Build Tramer and Boneh's tanh CNN (ICLR 2021, appendix C) for (Fashion-)MNIST; small kernels below 20 pixels."""
+def _mnist_cnn(
+    name: str, activation: Callable[[], nn.Module], num_classes: int, in_chans: int, img_size: Size
+) -> FeatureNet:
     if min(height_width(img_size)) >= 20:
         first, second = nn.Conv2d(in_chans, 16, 8, stride=2, padding=2), nn.Conv2d(16, 32, 4, stride=2)
     else:
         first, second = nn.Conv2d(in_chans, 16, 4, stride=1, padding=1), nn.Conv2d(16, 32, 3, stride=1)
     layers: list[nn.Module] = [
-        Normalise(), first, nn.Tanh(), nn.MaxPool2d(2, 1), second, nn.Tanh(), nn.MaxPool2d(2, 1),
+        Normalise(), first, activation(), nn.MaxPool2d(2, 1), second, activation(), nn.MaxPool2d(2, 1),
     ]  # fmt: skip
-    return _assemble("tanh_cnn_mnist", layers, (32,), nn.Tanh, in_chans, img_size, num_classes)
+    return _assemble(name, layers, (32,), activation, in_chans, img_size, num_classes)
+
+
+def _cifar_cnn(
+    name: str, activation: Callable[[], nn.Module], num_classes: int, in_chans: int, img_size: Size
+) -> FeatureNet:
+    layers: list[nn.Module] = [Normalise()]
+    channels = in_chans
+    for width in (32, 64, 128):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), activation(), nn.Conv2d(width, width, 3, padding=1)]
+        layers += [activation(), nn.MaxPool2d(2, 2)]
+        channels = width
+    return _assemble(name, layers, (128,), activation, in_chans, img_size, num_classes)
+
+
+@register_own
+def tanh_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
+    """Build Tramer and Boneh's tanh CNN (ICLR 2021, appendix C) for (Fashion-)MNIST; small kernels below 20 pixels."""
+    return _mnist_cnn("tanh_cnn_mnist", nn.Tanh, num_classes, in_chans, img_size)
 
 
 @register_own
 def tanh_cnn_cifar(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> FeatureNet:
     """Build the tanh CNN that Tramer and Boneh (ICLR 2021, appendix C) train with DP-SGD on CIFAR-10."""
-    layers: list[nn.Module] = [Normalise()]
-    channels = in_chans
-    for width in (32, 64, 128):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh(), nn.Conv2d(width, width, 3, padding=1)]
-        layers += [nn.Tanh(), nn.MaxPool2d(2, 2)]
-        channels = width
-    return _assemble("tanh_cnn_cifar", layers, (128,), nn.Tanh, in_chans, img_size, num_classes)
+    return _cifar_cnn("tanh_cnn_cifar", nn.Tanh, num_classes, in_chans, img_size)
+
+
+@register_own
+def tempered_cnn_mnist(
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28,
+    scale: float = 2.0, inverse_temperature: float = 2.0, offset: float = 1.0, **_: Any,
+) -> FeatureNet:  # fmt: skip
+    """Build the net of :func:`tanh_cnn_mnist` with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
+    activation = partial(TemperedSigmoid, scale, inverse_temperature, offset)
+    return _mnist_cnn("tempered_cnn_mnist", activation, num_classes, in_chans, img_size)
+
+
+@register_own
+def tempered_cnn_cifar(
+    num_classes: int = 10, in_chans: int = 3, img_size: Size = 32,
+    scale: float = 2.0, inverse_temperature: float = 2.0, offset: float = 1.0, **_: Any,
+) -> FeatureNet:  # fmt: skip
+    """Build the net of :func:`tanh_cnn_cifar` with tempered sigmoids (Papernot et al., AAAI 2021), tanh by default."""
+    activation = partial(TemperedSigmoid, scale, inverse_temperature, offset)
+    return _cifar_cnn("tempered_cnn_cifar", activation, num_classes, in_chans, img_size)
 
 
 @register_own

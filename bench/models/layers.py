@@ -35,6 +35,18 @@ class BytesAboutHalf(nn.Module):
         return images * 255.0 - 0.5
 
 
+class TemperedSigmoid(nn.Module):
+    """``scale * sigmoid(inverse_temperature * x) - offset``: Papernot et al., AAAI 2021; (2, 2, 1) is tanh."""
+
+    def __init__(self, scale: float, inverse_temperature: float, offset: float) -> None:
+        super().__init__()
+        self.scale, self.inverse_temperature, self.offset = scale, inverse_temperature, offset
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the activations of `values`, any shape."""
+        return self.scale * torch.sigmoid(self.inverse_temperature * values) - self.offset
+
+
 class GaussianNoise(nn.Module):
     """Add N(0, `sigma`^2) to every value while training; nothing in evaluation."""
 

@@ -19,6 +19,7 @@ Side = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[int, Field(ge=0, le=65536)]
 Layers = Annotated[tuple[Units, ...], Field(max_length=16)]
 Deviation = Annotated[float, Field(ge=0, le=10)]
+Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 class _Timm(Row):
@@ -42,6 +43,9 @@ class _Own(_Timm):
     widths: Layers = ()
     input_noise: Deviation = 0
     noise: Deviation = 0
+    scale: Factor = 0
+    inverse_temperature: Factor = 0
+    offset: Factor = 0
     head: HeadKind = "dense"
     backbone: BackboneSpec | None = None
 

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from bench.core.types import Facts
 
 
-def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[torch.nn.Module, dict[str, Any]]:
+def make_student(
+    name: str, facts: Facts, generator: torch.Generator, **chosen: Any
+) -> tuple[torch.nn.Module, dict[str, Any]]:
     """Return the timm model `name` for data of `facts`, weights drawn from `generator`, and its timm options.
+
+    `chosen` are options of the model beyond its sizes.
 
     Raises :class:`bench.core.errors.BenchError` if timm does not know the model or it cannot take such images.
     """
@@ -21,6 +25,6 @@ def make_student(name: str, facts: Facts, generator: torch.Generator) -> tuple[t
 
     channels, height, width = facts.shape
     size = height if height == width else (height, width)
-    options = model_options(name, facts.classes, channels, size)
+    options = model_options(name, facts.classes, channels, size, **chosen)
     with seeded(generator):
-        return build(name, facts.classes, channels, size), options
+        return build(name, facts.classes, channels, size, **chosen), options

@@ -60,6 +60,16 @@ def test_zcdp_without_decay_costs_what_dp_sgd_does() -> None:
     assert figure == pytest.approx(proven([DPSGD(512 / 60_000, 1.2, 4688)], 1e-5).epsilon, rel=1e-9)
 
 
+def test_the_student_of_tsadp_has_the_activation_that_was_set() -> None:
+    start = {"batch_size": 32, "noise_multiplier": 1e-9}
+    plain, _ = run("dp-sgd", **start)
+    tanh, _ = run("tsadp", **start)
+    other, _ = run("tsadp", **start, scale=1.0, inverse_temperature=1.0, offset=0.0)
+    for name, weights in plain.items():
+        torch.testing.assert_close(tanh[name], weights, rtol=1e-3, atol=1e-4)
+    assert any(not torch.allclose(other[name], weights, atol=1e-3) for name, weights in plain.items())
+
+
 @pytest.mark.parametrize("name", ["gm-dp", "zcdp"])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_a_proven_budget_is_spent(name: str, epsilon: float) -> None:
@@ -87,6 +97,8 @@ def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
     [
         ("zcdp", {"decay": 1.1}, "decay must lie in"),
         ("zcdp", {"decay_epochs": 0.0}, "decay_epochs must be positive"),
+        ("tsadp", {"scale": -1.0}, "scale must be positive"),
+        ("tsadp", {"student": "tanh_cnn_mnist"}, "Accepted as student: tempered_cnn_mnist"),
         ("zcdp", {"batch_size": 60_001}, "60000 private records"),
     ],
 )

@@ -15,7 +15,10 @@ from bench.models.generators import ConvGenerator, DenseGenerator, generator_for
 from bench.models.layers import BytesAboutHalf, ChannelNorm, GaussianNoise, WeightNormLinear, data_dependent_start
 from bench.models.registration import model_options
 
-OWN = ["pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "small_cnn", "salimans_mlp", "softmax_regression"]
+OWN = [
+    "pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "tempered_cnn_mnist", "tempered_cnn_cifar",
+    "small_cnn", "salimans_mlp", "softmax_regression",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -35,6 +38,20 @@ def test_nets_without_noise_act_on_each_image_alone() -> None:
     for name in OWN:
         model = build(name, 10, 1, 28).eval()
         assert torch.allclose(model(images)[:1], model(images[:1]), atol=1e-4), name
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), [("cnn_mnist", 1, 28), ("cnn_cifar", 3, 32)])
+def test_a_tempered_sigmoid_of_2_2_1_is_tanh(name: str, channels: int, size: int) -> None:
+    tanh, tempered = build(f"tanh_{name}", 10, channels, size), build(f"tempered_{name}", 10, channels, size)
+    tempered.load_state_dict(tanh.state_dict())
+    images = torch.rand(4, channels, size, size)
+    torch.testing.assert_close(tempered(images), tanh(images), rtol=1e-4, atol=1e-5)
+    other = build(f"tempered_{name}", 10, channels, size, scale=1.5, inverse_temperature=3.0, offset=0.5)
+    other.load_state_dict(tanh.state_dict())
+    hidden = features_and_logits(other, images)[0].detach()
+    assert -0.5 <= float(hidden.min()) < 0
+    assert float(hidden.max()) <= 1.0
+    assert not torch.allclose(other(images), tanh(images), atol=1e-2)
 
 
 def test_timm_models_are_built_with_and_without_img_size() -> None:
