@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.evaluation.tape import hook
-from bench.evaluation.tapped_dp_sgd import TappedTraining, tapped_dp_sgd
+from bench.evaluation.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
 from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison
 from bench.privacy.ledger import Ledger
@@ -48,7 +48,7 @@ class Transcript:
     comparisons: tuple[Comparison, Comparison] | None = None
     """Of the only call so far, in both directions; None where calls may depend on answers."""
     exact: tuple[float, float] | None = None  # epsilon of both
-    training: TappedTraining | None = None  # the last one by DP-SGD
+    training: TappedTraining | None = None  # the last one by DP-SGD, with the distances of all
 
     @property
     def size(self) -> float:
@@ -166,8 +166,15 @@ def in_lockstep(
                 raise Parted(f"call {found.calls} is {name} ({charged}) in one run and {other} ({also}) in the other")
             answer: Any
             if name == "dp_sgd":
-                answer, found.comparisons, found.training = None, None, tapped_dp_sgd(first, second, generator, tilt)
-                loss, log_weight = found.training.loss, found.training.log_weight
+                training = tapped_dp_sgd(first, second, generator, tilt)
+                answer, loss, log_weight = None, training.loss, training.log_weight
+                earlier = [] if found.training is None else found.training.distances
+                found.training = replace(training, distances=[*earlier, *training.distances])
+                found.comparisons = None
+            elif name == "sampled_loss_change":
+                one = tapped_loss_change(first, second, generator, tilt)
+                answer, loss, log_weight = one.answer, one.loss, one.log_weight
+                found.comparisons = None
             else:
                 comparison = compare(name, first, second)
                 one = comparison.draw(generator, tilt)

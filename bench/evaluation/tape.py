@@ -132,9 +132,10 @@ class Taping:
         values, *others = arguments.values()
         if name == "sampled_noisy_max":  # a record's column of distances, with its label below
             values = np.vstack([values, others[0]])
-        if name == "dp_sgd":  # a record's image, with its label at the end
+        if name in ("dp_sgd", "sampled_loss_change"):  # a record's image, with its label at the end
             images, labels = (
-                part.detach().cpu().double().flatten(1).numpy() for part in (others[0], others[1][:, None])
+                part.detach().cpu().double().flatten(1).numpy()
+                for part in (arguments["images"], arguments["labels"][:, None])
             )
             values = np.hstack([images, labels])[None]
         return Given(name, np.array(values), norm, arguments.get("sensitivity", 1.0))

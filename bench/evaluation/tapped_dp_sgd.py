@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,12 @@ import numpy as np
 import torch
 
 from bench.core.errors import BenchError
+from bench.privacy.compared import Drawn
 from bench.privacy.dp_sgd import DPSGDRun, LedgerOptimizer, train
 from bench.privacy.example_gradients import picked, weighted_sum, without
+from bench.privacy.loss_change import loss_change
+from bench.privacy.mechanisms import poisson_sample
+from bench.privacy.noise import SeededNoise
 from bench.privacy.sampled_loss import sampled_shift
 
 
@@ -91,6 +96,25 @@ def _more_and_fewer(
     ):
         raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
     return present, more, fewer
+
+
+def tapped_loss_change(
+    first: Mapping[str, Any], second: Mapping[str, Any], generator: np.random.Generator, tilt: float
+) -> Drawn:
+    """Draw the answer of the ledger's ``sampled_loss_change`` on two sets, as :func:`tapped_dp_sgd` does its own."""
+    present, more, _ = _more_and_fewer(first, second)
+    bound, rate = more["bound"], more["sampling_rate"]
+    sampled = poisson_sample((len(more["labels"]),), rate, SeededNoise(generator))
+
+    def change(included: bool) -> float:
+        sampled[0] = included
+        rows = torch.from_numpy(np.flatnonzero(sampled))
+        return loss_change(more["before"], more["after"], more["images"][rows], more["labels"][rows], bound)
+
+    without, deviation = change(False), 2 * bound * more["noise_multiplier"]
+    moved = (change(True) - without) / deviation
+    seen, loss, log_weight = sampled_shift(rate, abs(moved), generator, tilt, present)
+    return Drawn(np.array([without + math.copysign(deviation, moved) * seen]), loss, log_weight)
 
 
 def tapped_dp_sgd(

@@ -15,6 +15,7 @@ from bench.privacy.events import SampledGaussian, SampledGNMax
 from bench.privacy.noise import Noise
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 
@@ -80,6 +81,30 @@ class SampledMechanisms(abc.ABC):
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
         return mechanisms.sampled_gaussian(given, max_norm, sampling_rate, noise_multiplier, self._noise)
+
+    def sampled_loss_change(
+        self,
+        before: torch.nn.Module,
+        after: torch.nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        bound: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.loss_change.sampled_loss_change`: float64 (1,), below 0 for a gain.
+
+        `images` (n, ...) and `labels` (n,) are those of :meth:`bench.privacy.ledger.Ledger.dp_sgd`; the nets, in
+        evaluation mode, give logits. Raises :class:`BenchError` on an exact noise source.
+        """
+        from bench.privacy.loss_change import sampled_loss_change
+
+        self._refuse_exact()
+        self._refuse_again()
+        positive("bound", bound)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
+        return sampled_loss_change(before, after, images, labels, bound, sampling_rate, noise_multiplier, self._noise)
 
     def _refuse_exact(self) -> None:
         if self._noise.exact:
