@@ -22,6 +22,8 @@ from methods._common import student_depends
 from methods.dp_sgd import DPSGD, DPSGDConfig
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from bench.interface import Ledger
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
@@ -85,9 +87,21 @@ class ScatterDPSGD(DPSGD):
             )
         student.to(context.device)
         head, features = trained_part(student, private.images, context, "private")
+        self.train_head(config, head, features, private, ledger, context)
+        return Released(student, config.student, options)
+
+    def train_head(
+        self,
+        config: Any,
+        head: nn.Module,
+        features: Tensor,
+        private: PrivateData,
+        ledger: Ledger,
+        context: Context,
+    ) -> None:
+        """Train `head` in place on the `features` of the private records."""
         steps = config.steps(private.facts.private_records)
         depends = {**student_depends(config, context), "opacus": version("opacus")}
         with context.checkpoint("student", depends) as checkpoint, context.progress.stage("student", steps) as stage:
             run = self.dp_sgd_run(config, private.facts, stage, checkpoint)
             ledger.dp_sgd(head, features, private.labels, run)
-        return Released(student, config.student, options)

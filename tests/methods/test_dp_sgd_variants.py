@@ -14,11 +14,12 @@ from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Basis, Budget, Facts, TargetAdjacency
+from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.interface.registry import METHODS
-from bench.privacy import claims
+from bench.privacy import accountants, claims
 from bench.privacy.accountants import proven
-from bench.privacy.events import DPSGD
+from bench.privacy.base_event import Event
+from bench.privacy.events import DPSGD, Gaussian, SampledGaussian
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -99,6 +100,8 @@ def test_the_claim_of_zcdp_is_the_papers_formula() -> None:
         ("zcdp", {"decay_epochs": 0.0}, "decay_epochs must be positive"),
         ("tsadp", {"scale": -1.0}, "scale must be positive"),
         ("tsadp", {"student": "tanh_cnn_mnist"}, "Accepted as student: tempered_cnn_mnist"),
+        ("dpsur", {"change_bound": 0.0}, "change_bound must be positive"),
+        ("dpsur", {"validation_batch": 0}, "validation_batch must be at least 1"),
         ("zcdp", {"batch_size": 60_001}, "60000 private records"),
     ],
 )
@@ -106,3 +109,80 @@ def test_settings_that_cannot_be_meant_are_refused(name: str, change: dict[str, 
     method = METHODS.get(name)
     with pytest.raises(BenchError, match=words):
         method.calibrate(method.Config(**change), Budget(1.0, 1e-5), MNIST)
+
+
+# --------------------------------------------------------------------------------------------------------------- dpsur
+
+
+def _all_charged(kept: int, share: float, *more: Event) -> float:
+    """Return the cost of the iterations that keep `kept` steps of the authors' run on MNIST for epsilon 1."""
+    count = round(kept / share)
+    return proven([DPSGD(1024 / 60_000, 2.0, count), SampledGaussian(256 / 60_000, 1.3, count), *more], 1e-5).epsilon
+
+
+def _claim(kept: int, *more: Event) -> float:
+    events = [DPSGD(1024 / 60_000, 2.0, kept), SampledGaussian(256 / 60_000, 1.3, kept), *more]
+    return accountants.claim_by("rdp", events, 1e-5, "theorem 5.6").epsilon
+
+
+def test_what_dpsur_claims_as_1_on_mnist_costs_if_every_iteration_is_charged() -> None:
+    """The authors' run with its noisy means of features, then with none, as here; half or 22% of the steps are kept."""
+    means = Gaussian(8.0, 2, adjacency=Adjacency.ADD_REMOVE)
+    for kept, more, wanted in ((280, (means,), (1.13, 1.55)), (576, (), (1.31, 2.05))):
+        assert _claim(kept, *more) <= 1 < _claim(kept + 5, *more)
+        assert [_all_charged(kept, share, *more) for share in (0.5, 0.22)] == pytest.approx(wanted, abs=0.01)
+
+
+def test_the_claim_of_dpsur_is_for_the_steps_that_it_may_keep() -> None:
+    method = METHODS.get("dpsur")
+    config = method.Config()
+    assert (config.steps(60_000), config.kept(60_000), config.test_noise()) == (1172, 586, 1.3)
+    assert method.claimed(config, MNIST, 1e-5).epsilon == pytest.approx(_claim(586), rel=1e-9)
+    assert dataclasses.replace(config, threshold=1.0).kept(60_000) == math.ceil(1172 * 0.77910)
+    assert dataclasses.replace(config, noise_multiplier=0.7).test_noise() == 0.8
+    kept, every = method.claimed_charges(config, MNIST), method.charges(config, MNIST)
+    assert proven(every, 1e-5).epsilon > 1.25 * proven(kept, 1e-5).epsilon
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_dpsur_spends_the_budget_of_its_basis(basis: Basis) -> None:
+    method, budget = METHODS.get("dpsur"), Budget(1.0, 1e-5, basis, TargetAdjacency.OWN)
+    config = method.calibrate(build_config(method, Preset.QUICK, MNIST)[0], budget, MNIST)
+    spent = (
+        method.claimed(config, MNIST, 1e-5) if basis is Basis.CLAIMED else proven(method.charges(config, MNIST), 1e-5)
+    )
+    assert 0.99 < spent.epsilon <= 1
+
+
+def test_dpsur_charges_every_step_and_every_test_and_keeps_the_steps_that_pass() -> None:
+    start, ledger = run("dpsur", threshold=-1e9)
+    method = METHODS.get("dpsur")
+    config = build_config(method, Preset.TINY, SMALL)[0]
+    steps = config.steps(SMALL.private_records)
+    assert steps > 3
+    assert accountants.merged(ledger.events) == method.charges(config, SMALL)
+    moved, _ = run("dpsur", threshold=1e9)
+    again, _ = run("dpsur", threshold=-1e9, noise_multiplier=5.0)
+    assert all(torch.equal(start[name], again[name]) for name in start), "no step is kept"
+    assert any(not torch.equal(start[name], moved[name]) for name in start)
+
+
+def test_dpsur_keeps_no_more_steps_than_it_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise far below the threshold passes every step; all after the half that the claim is for are rejected."""
+    tried: list[float] = []
+    real = Ledger.sampled_loss_change
+
+    def passes(self: Ledger, before: torch.nn.Module, after: torch.nn.Module, *given: Any, **options: Any) -> Any:
+        (weights, *_), (others, *_) = before.parameters(), after.parameters()
+        tried.append(float((weights - others).detach().norm()))
+        return real(self, before, after, *given, **options) - 1e9
+
+    monkeypatch.setattr(Ledger, "sampled_loss_change", passes)
+    first = run("dpsur", noise_multiplier=1e-9, momentum=0.0, lr=0.1)[0]
+    kept = build_config(METHODS.get("dpsur"), Preset.TINY, SMALL)[0].kept(SMALL.private_records)
+    steps = len(tried)
+    monkeypatch.setattr(Ledger, "sampled_loss_change", lambda *given, **options: np.array([1e9]))
+    start = run("dpsur", noise_multiplier=1e-9, momentum=0.0, lr=0.1)[0]
+    name = next(iter(start))
+    assert kept == math.ceil(steps / 2)
+    assert 0 < float((first[name] - start[name]).norm()) <= sum(tried[:kept]) * 1.001
