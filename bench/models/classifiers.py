@@ -184,13 +184,26 @@ def tempered_cnn_cifar(
 @register_own
 def small_cnn(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any) -> FeatureNet:
     """Build a small CNN for quick runs on a CPU: two strided convolutions and a dense layer. Not from a paper."""
+    layers = [Normalise(), *_small_layers(in_chans, img_size, width)]
+    return _assemble("small_cnn", layers, (64,), nn.ReLU, in_chans, img_size, num_classes)
+
+
+@register_own
+def small_cnn_bn(
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 16, **_: Any
+) -> FeatureNet:  # fmt: skip
+    """Build `small_cnn` with batch normalisation after each convolution. Not from a paper."""
+    first, relu, second, last = _small_layers(in_chans, img_size, width)
+    layers = [Normalise(), first, nn.BatchNorm2d(width), relu, second, nn.BatchNorm2d(2 * width), last]
+    return _assemble("small_cnn_bn", layers, (64,), nn.ReLU, in_chans, img_size, num_classes)
+
+
+def _small_layers(in_chans: int, img_size: Size, width: int) -> list[nn.Module]:
     big = min(height_width(img_size)) >= 16
-    layers: list[nn.Module] = [
-        Normalise(),
+    return [
         nn.Conv2d(in_chans, width, 5 if big else 3, stride=2 if big else 1, padding=2 if big else 1), nn.ReLU(),
         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
     ]  # fmt: skip
-    return _assemble("small_cnn", layers, (64,), nn.ReLU, in_chans, img_size, num_classes)
 
 
 @register_own

@@ -54,7 +54,7 @@ class Ensemble:
         net = self.teacher(0)
         with one_thread(), arithmetic(self.task.precision, self.task.device):
             for number in range(len(self)):
-                net.load_state_dict({name: torch.from_numpy(array[number]) for name, array in self.states.items()})
+                net.load_state_dict({name: torch.as_tensor(array[number]) for name, array in self.states.items()})
                 found[number] = predict(net, images, device=self.task.device, bf16=self.task.bf16)
                 if stage is not None:
                     stage.advance()

@@ -37,6 +37,7 @@ class TeacherTask:
     device: str = "cpu"
     precision: Precision = "float32"
     devices: tuple[str, ...] = ()  # With more than one, each teacher trains on all, a share of every batch on each.
+    batch_statistics: bool = False  # Whether batch norms of a trained teacher take the statistics of the queries.
     batched: bool | None = None
     """Run many teachers as one program (None: on a GPU); weights equal the loop's up to rounding."""
 
@@ -104,5 +105,9 @@ def rebuilt(task: TeacherTask, shape: tuple[int, int, int], state: Arrays) -> nn
 
     with torch.random.fork_rng([]):  # the drawn weights are overwritten: no other stream may advance
         model = build(task.model, task.classes, shape[0], shape[1:], **task.options)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+    model.load_state_dict({name: torch.as_tensor(array) for name, array in state.items()})
+    if task.batch_statistics:
+        for layer in model.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                layer.running_mean = layer.running_var = None
     return model.eval()
