@@ -160,6 +160,10 @@ class PATEFamily(EnsembleMethod):
         for model in (config.teacher, config.student):
             make_student(model, facts, context.streams.torch("unused"))
 
+    def query_source(self, config: Any, public: PublicData) -> dict[str, Any]:
+        """Return what tells the public images, and how teachers are asked about them, for cache keys."""
+        return {"public": len(public)}
+
     def votes(
         self, config: Any, private: PrivateData, public: PublicData, order: NDArray[np.int64], context: Context
     ) -> NDArray[np.int64]:
@@ -169,7 +173,7 @@ class PATEFamily(EnsembleMethod):
         """
         from bench.training.ensemble import count_votes
 
-        depends = {**ensemble_depends(config, private, context), "public": len(public)}
+        depends = {**ensemble_depends(config, private, context), **self.query_source(config, public)}
 
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
             def make() -> dict[str, NDArray[np.generic]]:

@@ -127,7 +127,7 @@ def train_ensemble(
     settings = config.teacher_settings(len(private) // config.teachers, private.facts)
     task = TeacherTask(
         config.teacher, private.facts.classes, settings, device=str(context.device), precision=context.precision,
-        devices=context.devices,
+        devices=context.devices, batch_statistics=getattr(config, "batch_statistics", False),
     )  # fmt: skip
 
     def keep(first: int, last: int, make: Callable[[], Arrays]) -> Arrays:

@@ -1,0 +1,97 @@
+"""PATE on random images: no public image is used, batch statistics are those of the queries, votes stay one each."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Basis, Budget, PrivacyUnit, PublicData, Released
+from bench.models.build import build
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import seeded_ledger
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.loop import FitSettings
+from bench.training.teacher import TeacherTask, rebuilt, teacher_labels
+from helpers.small_sets import SMALL, private_pair, public_set
+from methods._pate import PATEFamily
+from methods.diet_pate import DietPATE, DietPATEConfig
+from methods.pate_gnmax import PATEGNMax
+
+NONE = dataclasses.replace(SMALL, public_records=0)
+
+
+def tiny(**changes: object) -> DietPATEConfig:
+    config, _ = build_config(DietPATE, Preset.TINY, SMALL)
+    settings = {"teachers": 4, "queries": 30, "images": 50, "sigma": 0.5, **changes}
+    return dataclasses.replace(config, **settings)
+
+
+def context() -> Context:
+    return Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+
+
+def run(public: PublicData, config: DietPATEConfig) -> Released:
+    book = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
+    private = dataclasses.replace(private_pair()[0], facts=NONE)
+    return DietPATE().train_student(config, private, public, book, context())
+
+
+def test_public_images_are_not_used_and_not_needed() -> None:
+    none = PublicData(torch.empty(0, *SMALL.shape, dtype=torch.uint8), "")
+    with_them, without = run(public_set(), tiny()), run(none, tiny())
+    for name, value in without.student.state_dict().items():
+        assert torch.equal(with_them.student.state_dict()[name], value)
+    config = DietPATE.calibrate(tiny(sigma=10.0), Budget(2.0, 1e-5, Basis.PROVEN), NONE)
+    assert 0 < config.queries < config.images
+    assert proven(DietPATE.charges(config, NONE), 1e-5).epsilon <= 2
+    few = DietPATE.calibrate(tiny(sigma=1e4, images=5), Budget(2.0, 1e-5), NONE)
+    assert few.queries == 5
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_a_record_changes_at_most_one_vote_of_a_query(statistics: bool) -> None:
+    private, _ = private_pair()
+    images, labels = private.images.clone(), private.labels.clone()
+    images[0], labels[0] = 255 - images[0], 9 - labels[0]
+    changed = dataclasses.replace(private, images=images, labels=labels)
+    order, config = np.arange(80), tiny(batch_statistics=statistics)
+    before, after = (DietPATE().votes(config, data, public_set(), order, context()) for data in (private, changed))
+    assert before.sum() == after.sum() == 4 * 30
+    assert np.abs(after - before).sum(1).max() <= 2
+
+
+def test_batch_statistics_are_of_the_queries() -> None:
+    net = build("small_cnn_bn", 10, 1, (28, 28))
+    state = {name: value.numpy() for name, value in net.state_dict().items()}
+    images = public_set().images
+    plain = TeacherTask("small_cnn_bn", 10, FitSettings(steps=1))
+    task = dataclasses.replace(plain, batch_statistics=True)
+    asked = rebuilt(task, SMALL.shape, state)
+    assert not asked.training
+    with torch.no_grad():
+        expected = net.train()(images.float() / 255)
+        assert torch.allclose(asked(images.float() / 255), expected, atol=1e-5)
+    assert np.array_equal(teacher_labels(task, SMALL.shape, state, images), expected.argmax(1).numpy())
+    assert not torch.allclose(rebuilt(plain, SMALL.shape, state)(images.float() / 255), expected, atol=1e-3)
+
+
+def test_its_votes_have_keys_of_their_own() -> None:
+    """As many random images as public ones must not be taken for these."""
+    public = public_set()
+    of_pate = PATEFamily.query_source(PATEGNMax(), tiny(), public)
+    sources = [DietPATE().query_source(tiny(batch_statistics=on), public) for on in (False, True)]
+    assert of_pate == {"public": 80}
+    assert sources[0] != of_pate != sources[1] != sources[0]
+
+
+def test_no_image_is_an_error() -> None:
+    with pytest.raises(BenchError, match="images must be at least 1"):
+        tiny(images=0)
