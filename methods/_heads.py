@@ -51,7 +51,33 @@ class HeadTeachersConfig(TransferConfig):
         return HeadSettings(self.hidden, self.epochs, self.batch_size, self.lr)
 
 
-class HeadTeachers(OnBackbone, PATEFamily):
+class HeadStudent(OnBackbone):
+    """The student is a head on the features of a frozen backbone."""
+
+    def student(
+        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
+    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
+        """See :meth:`methods._pate.PATEFamily.student`."""
+        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
+        from bench.training.features import features_of
+        from methods._head_training import train_heads
+
+        backbone = self.backbone(config, public, facts, context)
+        features = features_of(public.images, backbone, context, "public")[asked]
+        everything = [np.arange(len(asked), dtype=np.int64)]
+        with context.progress.stage("student", 1) as stage:
+            (heads,) = train_heads(
+                features, labels, everything, facts.classes, config.heads(), context.streams.torch("student"),
+                device=context.device, stage=stage,
+            )  # fmt: skip
+        student = FrozenTransfer(
+            backbone, DenseHead(backbone.num_features, config.hidden, facts.classes), facts.classes
+        )
+        heads.write(0, student.head)
+        return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
+
+
+class HeadTeachers(HeadStudent, PATEFamily):
     """Teachers are heads on the features of a frozen backbone, trained at once; so is the student."""
 
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
@@ -125,24 +151,3 @@ class HeadTeachers(OnBackbone, PATEFamily):
 
         labels = context.cache.get("head-labels", depends, make)["labels"].astype(np.int64)
         return count_votes(labels[:, order[: config.queries]], facts.classes)
-
-    def student(
-        self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
-    ) -> tuple[torch.nn.Module, str, dict[str, Any]]:
-        from bench.models.frozen_backbone import DenseHead, FrozenTransfer
-        from bench.training.features import features_of
-        from methods._head_training import train_heads
-
-        backbone = self.backbone(config, public, facts, context)
-        features = features_of(public.images, backbone, context, "public")[asked]
-        everything = [np.arange(len(asked), dtype=np.int64)]
-        with context.progress.stage("student", 1) as stage:
-            (heads,) = train_heads(
-                features, labels, everything, facts.classes, config.heads(), context.streams.torch("student"),
-                device=context.device, stage=stage,
-            )  # fmt: skip
-        student = FrozenTransfer(
-            backbone, DenseHead(backbone.num_features, config.hidden, facts.classes), facts.classes
-        )
-        heads.write(0, student.head)
-        return student, "frozen_transfer", transfer_options(backbone, facts, "dense", config.hidden)
