@@ -17,7 +17,7 @@ from bench.models.registration import model_options
 
 OWN = [
     "pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "tempered_cnn_mnist", "tempered_cnn_cifar",
-    "small_cnn", "salimans_mlp", "softmax_regression",
+    "small_cnn", "small_cnn_bn", "salimans_mlp", "softmax_regression",
 ]  # fmt: skip
 
 
@@ -30,7 +30,8 @@ def test_own_nets_fit_every_size(name: str, channels: int, size: int) -> None:
     assert logits.shape == (3, 7)
     assert features.shape == (3, model.num_features)
     assert torch.allclose(logits, model(images), atol=1e-5)
-    assert not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+    keeps_statistics = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+    assert keeps_statistics == name.endswith("_bn")
 
 
 def test_nets_without_noise_act_on_each_image_alone() -> None:
