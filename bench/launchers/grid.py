@@ -90,8 +90,8 @@ def _cells(
     grid = replace(grid, methods=tuple(chosen))
     with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
         cells = expand(grid, source.describe, calibrations, stage.advance)
-    # Who asks for a group means the methods in it that can run.
-    left = {cell.key: cell for cell in cells if cell.refused and not chosen[cell.method]}
+    # Who asks for a group means the methods in it that can run; a file is asked for by its path.
+    left = {cell.key: cell for cell in cells if cell.refused and not chosen.get(cell.method, True)}
     for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):
         progress.say(line)
     cells = [cell for cell in cells if cell.key not in left]

@@ -91,7 +91,8 @@ def test_what_is_smaller_is_said_and_is_no_setting_of_a_mechanism(row: Row) -> N
         other |= {name for name in ("public_records", "shape") if getattr(facts, name) != getattr(pair.facts, name)}
         other |= {"records"} if len(pair.first) < facts.private_records else set()
         assert {change.field for change in pair.reduced} == other
-        assert not other & PRIVACY
+        free = {"queries"} if method.name == "pate-ridge" else set()  # one release of all answers costs the same
+        assert not other & (PRIVACY - free)
         assert pair.facts.classes == facts.classes
         asked = min(getattr(config, "queries", 0), facts.public_records)  # the others are of synthetic images
         assert len(pair.material.public.images) == pair.facts.public_records >= asked

@@ -89,7 +89,7 @@ def test_local_processes_make_the_audits_of_the_inline_launcher(out: Path, tmp_p
     assert len(list(out.glob("launches/*/*.log"))) == 2, "audits that are kept need no process"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_nothing_runs_after_the_launcher(out: Path, number: signal.Signals) -> None:
     words = ["audit", "-o", str(out), "--minutes", "10", "--launcher", "local", "--jobs", "2", "--workers", "1"]
     launcher = start(*words)

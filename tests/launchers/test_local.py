@@ -71,6 +71,7 @@ def test_two_launchers_at_once_share_the_cells(inline: Path, tmp_path: Path) -> 
     nothing_is_left_over(out)
 
 
+@pytest.mark.slow
 def test_shards_are_made_first_and_by_several(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     finish(start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--shards", "2"))
@@ -101,6 +102,7 @@ def test_neither_a_failed_cell_nor_one_that_kills_its_worker_cancels_another(tmp
     assert len(overview(out).failures) == 2
 
 
+@pytest.mark.slow
 def test_two_launches_give_a_deadly_cell_up_and_run_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     options = ["--eps", "1,2", "--launcher", "local", "--jobs", "1", "--set", "dies=true", "--retries", "0"]

@@ -71,8 +71,12 @@ def test_the_student_of_tsadp_has_the_activation_that_was_set() -> None:
     assert any(not torch.allclose(other[name], weights, atol=1e-3) for name, weights in plain.items())
 
 
-@pytest.mark.parametrize("name", ["gm-dp", "zcdp"])
-@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+LONG = (("gm-dp", 10.0), ("zcdp", 1.0), ("zcdp", 10.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon"), [("gm-dp", 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
+)
 def test_a_proven_budget_is_spent(name: str, epsilon: float) -> None:
     method = METHODS.get(name)
     budget = Budget(epsilon, 1e-5, Basis.PROVEN, TargetAdjacency.OWN)

@@ -20,6 +20,7 @@ from bench.storage.cache import Cache
 from bench.training import features
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
+from methods import dp_sgd
 
 OWN = TargetAdjacency.OWN
 NAMES = ("scatter-linear", "scatter-cnn")
@@ -73,17 +74,22 @@ def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
     assert (config.batch_size, config.student) == (8_192, "scatter_cnn_cifar")
 
 
-def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises() -> None:
+def test_the_rate_falls_as_the_noise_grows_above_the_stated_one_and_never_rises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     linear, known = METHODS.get("scatter-linear"), facts("mnist", 60_000)
-    quick, _ = build_config(linear, Preset.QUICK, known)
-    quick = dataclasses.replace(quick, epochs=10.0)
-    low, high = (linear.calibrate(quick, Budget(e, 1e-5, Basis.PROVEN, OWN), known) for e in (0.5, 10.0))
-    assert low.noise_multiplier > quick.noise_multiplier > high.noise_multiplier
-    assert low.lr == pytest.approx(quick.lr * quick.noise_multiplier / low.noise_multiplier)
-    assert high.lr == quick.lr
-    paper, _ = build_config(linear, Preset.PAPER, known)
-    paper = dataclasses.replace(paper, epochs=10.0)
-    assert linear.calibrate(paper, Budget(0.5, 1e-5, Basis.PROVEN, OWN), known).lr == paper.lr
+
+    def rate(preset: Preset, noise: float) -> float:
+        monkeypatch.setattr(dp_sgd, "least_noise", lambda *_, **__: noise)
+        config, _ = build_config(linear, preset, known)
+        found = linear.calibrate(config, Budget(1.0, 1e-5), known)
+        assert found.noise_multiplier == noise
+        return float(found.lr)
+
+    stated = linear.Config()
+    assert rate(Preset.QUICK, 2 * stated.noise_multiplier) == pytest.approx(stated.lr / 2)
+    assert rate(Preset.QUICK, 0.5 * stated.noise_multiplier) == stated.lr
+    assert rate(Preset.PAPER, 2 * stated.noise_multiplier) == stated.lr
 
 
 def run(name: str, cache: Cache, epsilon: float = 10.0, **changes: object) -> tuple[Released, Context]:

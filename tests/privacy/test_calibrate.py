@@ -68,6 +68,7 @@ def test_smallest_noise_is_the_smallest(budget: float) -> None:
     assert claims.dpsd(1e-3, 10, 256, 200, sigma, 1e-5).epsilon == pytest.approx(budget, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_proven_target_bounds_the_adjacency_asked_for() -> None:
     def steps(noise: float) -> list[DPSGD]:
         return [DPSGD(0.01, noise, 200)]

@@ -9,7 +9,8 @@ from reports.site.addresses import paper_href
 
 def test_every_paper_of_a_method_or_a_printed_number_has_an_address() -> None:
     cited = [METHODS.get(name).citation for name in METHODS.names()]
-    for citation in (*PAPERS.values(), *(text for text in cited if "baseline" not in text)):
+    without = ("baseline", "DIET-PATE", "ours")  # known by its code; of nobody
+    for citation in (*PAPERS.values(), *(text for text in cited if not any(word in text for word in without))):
         assert paper_href(citation).startswith("https://"), citation
     assert paper_href("after Ge et al. 2023; Papernot et al. 2018").endswith("2409.02404"), "the first one"
     assert paper_href("nobody 1999") == ""
