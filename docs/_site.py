@@ -20,6 +20,7 @@ PAGES = (
     "docs/schemas/*",
     "docs/*.css",
     "leaderboards/*.csv",
+    "leaderboards/*.svg",
 )
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 ROLE = re.compile(r":\w+:`~?([^`]+)`")

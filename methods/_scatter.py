@@ -32,7 +32,7 @@ RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 
 @dataclass(frozen=True)
 class ScatterConfig(DPSGDConfig):
-    """Settings of both methods."""
+    """Settings that all methods on scattering coefficients have."""
 
     scale_lr: bool = setting(False, "ours: chosen on Fashion-MNIST's training records, see methods/_scatter.py")
 

@@ -2,8 +2,8 @@
 
 After DIET-PATE (openreview.net, cRe2jt60EC; code: mime00001/Noise_PATE), whose queries are programmatic images and
 whose teachers take batch statistics from the queries. Here nets are small and start from random weights, not from
-SimCLR on programmatic images, and the aggregator is GNMax without the authors' threshold: without votes, the threshold
-costs more than the queries that it refuses.
+SimCLR on programmatic images, and the aggregator is GNMax without the authors' threshold, for which a query is charged
+whether it is answered or not.
 
 Threat model: the attacker holds the student and all records but one. Private: images and labels; each record trains one
 teacher, chosen by a hash of its index. Public: the number of records, the queries (:mod:`methods._random_images`).

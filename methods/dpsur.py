@@ -85,6 +85,7 @@ class DPSUR(ScatterDPSGD):
     Config: ClassVar[type] = DPSURConfig
     version = 1
     citation = "Fu et al. 2024"
+    mixed_noise = True
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "noise_multiplier": 4.0, "validation_noise": 0.325},
         "cifar10": {

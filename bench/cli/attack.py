@@ -272,6 +272,9 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     for name, itself in wanted.items():
         if itself and not any(record.method == name for record in done):
             raise UnknownNameError("method among the students", name, {record.method for record in done})
+    if wanted and not any(record.method in wanted for record in done):
+        others = ", ".join(sorted({record.method for record in done}))
+        raise BenchError(f"none of {methods} has a student in {run_dir.path}; these have: {others}.")
     strange = sorted({record.method for record in done if record.method not in METHODS})
     for name in strange:
         echo(f"left out: the students of {name}, whose file is not given: --methods FILE.py", err=True)

@@ -54,6 +54,8 @@ class Method(abc.ABC):
     """Name of the variant with a finite proven epsilon, if `bypass` is set."""
     private: ClassVar[bool] = True
     """False for a non-private baseline: one run serves all epsilons."""
+    mixed_noise: ClassVar[bool] = False
+    """True if its mechanisms have different noise by plan, of which its setting is one; others' ledgers must agree."""
     single_teacher: ClassVar[bool] = False
     """True if the proof only bounds each answer of one teacher, so that it holds between any two teachers, and only the
     teacher states the class names. See :mod:`bench.privacy.utility_bound`."""

@@ -174,7 +174,8 @@ def zcdp_accountant(events: Sequence[Event], delta: float) -> Accounted:
     """Return the figure of Yu et al. (S&P 2019) for DP-SGD, by concentrated DP for random sampling.
 
     A step costs ``rho = (rate / noise)**2`` at orders up to ``1 + noise**2 log(1 / (rate * noise))``, above them and
-    where it is less a Gaussian release's ``1 / (2 noise**2)``. The paper checks the first numerically only.
+    where it is less a Gaussian release's ``1 / (2 noise**2)``. The first is a
+    heuristic, checked numerically, as a comment in the authors' code says.
     """
     orders, total = accountants.ORDERS, np.zeros(len(accountants.ORDERS))
     for event in events:
@@ -195,7 +196,7 @@ def zcdp(events: Sequence[Event], delta: float) -> Claim:
         row.epsilon,
         delta,
         "Yu et al., IEEE S&P 2019 (arXiv:1904.02200): concentrated DP of random sampling",
-        f"order {row.order:g}; the bound of a step is checked numerically, not proven",
+        f"order {row.order:g}; a step's bound is a heuristic, checked numerically (comment in the authors' code)",
     )
 
 

@@ -92,8 +92,9 @@ def _settings(record: Record, privacy: Privacy) -> list[str]:
     for name in sorted(_NOISE & set(record.config)):
         spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
         # Planning reports settings that are not numbers.
-        # Of mechanisms with different noise one has the setting; publish compares the cost of all with the charges.
-        if isinstance(set_to, (int, float)) and spent and not any(same(value, set_to) for value in spent):
+        # With mixed noise one mechanism has the setting; the cost of all is compared with the method's charges.
+        holds = any if spent and METHODS.get(record.method).mixed_noise else all
+        if isinstance(set_to, (int, float)) and not holds(same(value, set_to) for value in spent):
             problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
     counted = [event["queries"] for event in privacy.events if "queries" in event]
     asked = 0 if record.queries is None else record.queries.asked

@@ -176,6 +176,7 @@ def test_auxiliary_data_that_holds_private_records_is_refused(attacked: tuple[Pa
         (("attack", "-a", "mi-face", "--set", "restart=3"), "restart"),
         (("attack", "nothing-like-it"), "unknown record"),
         (("attack", "-m", "pate"), "unknown method among the students"),
+        (("attack", "-m", "client"), "none of client has a student in"),
         (("audit", "--confidence", "2"), "confidence"),
         (("audit", "--kind", "one-run", "--guesses", "7"), "even"),
         (("audit", "--kind", "many-run", "--runs", "2"), "8 runs or more"),

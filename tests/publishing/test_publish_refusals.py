@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.interface.registry import METHODS
 from bench.publishing.publish import examine
 from helpers.publishing import (
     GNMAX,
@@ -144,3 +145,17 @@ def test_a_ledger_that_costs_less_than_the_settings_is_refused(key: str, tmp_pat
     lines = refusals(tmp_path / "runs", into)
     assert any("its settings cost epsilon" in line for line in lines), lines
     assert not any("its events" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_event_of_other_noise_beside_the_planned_one_needs_a_method_that_mixes_noise(
+    mixed: bool, tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = values_of("fmnist-dp-linear-gd-eps1-quick-s0-04a365751518")
+    events = values["privacy"]["events"]
+    events.append(events[0] | {"noise_multiplier": 1e4})
+    consistent(values)
+    put(tmp_path / "runs", values)
+    monkeypatch.setattr(METHODS.get("dp-linear-gd"), "mixed_noise", mixed)
+    refused = [item.why for item in examine([tmp_path / "runs"], into).refused]
+    assert any("its settings have noise_multiplier" in why for why in refused) is not mixed, refused
