@@ -38,6 +38,8 @@ def _assemble(
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
+    if isinstance(layers[-2], nn.ReLU):  # after it: the gradient arrives flat, and ReLU's backward is slow across layouts
+        layers[-2:] = layers[:-3:-1]
     for units in dense:
         layers += [nn.Linear(width, units), activation()]
         width = units

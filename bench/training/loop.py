@@ -168,9 +168,10 @@ def fit(
             if stop is not None and stop(step):
                 break
             index = next(batches).to(device)
-            batch = as_float(images[index])
+            batch = images[index]
             if settings.shift:
                 batch = shifted(batch, settings.shift, generator)
+            batch = as_float(batch)
             if augment is not None:
                 batch = augment(batch, generator)
             if share is not None:
