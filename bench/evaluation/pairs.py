@@ -154,7 +154,8 @@ def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> A
         if name not in KEPT
     }
     fields = {field.name for field in dataclasses.fields(config)}
-    changes |= {name: NET for name in ("teacher", "student") if name in fields and not is_text(facts.shape)}
+    nets = [name for name in ("teacher", "student") if name in fields and not is_text(facts.shape)]
+    changes |= {name: NET for name in nets if not _on_fixed_map(getattr(config, name), facts)}
     if "synthetic" in changes:
         changes["synthetic"] = max(changes["synthetic"], getattr(config, "queries", 0))
     made = config
@@ -163,6 +164,17 @@ def _smaller(method: type[Method], config: Any, facts: Facts, delta: float) -> A
         if value != getattr(made, name) and _cost(method, tried, facts, delta) == _cost(method, made, facts, delta):
             made = tried
     return made
+
+
+def _on_fixed_map(net: str, facts: Facts) -> bool:
+    """Return whether `net` is a small head on features that its method computes itself."""
+    import torch
+
+    from bench.models.build import build
+    from bench.models.feature_net import OnFixedMap
+
+    with torch.random.fork_rng([]):
+        return isinstance(build(net, facts.classes, facts.shape[0], facts.shape[1:]), OnFixedMap)
 
 
 def _cost(method: type[Method], config: Any, facts: Facts, delta: float) -> tuple[float, str]:

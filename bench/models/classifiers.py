@@ -38,7 +38,7 @@ def _assemble(
 ) -> FeatureNet:  # fmt: skip
     width = _flat_width(name, layers, in_chans, height_width(size))
     layers.append(nn.Flatten())
-    if isinstance(layers[-2], nn.ReLU):  # after it: the gradient arrives flat, and ReLU's backward is slow across layouts
+    if isinstance(layers[-2], nn.ReLU):  # flattened first: its gradient is flat, and a change of layout there is slow
         layers[-2:] = layers[:-3:-1]
     for units in dense:
         layers += [nn.Linear(width, units), activation()]

@@ -1,4 +1,4 @@
-"""The processes that train for an audit: they end at once, whatever they are doing."""
+"""Runs on a pair, of every method; the processes that train for an audit end at once, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.evaluation.pair_runs import Crew
+from bench.core.config import Preset, build_config
+from bench.core.types import Basis, Budget, Facts
+from bench.evaluation.pair_runs import Crew, Runs, transcript
+from bench.evaluation.pairs import worst_pairs
+from bench.interface.registry import METHODS
 
 
 def large(number: int) -> NDArray[np.float64]:
@@ -24,3 +28,15 @@ def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest
         crew.close()
         assert all((result == position).all() for position, result in seen.items())
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in METHODS.names() if METHODS.get(name).private])
+def test_every_method_runs_on_its_first_pair(name: str) -> None:
+    method = METHODS.get(name)
+    facts = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+    config, _ = build_config(method, Preset.QUICK, facts)
+    config = method.calibrate(config, Budget(10.0, 1e-5, Basis.CLAIMED), facts)
+    pair = worst_pairs(method, config, facts, 1e-5)[0]
+    found = transcript(Runs(method, pair), False, 0.0, 1e-5)
+    assert found.calls > 0 or method.bypass or found.difference

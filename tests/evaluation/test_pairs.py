@@ -110,6 +110,11 @@ def test_an_ensembles_pairs_are_one_record_alone_and_one_of_a_vote() -> None:
     assert 0 < lead_of(votes[1]) <= config.sigma
 
 
+@pytest.mark.parametrize(("name", "net"), [("scatter-linear", "scatter_linear"), ("dp-sgd", "softmax_regression")])
+def test_a_head_on_fixed_features_stays_that(name: str, net: str) -> None:
+    assert {pair.config["student"] for pair in pairs_of(name, "mnist")[2]} == {net}
+
+
 def lead_of(pair: WorstPair) -> int:
     counts = pair.first.labels.bincount()
     return int(counts[0] - counts[1])
