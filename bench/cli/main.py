@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from bench import __version__
 from bench.cli import (
     attack,
+    bundle,
     check,
     commands,
     data,
@@ -52,6 +53,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(epsilon.app, name="epsilon")
 app.add_typer(weights.app, name="weights")
 app.command("run", epilog=run.EXAMPLES)(run.run)
+app.command("bundle")(bundle.bundle)
+app.command("merge")(bundle.merge)
 app.command("status")(run.status)
 app.command("cancel")(run.cancel)
 app.command("attack")(attack.attack)

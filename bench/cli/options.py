@@ -26,9 +26,10 @@ class Launcher(StrEnum):
     SLURM = "slurm"
 
 
-Methods = Annotated[
-    str, what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
-]
+_methods = what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
+Methods = Annotated[str, _methods]
+MethodsOrNone = Annotated[str | None, _methods]
+BundleFile = Annotated[Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")]
 Datasets = Annotated[str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
 Epsilons = Annotated[str, what("--eps", "-e", help="Target epsilons, with commas.")]
 Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas.")]

@@ -11,6 +11,7 @@ from bench.cli.options import (
     Account,
     AdjacencyOption,
     BasisOption,
+    BundleFile,
     ClusterFile,
     Cpus,
     Datasets,
@@ -26,7 +27,7 @@ from bench.cli.options import (
     Launcher,
     LauncherOption,
     Memory,
-    Methods,
+    MethodsOrNone,
     NoiseOption,
     NoiseSalt,
     Out,
@@ -59,6 +60,12 @@ if TYPE_CHECKING:
     from bench.results.record import Record
     from reports.leaderboard import Board
 
+GRID = (
+    "methods", "datasets", "eps", "seeds", "preset", "basis", "adjacency", "delta", "noise", "set_", "teacher",
+    "student", "precision",
+)  # fmt: skip
+"""Parameters that describe the grid."""
+
 EXAMPLES = """\
 python -m bench run -m pate,dp-sgd -d digits -p tiny
 python -m bench run -m pate-gnmax -d digits -e 1,3,10 -s 0,1,2 --set student_epochs=50 --dry-run
@@ -66,7 +73,8 @@ python -m bench run -m nonprivate -d digits -p tiny --student small_cnn --launch
 
 
 def run(
-    methods: Methods,
+    context: typer.Context,
+    methods: MethodsOrNone = None,
     datasets: Datasets = "mnist",
     eps: Epsilons = "1,10",
     seeds: Seeds = "0",
@@ -79,6 +87,7 @@ def run(
     set_: Sets = None,
     teacher: Teacher = None,
     student: StudentOption = None,
+    bundle: BundleFile = None,
     out: Out = Path("runs"),
     reuse: ReuseOption = Reuse.DONE,
     launcher: LauncherOption = None,
@@ -110,12 +119,19 @@ def run(
 
     Several of these commands may share one directory; each cell runs once.
     """
-    models = {"teacher": teacher, "student": student}
-    overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
-    grid = Grid(
-        _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
-        whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
-    )  # fmt: skip
+    sources = {name: context.get_parameter_source(name) for name in GRID}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if bundle is not None and given:
+        names = ", ".join(f"--{name.rstrip('_')}" for name in given)
+        raise BenchError(f"--bundle holds the grid. Leave out {names}, or pack another bundle with them.")
+    if bundle is None and methods is None:
+        raise BenchError("give the methods to run, for instance --methods pate,dp-sgd; or a file by --bundle.")
+    grid = None
+    if bundle is None:
+        grid = grid_of(
+            methods or "", datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student,
+            precision,
+        )  # fmt: skip
     flags: dict[str, Any] = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
@@ -129,12 +145,19 @@ def run(
             flags["extra"] = directives(slurm or ())
             settings = read_cluster(cluster, flags)
             check_flags(flags, settings, detach)
+        packed = None
+        if bundle is not None:
+            from bench.launchers.bundle import unpack
+
+            held = unpack(bundle, out / "bundle", progress)
+            grid, packed = held.grid, held.cells
+        assert grid is not None
         if dry_run:
             seen = forecast_grid(grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt)
         else:
             ran = run_grid(
                 grid, out, progress, settings, reuse=reuse, noise_salt=noise_salt, device=device, workers=workers,
-                threads=threads, detach=detach,
+                threads=threads, detach=detach, packed=packed,
             )  # fmt: skip
     if dry_run:
         if json_:
@@ -150,6 +173,20 @@ def run(
         echo(f"error: {line}", err=True)
     if ran.unread or any(record.failure for record in ran.records):
         raise typer.Exit(1)
+
+
+def grid_of(
+    methods: str, datasets: str, eps: str, seeds: str, preset: Preset, basis: Basis, adjacency: TargetAdjacency,
+    delta: float | None, noise: NoiseKind, set_: list[str] | None, teacher: str | None, student: str | None,
+    precision: PrecisionKind,
+) -> Grid:  # fmt: skip
+    """Return the grid that the options of a command describe; raise :class:`BenchError` on an invalid one."""
+    models = {"teacher": teacher, "student": student}
+    overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
+    return Grid(
+        _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
+        whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
+    )  # fmt: skip
 
 
 def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) -> None:

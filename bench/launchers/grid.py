@@ -37,17 +37,23 @@ class Ran:
 def run_grid(
     grid: Grid, out: Path, progress: Progress, settings: Cluster, *, reuse: Reuse = Reuse.DONE,
     noise_salt: str = RANDOM, device: str = "auto", workers: int = 0, threads: int = 1, detach: bool = False,
+    packed: Sequence[str] | None = None,
 ) -> Ran:  # fmt: skip
     """Run the cells of `grid` that have no record yet in the run directory `out`, with the launcher of `settings`.
 
-    `workers` is the number of processes for a cell's teachers (0: its cores). Failed cells have records too. Raises
-    :class:`BenchError` on an invalid grid, before data is fetched where possible, and as
-    :func:`bench.launchers.execute.execute` does.
+    `workers` is the number of processes for a cell's teachers (0: its cores); `packed` are the keys that a bundle says
+    the cells have. Failed cells have records too. Raises :class:`BenchError` on an invalid grid, before data is fetched
+    where possible, and as :func:`bench.launchers.execute.execute` does.
     """
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
     calibrations = Calibrations(run_dir.cache_path)
     cells = _cells(grid, source, calibrations, noise_salt, progress)
+    if packed is not None and (strange := [cell.key for cell in cells if cell.key not in packed]):
+        raise BenchError(
+            f"the bundle was packed by another version of this program, which plans no {strange[0]}. Use the same "
+            "version on both machines: `bench bundle --wheels` packs it."
+        )
     run_dir.create()
     calibrations.keep()
     with run_dir.joined():
@@ -86,6 +92,14 @@ def forecast_grid(
 def _cells(
     grid: Grid, source: DataSource, calibrations: Calibrations, noise_salt: str, progress: Progress
 ) -> list[Cell]:
+    cells = plan_grid(grid, source, calibrations, progress)
+    for cell in cells:
+        check_salt(noise_salt, cell)
+    return cells
+
+
+def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progress: Progress) -> list[Cell]:
+    """Return the cells of `grid`; raise :class:`BenchError` on an invalid one."""
     chosen = methods_named(grid.methods)
     grid = replace(grid, methods=tuple(chosen))
     with progress.stage("planning", len(grid.datasets) * len(grid.methods) * len(grid.epsilons)) as stage:
@@ -97,8 +111,6 @@ def _cells(
     cells = [cell for cell in cells if cell.key not in left]
     if left and not cells:
         raise BenchError(f"no method of {', '.join(grid.methods)} can run on {', '.join(grid.datasets)}.")
-    for cell in cells:
-        check_salt(noise_salt, cell)
     return cells
 
 

@@ -1,0 +1,85 @@
+"""``bench bundle`` and ``merge``: grids on machines without a network. Parsing and printing only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.options import (
+    AdjacencyOption,
+    BasisOption,
+    Datasets,
+    Delta,
+    Epsilons,
+    Json,
+    Methods,
+    NoiseOption,
+    PrecisionFlag,
+    PresetOption,
+    Quiet,
+    Seeds,
+    Sets,
+    StudentOption,
+    Teacher,
+)
+from bench.cli.run import grid_of
+from bench.core.config import NoiseKind, PrecisionKind, Preset
+from bench.core.progress import echo, open_progress, print_json
+from bench.core.types import Basis, TargetAdjacency
+
+
+def bundle(
+    methods: Methods,
+    datasets: Datasets = "mnist",
+    eps: Epsilons = "1,10",
+    seeds: Seeds = "0",
+    preset: PresetOption = Preset.QUICK,
+    basis: BasisOption = Basis.CLAIMED,
+    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
+    delta: Delta = None,
+    noise: NoiseOption = NoiseKind.SEEDED,
+    set_: Sets = None,
+    teacher: Teacher = None,
+    student: StudentOption = None,
+    precision: PrecisionFlag = PrecisionKind.FLOAT32,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("bundle.zip"),
+    wheels: Annotated[bool, typer.Option("--wheels", help="Pack this program and its dependencies too.")] = False,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Pack what a grid needs into one file, for `bench run --bundle FILE` on machines without a network."""
+    grid = grid_of(
+        methods, datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student, precision
+    )
+    with open_progress(quiet=quiet or json_) as progress:
+        with progress.stage("starting", 1):
+            from bench.launchers.bundle import pack
+        packed = pack(grid, out, progress, wheels=wheels)
+    size, count = out.stat().st_size, len(packed.cells)
+    if json_:
+        print_json({"file": str(out), "bytes": size, **packed.model_dump(mode="json")})
+        return
+    echo(f"{out}: {count} cells, {len(packed.files)} files, {size / 1e6:.1f} MB")
+    echo(f"On the other machine: python -m bench run --bundle {out.name} --out runs; then, back here, `bench merge`.")
+
+
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, for instance from other machines.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory that gets their results.")] = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Copy the records, students, attacks and audits of run directories into one. Exits with 1 if some are left out."""
+    from bench.results.merge import merge as merge_runs
+    from bench.results.run_dir import RunDir
+
+    done = merge_runs([RunDir(path) for path in runs], RunDir(out))
+    if json_:
+        print_json({"added": done.added, "there": done.there, "left_out": done.left_out})
+    else:
+        echo(f"{len(done.added)} added to {out}, {len(done.there)} there already, {len(done.left_out)} left out")
+        for line in done.left_out:
+            echo(f"left out: {line}", err=True)
+    if done.left_out:
+        raise typer.Exit(1)

@@ -1,0 +1,204 @@
+"""Bundles: one zip file with what a grid needs on machines without a network.
+
+    bundle.json    the program's version, the grid, the keys of its cells, and every other file with its SHA-256
+    data/          stored data sets and public weights, as below the data root
+    methods/       the files of methods that were asked for by path
+    wheels/        by choice: this program and all that it depends on
+
+Nothing in a bundle is private but private data sets of the user's own, which are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from pydantic import ValidationError
+
+from bench.core.config import Grid
+from bench.core.errors import BenchError
+from bench.core.rows import Row
+from bench.core.version import __version__
+from bench.data.array_store import data_root, storage_errors
+from bench.data.datasets import load
+from bench.data.download import file_digest
+from bench.experiments.calibration_cache import Calibrations
+from bench.experiments.data_source import DataSource
+from bench.launchers.grid import plan_grid
+
+if TYPE_CHECKING:
+    from bench.core.progress import Progress, Stage
+    from bench.experiments.plan import Cell
+
+PIECE = 1 << 20
+WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bundle
+
+
+class Packed(Row):
+    """A file of a bundle."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Bundle(Row):
+    """The contents of a bundle, ``bundle.json``."""
+
+    format: Literal[1] = 1
+    program: str
+    grid: Grid
+    cells: tuple[str, ...]
+    files: tuple[Packed, ...]
+
+
+def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) -> Bundle:
+    """Write the bundle of `grid` to `target`, fetching data and weights that are missing here.
+
+    Raises :class:`BenchError` for a cell that cannot run, and for data or weights that are a user's own files.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        cells = plan_grid(grid, DataSource(progress), Calibrations(Path(scratch)), progress)
+        for cell in cells:
+            if cell.refused:
+                raise BenchError(f"{cell.title}: {cell.refused}")
+        files = {f"data/{path.relative_to(data_root()).as_posix()}": path for path in _data_files(cells)}
+        own = {name: f"methods/{Path(name).name}" for name in grid.methods if name.endswith(".py")}
+        files |= {packed: Path(name) for name, packed in own.items()}
+        if wheels:
+            files |= {f"wheels/{path.name}": path for path in _wheels(Path(scratch) / "wheels", progress)}
+        total = sum(path.stat().st_size for path in files.values())
+        with progress.stage("hashing", total) as stage:
+            packed = tuple(
+                Packed(name=name, size=path.stat().st_size, sha256=_hashed(path, stage))
+                for name, path in sorted(files.items())
+            )
+        grid = replace(grid, methods=tuple(own.get(name, name) for name in grid.methods))
+        bundle = Bundle(program=__version__, grid=grid, cells=tuple(cell.key for cell in cells), files=packed)
+        with progress.stage("packing", total) as stage:
+            _write(bundle, files, target, stage)
+    return bundle
+
+
+def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
+    """Unpack `source` below `into`, take data from there from now on, and return what it holds; whole files stay.
+
+    Raises :class:`BenchError`, with the name, for a file that is not what was packed.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            bundle = _read(archive, source)
+            with progress.stage("unpacking", sum(file.size for file in bundle.files)) as stage:
+                for file in bundle.files:
+                    _extract(archive, file, source, into, stage)
+    except FileNotFoundError as error:
+        raise BenchError(f"there is no bundle {source}. `python -m bench bundle -o {source}` makes one.") from error
+    except zipfile.BadZipFile as error:
+        raise BenchError(f"{source} is no bundle or is damaged: {error}. Copy it again.") from error
+    # Inherited by local processes and Slurm's jobs, as are the clients' own switches.
+    os.environ |= {"BENCH_DATA": str((into / "data").resolve()), "HF_HUB_OFFLINE": "1"}
+    own = {name: str((into / name).resolve()) for name in bundle.grid.methods if name.endswith(".py")}
+    grid = replace(bundle.grid, methods=tuple(own.get(name, name) for name in bundle.grid.methods))
+    return bundle.model_copy(update={"grid": grid})
+
+
+def _data_files(cells: list[Cell]) -> Iterator[Path]:
+    from bench.models.pretrained import find_weights
+    from bench.models.weight_store import manifest_path
+
+    root = data_root()
+    sets = {cell.dataset for cell in cells}
+    backbones: set[tuple[str, str, str]] = set()
+    for cell in cells:
+        weights = str(getattr(cell.config, "weights", "random"))
+        if weights.startswith("source:"):
+            sets.add(weights.removeprefix("source:"))
+        elif weights.startswith("file:"):
+            raise BenchError(f"{cell.title} uses weights from a file of your own, which is not packed. Take a package.")
+        elif weights in ("auto", "package", "hub"):
+            backbones.add((cell.config.backbone, weights, cell.config.weights_sha256))
+    for name in sorted(sets):
+        for path in load(name).paths:
+            if not path.resolve().is_relative_to(root.resolve()):
+                raise BenchError(f"{name} is read from {path}, outside the data root, and is not packed. Copy it.")
+            yield from (file for file in sorted(path.rglob("*")) if file.is_file()) if path.is_dir() else [path]
+    for backbone in sorted(backbones):
+        found = find_weights(*backbone)
+        yield from (found.path, manifest_path(found))
+
+
+def _wheels(into: Path, progress: Progress) -> list[Path]:
+    root = Path(__file__).resolve().parents[2]
+    own = str(root) if (root / "pyproject.toml").is_file() else f"private-student-bench=={__version__}"
+    with progress.stage("wheels", 1):
+        command = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "-w", str(into), own]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchError(f"pip could not collect the wheels: {done.stderr.strip().splitlines()[-1:]}")
+    return sorted(into.iterdir())
+
+
+def _hashed(path: Path, stage: Stage) -> str:
+    digest = file_digest(path, "sha256")
+    stage.advance(path.stat().st_size)
+    return digest
+
+
+def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -> None:
+    part = target.with_name(target.name + ".part")
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo("bundle.json", WHEN), bundle.to_json())
+            for packed in bundle.files:
+                info = zipfile.ZipInfo(packed.name, WHEN)
+                info.compress_type = zipfile.ZIP_DEFLATED
+                with files[packed.name].open("rb") as read, archive.open(info, "w", force_zip64=True) as written:
+                    if _copied(read, written, stage) != packed.sha256:
+                        raise BenchError(f"{files[packed.name]} changed while it was packed. Give the command again.")
+        os.replace(part, target)
+
+
+def _copied(read: Any, written: BinaryIO | Any, stage: Stage) -> str:
+    digest = hashlib.sha256()
+    while piece := read.read(PIECE):
+        written.write(piece)
+        digest.update(piece)
+        stage.advance(len(piece))
+    return digest.hexdigest()
+
+
+def _read(archive: zipfile.ZipFile, source: Path) -> Bundle:
+    try:
+        return Bundle.model_validate_json(archive.read("bundle.json"))
+    except (KeyError, ValidationError) as error:
+        raise BenchError(f"{source} is no bundle that version {__version__} reads: {error}") from error
+
+
+def _extract(archive: zipfile.ZipFile, file: Packed, source: Path, into: Path, stage: Stage) -> None:
+    name = PurePosixPath(file.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise BenchError(f"{source} holds {file.name}, which lies outside of it. Do not use it.")
+    target = into / name
+    if target.is_file() and target.stat().st_size == file.size and file_digest(target, "sha256") == file.sha256:
+        stage.advance(file.size)
+        return
+    part = target.with_name(target.name + ".part")
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with archive.open(file.name) as read, part.open("wb") as written:
+                found = _copied(read, written, stage)
+        except (KeyError, zipfile.BadZipFile, EOFError, ValueError) as error:
+            raise BenchError(f"{source} is damaged: {file.name} cannot be read ({error}). Copy it again.") from error
+        if found != file.sha256:
+            raise BenchError(f"{source} is damaged: {file.name} is not what was packed. Copy it again.")
+        os.replace(part, target)

@@ -1,0 +1,108 @@
+"""Merge run directories: what other machines have finished goes into one directory, each record once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from bench.core.errors import BenchError
+from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.record import Record, Status
+from bench.results.run_dir import RunDir
+from bench.storage.files import write_atomic
+
+
+@dataclass(slots=True)
+class Merged:
+    """Keys of what was copied, what was there already, and a line for each row that was left out."""
+
+    added: list[str] = field(default_factory=list)
+    there: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
+    """Copy records, students, attacks and audits of `sources` into `into`; of a failed cell, a later success.
+
+    Caches, noise and logs stay where they are. A row is left out, with the reason, where `into` has another one of its
+    key, or where its student is not the one that it names. Raises :class:`BenchError` where `into` is in use alone.
+    """
+    for source in sources:
+        if source.path.resolve() == into.path.resolve():
+            raise BenchError(f"{into.path} is what is merged into. Name the other directories, and this one by --out.")
+    done = Merged()
+    into.create()
+    with into.joined():
+        for source in sources:
+            read = source.read_records(set_aside=False)
+            done.left_out += read.damaged
+            for record in read.found:
+                _take_record(record, source, into, done)
+            known = {record.key for record in into.read_records(set_aside=False).found}
+            for rows, damaged in (source.read_attacks(), source.read_audits()):
+                done.left_out += damaged
+                for row in rows:
+                    _take_row(row, source, into, known, done)
+    return done
+
+
+def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> None:
+    before = into.read_record(record.key)
+    if before is not None and (before == record or not (before.failure and record.status is Status.DONE)):
+        _there(record.key, before == record, done)
+        return
+    files = [record.student.file] if record.student is not None else []
+    files += [record.image_grid.file] if record.image_grid is not None else []
+    with into.guarded(not record.public_benchmark):
+        copied = _read_files(files, source, record.key, done)
+        if copied is None:
+            return
+        if record.student is not None:
+            found = hashlib.sha256(copied[record.student.file]).hexdigest()
+            if found != record.student.sha256:
+                done.left_out.append(f"{record.key}: its student is not the one that was released. Run its cell again.")
+                return
+        for name, data in copied.items():
+            write_atomic(into.path / name, data)
+    into.write_record(record)
+    done.added.append(record.key)
+
+
+def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, known: set[str], done: Merged) -> None:
+    before = into.read_attack(row.key) if isinstance(row, AttackRecord) else into.read_audit(row.key)
+    if before is not None and (before == row or not (before.failure and not row.failure)):
+        _there(row.key, before == row, done)
+    elif row.student not in known:
+        done.left_out.append(f"{row.key}: there is no record of its student {row.student}.")
+    elif (copied := _read_files(row.pictures if isinstance(row, AttackRecord) else (), source, row.key, done)) is None:
+        return
+    else:
+        for name, data in copied.items():
+            write_atomic(into.path / name, data)
+        into.write_attack(row) if isinstance(row, AttackRecord) else into.write_audit(row)
+        done.added.append(row.key)
+
+
+def _there(key: str, same: bool, done: Merged) -> None:
+    if same:
+        done.there.append(key)
+    else:
+        done.left_out.append(f"{key}: another one is there, which stays. Delete it first to take this one.")
+
+
+def _read_files(names: Iterable[str], source: RunDir, key: str, done: Merged) -> dict[str, bytes] | None:
+    """Return the files `names` below `source`; None, with a line, where one is missing or lies elsewhere."""
+    found: dict[str, bytes] = {}
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            done.left_out.append(f"{key}: it names a file outside of its directory.")
+            return None
+        try:
+            found[name] = (source.path / Path(path)).read_bytes()
+        except OSError as error:
+            done.left_out.append(f"{key}: {name} cannot be read ({error.strerror}).")
+            return None
+    return found
