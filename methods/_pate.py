@@ -33,15 +33,19 @@ from methods._teachers import (
     largest_shift,
     quick_teachers,
     say_missing_classes,
+    teachers_per_artefact,
     tiny_teachers,
     watched_images,
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     import torch
     from numpy.typing import NDArray
 
     from bench.interface import FitSettings, Ledger
+    from bench.training.ensemble import Ensemble
     from bench.training.self_training import SelfTrainingSettings
 
 CODE = "published code of PATE 2017 (deep_cnn.py, train_teachers.py)"
@@ -169,23 +173,62 @@ class PATEFamily(EnsembleMethod):
     ) -> NDArray[np.int64]:
         """Return the votes (queries, classes) on the first queries in `order`, positions in the pool.
 
-        Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share.
+        Private: one record changes one teacher. Cached in blocks, which cells with other numbers of queries share, and
+        put together from what shards keep where they are: without any weights.
         """
         from bench.training.ensemble import count_votes
 
-        depends = {**ensemble_depends(config, private, context), **self.query_source(config, public)}
-
         def labels_of(block: NDArray[np.int64]) -> NDArray[np.int64]:
-            def make() -> dict[str, NDArray[np.generic]]:
+            depends = self._labels_depend(config, private, public, block, context)
+
+            def make() -> dict[str, NDArray[Any]]:
+                parts = [context.cache.find("teacher-labels", {**depends, **part}) for part in chunks]
+                kept = [part["labels"] for part in parts if part is not None]
+                if len(kept) == len(parts):
+                    return {"labels": np.concatenate(kept)}
                 images = public.images[block]
                 found = ensemble_labels(config, private, images, context, watched_images(config, public))
                 return {"labels": found.astype(np.int16)}
 
-            asked = hashlib.sha256(block.tobytes()).hexdigest()
-            return context.cache.get("teacher-labels", {**depends, "asked": asked}, make)["labels"].astype(np.int64)
+            return context.cache.get("teacher-labels", depends, make)["labels"].astype(np.int64)
 
-        blocks = [labels_of(order[first : first + BLOCK]) for first in range(0, config.queries, BLOCK)]
+        chunks = self._chunks(config, private, context, range(config.teachers))
+        blocks = [labels_of(block) for block in query_blocks(config, order)]
         return count_votes(np.concatenate(blocks, axis=1)[:, : config.queries], private.facts.classes)
+
+    def label_in_shard(
+        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
+        context: Context, pool: ProcessPoolExecutor | None,
+    ) -> None:  # fmt: skip
+        """See :meth:`methods._teachers.EnsembleMethod.label_in_shard`."""
+        chunks = self._chunks(config, private, context, numbers)
+        blocks = query_blocks(config, query_order(public, context))
+        with context.progress.stage("votes", len(blocks) * len(numbers)) as stage:
+            for block in blocks:
+                depends = self._labels_depend(config, private, public, block, context)
+                for part in chunks:
+
+                    def make(part: dict[str, int] = part, block: NDArray[np.int64] = block) -> dict[str, NDArray[Any]]:
+                        some = teachers.part(part["first"] - numbers.start, part["last"] - numbers.start)
+                        return {"labels": some.labels(public.images[block], pool, stage).astype(np.int16)}
+
+                    context.cache.get("teacher-labels", {**depends, **part}, make)
+
+    def _chunks(self, config: Any, private: PrivateData, context: Context, numbers: range) -> list[dict[str, int]]:
+        """Return the first and the last teacher (exclusive) of each artefact of labels of the teachers `numbers`."""
+        chunk = teachers_per_artefact(config, private.facts, context.device)
+        return [
+            {"first": first, "last": min(first + chunk, numbers.stop)}
+            for first in range(numbers.start, numbers.stop, chunk)
+        ]
+
+    def _labels_depend(
+        self, config: Any, private: PrivateData, public: PublicData, block: NDArray[np.int64], context: Context
+    ) -> dict[str, Any]:
+        asked = hashlib.sha256(block.tobytes()).hexdigest()
+        return {
+            **ensemble_depends(config, private, context), **self.query_source(config, public), "asked": asked,
+        }  # fmt: skip
 
     def student(
         self, config: Any, public: PublicData, asked: torch.Tensor, labels: torch.Tensor, facts: Facts, context: Context
@@ -236,7 +279,7 @@ class PATEFamily(EnsembleMethod):
         self.check_models(config, private.facts, context)
         if not self.votes_for_unseen:
             say_missing_classes(config, private.facts, context)
-        order = context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
+        order = query_order(public, context)
         queries = order[: config.queries]
         answers = self.answer(config, self.votes(config, private, public, order, context), ledger)
         given = answers >= 0
@@ -248,6 +291,16 @@ class PATEFamily(EnsembleMethod):
         asked, labels = torch.from_numpy(queries[given]), torch.from_numpy(answers[given])
         student, name, options = self.student(config, public, asked, labels, private.facts, context)
         return Released(student, name, options, extras={"query_indices": asked, "query_labels": labels})
+
+
+def query_order(public: PublicData, context: Context) -> NDArray[np.int64]:
+    """Return the positions of the public images (n,) in the order in which teachers are asked."""
+    return context.streams.numpy("queries").permutation(len(public)).astype(np.int64)
+
+
+def query_blocks(config: Any, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the blocks of `order` that hold the queries."""
+    return [order[first : first + BLOCK] for first in range(0, config.queries, BLOCK)]
 
 
 def self_training(facts: Facts) -> SelfTrainingSettings:

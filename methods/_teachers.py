@@ -66,7 +66,14 @@ class EnsembleMethod(Method):
         numbers = shard_range(config.teachers, shard, shards, chunk)
         if numbers:
             with teacher_pool(config, context) as pool:
-                train_ensemble(config, private, context, pool, numbers, watched_images(config, public))
+                teachers = train_ensemble(config, private, context, pool, numbers, watched_images(config, public))
+                self.label_in_shard(config, teachers, numbers, private, public, context, pool)
+
+    def label_in_shard(
+        self, config: Any, teachers: Ensemble, numbers: range, private: PrivateData, public: PublicData,
+        context: Context, pool: ProcessPoolExecutor | None,
+    ) -> None:  # fmt: skip
+        """Keep what a shard's `teachers` say of public images, where a method needs only that. For the ledger only."""
 
 
 def quick_teachers(facts: Facts) -> int:

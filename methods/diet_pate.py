@@ -78,16 +78,25 @@ class DietPATE(PATEGNMax):
         """See :meth:`methods._pate.PATEFamily.query_source`."""
         return {**super().query_source(config, public), "images": RANDOM, "statistics": config.batch_statistics}
 
+    def make_shard(
+        self, config: Any, private: PrivateData, public: PublicData, context: Context, shard: int, shards: int
+    ) -> None:
+        """See :meth:`bench.interface.Method.make_shard`; the public images are not used."""
+        super().make_shard(config, *_with_random_images(config, private, context), context, shard, shards)
+
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """See :meth:`methods._pate.PATEFamily.train_student`; the public images are not used."""
-        from methods._random_images import random_images
+        return super().train_student(config, *_with_random_images(config, private, context), ledger, context)
 
-        facts = asked_about(config, private.facts)
-        images = random_images(config.images, facts.shape, context.streams.torch("images"))
-        private = dataclasses.replace(private, facts=facts)
-        return super().train_student(config, private, PublicData(images, RANDOM), ledger, context)
+
+def _with_random_images(config: Any, private: PrivateData, context: Context) -> tuple[PrivateData, PublicData]:
+    from methods._random_images import random_images
+
+    facts = asked_about(config, private.facts)
+    images = random_images(config.images, facts.shape, context.streams.torch("images"))
+    return dataclasses.replace(private, facts=facts), PublicData(images, RANDOM)
 
 
 def asked_about(config: Any, facts: Facts) -> Facts:

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Ensemble:
 
     def __len__(self) -> int:
         return len(next(iter(self.states.values())))
+
+    def part(self, first: int, last: int) -> Ensemble:
+        """Return the teachers first..last-1."""
+        return replace(self, states={name: array[first:last] for name, array in self.states.items()})
 
     def teacher(self, number: int) -> nn.Module:
         """Return teacher `number` as a net in evaluation mode."""
