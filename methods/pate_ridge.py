@@ -114,6 +114,29 @@ class PATERidge(Method):
         """See :meth:`bench.interface.Method.shares`."""
         return (f"scattering of {facts.dataset}",)
 
+    @classmethod
+    def worst_pairs(cls, config: PATERidgeConfig, facts: Facts) -> list[tuple[str, PrivateData, PrivateData]]:
+        """Return a record that becomes one of opposite answers; blank images have no features, hence no answers."""
+        import torch
+
+        from bench.models.feature_net import OnFixedMap
+        from methods._random_images import random_images
+
+        shape = (facts.shape[0], 8, 8)
+        student, _ = make_student(config.student, dataclasses.replace(facts, shape=shape), torch.Generator())
+        assert isinstance(student, OnFixedMap)
+        images = torch.rand(256, *shape, generator=torch.Generator().manual_seed(1)).lt(0.05).byte() * 255  # dots
+        asked = student.fixed(random_images(1000, shape, torch.Generator()) / 255).float()
+        answers = torch.nn.functional.normalize(asked @ student.fixed(images / 255).float().T, dim=0)
+        alike = answers.T @ answers
+        small = dataclasses.replace(facts, private_records=config.teachers, test_records=20, shape=shape)
+        sets = []
+        for chosen in divmod(int(alike.argmin()), len(images)):
+            given = torch.zeros(config.teachers, *shape, dtype=torch.uint8)
+            given[0] = images[chosen]
+            sets.append(PrivateData(given, torch.zeros(config.teachers, dtype=torch.int64), small))
+        return [("one teacher's record becomes its opposite", sets[0], sets[1])]
+
     def train_student(
         self, config: PATERidgeConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:

@@ -12,7 +12,9 @@ import torch
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, Budget, PrivacyUnit, PrivateData, Released
+from bench.core.types import Adjacency, Basis, Budget, PrivacyUnit, PrivateData, Released
+from bench.evaluation.pair_runs import Runs, transcript
+from bench.evaluation.pairs import worst_pairs
 from bench.privacy.accountants import proven
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.storage.cache import Cache
@@ -101,3 +103,13 @@ def test_mistakes_are_refused() -> None:
         PATERidge.calibrate(PATERidgeConfig(), Budget(1, 1e-5), SMALL)
     with pytest.raises(BenchError, match="penalty"):
         PATERidgeConfig(penalty=0)
+
+
+def test_its_worst_pair_shows_most_of_what_it_charges() -> None:
+    config = PATERidge.calibrate(PATERidgeConfig(teachers=4, queries=200), Budget(1.0, 1e-5, Basis.PROVEN), SMALL)
+    pairs = worst_pairs(PATERidge, config, SMALL, 1e-5)
+    found = [transcript(Runs(PATERidge, pair), False, 0.0, 1e-5).exact for pair in (pairs[0], pairs[-1])]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert max(found[0]) < 0.6
+    assert 0.9 < max(found[1]) <= 1.0 + 1e-9
