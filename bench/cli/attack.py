@@ -35,7 +35,7 @@ from bench.cli.options import (
 from bench.cli.run import check_flags
 from bench.core.config import Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import echo, print_json, print_table, starting
 from bench.core.types import AuditKind, Family
 
 if TYPE_CHECKING:
@@ -110,12 +110,13 @@ def audit(
     Exits with status 1 if a bound exceeds the proven epsilon. Several commands with --kind pair may share a directory;
     --launcher makes each audit a process or a job of Slurm.
     """
-    from bench.cli.audit_jobs import check_time, launch_audits, options_of
-    from bench.cli.audit_output import print_audits
-    from bench.evaluation.audit import AuditOptions, audit_key, audit_student
-    from bench.launchers.settings import directives, read_cluster
-    from bench.launchers.worker import ClaimProgress, claiming
-    from bench.storage.locks import PATIENCE_SECONDS
+    with starting(quiet=quiet or json_):
+        from bench.cli.audit_jobs import check_time, launch_audits, options_of
+        from bench.cli.audit_output import print_audits
+        from bench.evaluation.audit import AuditOptions, audit_key, audit_student
+        from bench.launchers.settings import directives, read_cluster
+        from bench.launchers.worker import ClaimProgress, claiming
+        from bench.storage.locks import PATIENCE_SECONDS
 
     options = AuditOptions(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
@@ -318,8 +319,10 @@ def attack(
     (`no power`) if its attack does not break the net without privacy.
     """
     from bench.core.config import check_overrides
-    from bench.evaluation.attack import attack_names, attack_student, planned_key
-    from bench.evaluation.workplace import AttackOptions, Workplace, configurable
+
+    with starting(quiet=quiet or json_):
+        from bench.evaluation.attack import attack_names, attack_student, planned_key
+        from bench.evaluation.workplace import AttackOptions, Workplace, configurable
 
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)

@@ -10,7 +10,7 @@ from bench.cli.options import Json, Quiet, Sets
 from bench.cli.run import whole_numbers
 from bench.core.config import Preset, check_overrides
 from bench.core.errors import BenchError
-from bench.core.progress import echo, open_progress, print_json, print_table
+from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
 if TYPE_CHECKING:
     from bench.evaluation.noninterference import Check
@@ -34,9 +34,10 @@ def check(
     """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
-    from bench.evaluation.noninterference import SECONDS, check_method
-    from bench.interface.registry import METHODS
-    from bench.training.processes import available_cores
+    with starting(quiet=quiet or json_):
+        from bench.evaluation.noninterference import SECONDS, check_method
+        from bench.interface.registry import METHODS
+        from bench.training.processes import available_cores
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())

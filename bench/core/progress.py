@@ -234,3 +234,10 @@ def open_progress(*, quiet: bool = False) -> Iterator[Progress]:
             yield tree
     else:
         yield LineProgress()
+
+
+@contextmanager
+def starting(*, quiet: bool = False) -> Iterator[None]:
+    """Show that a command has started during its imports, which take seconds."""
+    with open_progress(quiet=quiet) as progress, progress.stage("starting", 1):
+        yield

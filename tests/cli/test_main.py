@@ -71,10 +71,19 @@ def test_planning_imports_no_torch() -> None:
     assert len(json.loads(printed)["cells"]) == 2
 
 
-def test_something_is_shown_before_anything_is_imported_for_it() -> None:
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [
+        ("run -m pate,dp-sgd -e 1,10", "bench.experiments.plan"),
+        ("attack", "bench.evaluation.attack"),
+        ("audit", "bench.evaluation.audit"),
+        ("check pate", "bench.evaluation.noninterference"),
+    ],
+)
+def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow: str) -> None:
     code = (
-        "import sys; sys.argv = ['bench', 'run', '-m', 'pate,dp-sgd', '-e', '1,10']; "
-        "sys.modules['bench.experiments.plan'] = None; from bench.cli.main import main; main()"
+        f"import sys; sys.argv = {['bench', *words.split()]}; "
+        f"sys.modules['{slow}'] = None; from bench.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr.startswith("starting: 0/1\n")
