@@ -129,13 +129,10 @@ class PATERidge(Method):
         asked = student.fixed(random_images(1000, shape, torch.Generator()) / 255).float()
         answers = torch.nn.functional.normalize(asked @ student.fixed(images / 255).float().T, dim=0)
         alike = answers.T @ answers
-        small = dataclasses.replace(facts, private_records=config.teachers, test_records=20, shape=shape)
-        sets = []
-        for chosen in divmod(int(alike.argmin()), len(images)):
-            given = torch.zeros(config.teachers, *shape, dtype=torch.uint8)
-            given[0] = images[chosen]
-            sets.append(PrivateData(given, torch.zeros(config.teachers, dtype=torch.int64), small))
-        return [("one teacher's record becomes its opposite", sets[0], sets[1])]
+        small = dataclasses.replace(facts, private_records=1, test_records=20, shape=shape)
+        label = torch.zeros(1, dtype=torch.int64)
+        one, other = (PrivateData(images[[n]], label, small) for n in divmod(int(alike.argmin()), len(images)))
+        return [("a single record becomes its opposite", one, other)]
 
     def train_student(
         self, config: PATERidgeConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context

@@ -140,7 +140,8 @@ def _blank(material: Materialised) -> Materialised:
 def _own(method: type[Method], config: Any, facts: Facts, delta: float) -> Iterator[WorstPair]:
     for name, first, second in method.worst_pairs(config, facts):
         small = first.facts
-        smaller = _smaller(method, config, small, delta)
+        few = {"teachers": len(first)} if getattr(config, "teachers", 0) > len(first) else {}  # each needs a record
+        smaller = _smaller(method, dataclasses.replace(config, **few), small, delta)
         _same_cost(method, (config, facts), (smaller, small), delta)
         changes = (*_changes(config, smaller), *_data_changes(facts, small, len(first)))
         yield WorstPair(name, _values(smaller), small, first, second, generated(small, labelled=True), changes)

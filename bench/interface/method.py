@@ -126,7 +126,7 @@ class Method(abc.ABC):
         """Return adjacent private sets on which one unit shows most, for audits: what changes, in words, and both sets.
 
         Audits try some of their own. The sets' facts may have fewer records and smaller images than `facts`; `config`,
-        calibrated for `facts`, must cost the same on them.
+        calibrated for `facts`, must cost the same on them, with as many teachers as there are records at most.
         """
         return ()
 
