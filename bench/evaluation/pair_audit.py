@@ -121,7 +121,8 @@ def audit_pairs(
     method: type[Method], config: Any, facts: Any, plan: PairPlan, cache: Cache, progress: Progress
 ) -> PairsFound:
     """Return the bounds of both instruments for a method, its `config` calibrated for a row with these `facts`."""
-    pairs = worst_pairs(method, config, facts, plan.delta)
+    # Those that take least time first, so that a short audit tries most of them.
+    pairs = sorted(worst_pairs(method, config, facts, plan.delta), key=lambda pair: len(pair.first))
     place = MethodPlace.of(method)
     crew = Crew(plan.workers, apart=place is not None)
     bench = _Bench(plan, crew, cache, progress, place or method, f"{method.name} {method.version}")
