@@ -16,7 +16,15 @@ from opacus.optimizers import DPOptimizer
 
 from bench.core.errors import BenchError
 from bench.privacy import events
-from bench.privacy.example_gradients import ExampleGradients, Gradients, norms, picked, weighted_sum, without
+from bench.privacy.example_gradients import (
+    ExampleGradients,
+    Gradients,
+    keep_largest,
+    norms,
+    picked,
+    weighted_sum,
+    without,
+)
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.transforms import as_float
 
@@ -56,6 +64,8 @@ class DPSGDRun:
     """A stopped training resumes from it; its maker clears it."""
     by_layer: bool = False
     """Whether the gradient of each of m layers is clipped by itself, to ``max_grad_norm / sqrt(m)``."""
+    kept_entries: float = 1.0
+    """The share of the entries of each example's gradient that stay before it is clipped: the largest ones."""
 
 
 class _Counted:
@@ -79,6 +89,8 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     randomness: np.random.Generator
     layers: Sequence[Sequence[int]] = ()
     """Places of the parameters that are clipped together; none: all are."""
+    kept_entries: float = 1.0
+    """The share of the entries of an example's gradient that are not set to zero; see :func:`keep_largest`."""
     _sums: Sequence[torch.Tensor | None] = ()
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
@@ -93,10 +105,15 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
         return 1
 
     def clipping(self, samples: Sequence[Gradients]) -> tuple[Sequence[Gradients], list[torch.Tensor]]:
-        """Return `samples`, zeros for an example whose gradient is not finite, and the factors (n,) that clip each.
+        """Return what is kept of `samples`, and the factors (n,) that clip each.
 
-        All gradients of an example times their factors have a norm of at most `max_grad_norm` together.
+        An example whose gradient is not finite has zeros. All gradients of an example times their factors have a norm
+        of at most `max_grad_norm` together.
         """
+        if self.kept_entries < 1:
+            # Before the norms: an example is clipped by what is left of it. The entries depend on it alone.
+            entries = sum(parameter.numel() for parameter in self.params)
+            samples = keep_largest(samples, max(1, math.ceil(self.kept_entries * entries)))
         together = self.layers or [range(len(samples))]
         lengths = torch.stack([norms(sample) for sample in samples], 1)
         found = [lengths[:, list(places)].norm(dim=1) for places in together]
@@ -181,6 +198,7 @@ def train(
         raise BenchError("the optimiser must take all trainable parameters. Freeze the others by requires_grad=False.")
     if run.by_layer:
         optimizer.layers = _layers(model, optimizer.params)
+    optimizer.kept_entries = run.kept_entries
     buffers = [buffer.clone() for buffer in model.buffers()]
     gradients = ExampleGradients(model)
     accountant = RDPAccountant()

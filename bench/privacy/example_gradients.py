@@ -50,6 +50,24 @@ def without(gradients: Gradients, rows: Tensor) -> Gradients:
     return gradients.index_fill(0, rows, 0.0)
 
 
+def keep_largest(gradients: Sequence[Gradients], count: int) -> list[Tensor]:
+    """Return the gradients of all parameters, formed, with only the `count` largest entries of each example.
+
+    The others are set to zero, in place where they are formed already. Entries as large as the last one stay too. A
+    gradient that is not finite keeps an entry that is not.
+    """
+    formed = [picked(gradient, slice(None)) for gradient in gradients]
+    for start in range(0, len(formed[0]), 16):  # so few that they stay in the processor's cache
+        parts = [gradient[start : start + 16] for gradient in formed]
+        sizes = torch.cat([part.flatten(1).abs() for part in parts], 1).cpu().numpy()
+        place = sizes.shape[1] - count
+        sizes.partition(place, axis=1)  # half the time of torch's topk
+        least = torch.from_numpy(sizes[:, place]).to(parts[0].device)
+        for part in parts:
+            part *= part.abs() >= least.view(-1, *[1] * (part.dim() - 1))  # a product, as NaN times zero is NaN
+    return formed
+
+
 def norms(gradients: Gradients) -> Tensor:
     """Return the L2 norms (n,) of the gradients; not finite where a gradient is not."""
     if isinstance(gradients, Outer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,8 @@ def dp_sgd(present: bool, batch: int, steps: int, noise: float, tilt: float, see
     return found
 
 
-def test_a_record_that_is_clipped_layer_by_layer_moves_the_sum_as_far() -> None:
+@pytest.mark.parametrize("clipping", [{"by_layer": True}, {"kept_entries": 0.3}])
+def test_a_record_that_is_clipped_otherwise_moves_the_sum_as_far(clipping: dict[str, Any]) -> None:
     def work(present: bool) -> Work:
         def train(ledger: Ledger) -> None:
             with torch.random.fork_rng(devices=[]):
@@ -63,7 +65,7 @@ def test_a_record_that_is_clipped_layer_by_layer_moves_the_sum_as_far() -> None:
                 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
             x, y = images(RECORDS)
             loss = torch.nn.functional.cross_entropy
-            run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.01), loss, 2.0, 1e-4, RECORDS, 3, RECORDS, by_layer=True)
+            run = DPSGDRun(lambda p: torch.optim.SGD(p, lr=0.01), loss, 2.0, 1e-4, RECORDS, 3, RECORDS, **clipping)
             ledger.dp_sgd(model, x[not present :], y[not present :], run)
 
         return train
