@@ -37,6 +37,7 @@ from bench.interface import (
 from methods._common import student_depends
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from bench.core.progress import Stage
@@ -95,6 +96,22 @@ def continued(make: Callable[[Any], Optimizer]) -> Callable[[Any], Optimizer]:
         if len(made) > 1:
             made[-1].load_state_dict(made.pop(0).state_dict())
         return made[-1]
+
+    return optimizer
+
+
+def processed(make: Callable[[Any], Optimizer], change: Callable[[Tensor], Tensor]) -> Callable[[Any], Optimizer]:
+    """Return `make` for optimisers that pass each parameter's noisy gradient through `change` before every step."""
+
+    def before_step(optimizer: Optimizer, *_: Any) -> None:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if parameter.grad is not None:
+                parameter.grad = change(parameter.grad)
+
+    def optimizer(parameters: Any) -> Optimizer:
+        made = make(parameters)
+        made.register_step_pre_hook(before_step)
+        return made
 
     return optimizer
 
