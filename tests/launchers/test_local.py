@@ -253,6 +253,7 @@ def survives(tmp_path: Path, kills: int, grid: list[str], cells: int, seed: int,
     nothing_is_left_over(out)
 
 
+@pytest.mark.slow
 def test_killed_a_few_times(tmp_path: Path) -> None:
     survives(tmp_path, 3, EIGHT, 8, seed=3)
 
