@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.evaluation.tape import hook
+from bench.evaluation.tape import charged_for, hook
 from bench.evaluation.tapped_dp_sgd import TappedTraining, tapped_dp_sgd, tapped_loss_change
 from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison
 from bench.privacy.ledger import Ledger
 from bench.privacy.transcript_loss import PublicDifference, compare
-from bench.storage.cache import canonical_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -222,7 +221,7 @@ def _hook(ledger: Ledger, ask: Callable[[str, dict[str, Any], str], Any]) -> Non
                     mechanism(*bound.args, **bound.kwargs)
             finally:
                 depth = 0
-            charged = canonical_json([event.as_dict() for event in ledger.events[before:]])
+            charged = charged_for(ledger, before, bound.arguments)
             answer = ask(name, dict(bound.arguments), charged)
             if len(ledger._votes) > held:  # its count of answers must be that of the answer given
                 ledger._votes[-1] = replace(ledger._votes[-1], answered=answer != mechanisms.UNANSWERED)

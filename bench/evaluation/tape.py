@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,15 @@ class Call:
     given: Given | None
     charged: str
     answers: list[NDArray[Any]]
+
+
+def charged_for(ledger: Ledger, before: int, arguments: Mapping[str, Any]) -> str:
+    """Return the events from number `before` on, and the public inputs of the mechanism called with `arguments`."""
+    from bench.training.checkpoint import input_digest
+
+    anchors = getattr(arguments.get("run"), "anchors", None)
+    public = [] if anchors is None else [input_digest([anchors.images, anchors.labels])(), repr(anchors.settings)]
+    return canonical_json([*(event.as_dict() for event in ledger.events[before:]), *public])
 
 
 def hook(ledger: Ledger, hooked: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -90,7 +99,7 @@ class Taping:
                 self._inside, self._depth = None, 0
             if isinstance(result, np.ndarray):
                 answers.append(result.copy())
-            charged = canonical_json([event.as_dict() for event in self._ledger.events[before:]])
+            charged = charged_for(self._ledger, before, bound.arguments)
             self.calls.append(Call(name, self._given(name, bound.arguments), charged, answers))
             if expected is None:
                 return result

@@ -16,6 +16,7 @@ from opacus.optimizers import DPOptimizer
 
 from bench.core.errors import BenchError
 from bench.privacy import events
+from bench.privacy.anchor_subspace import AnchorSubspace, Parts
 from bench.privacy.example_gradients import (
     ExampleGradients,
     Gradients,
@@ -66,6 +67,8 @@ class DPSGDRun:
     """Whether the gradient of each of m layers is clipped by itself, to ``max_grad_norm / sqrt(m)``."""
     kept_entries: float = 1.0
     """The share of the entries of each example's gradient that stay before it is clipped: the largest ones."""
+    anchors: AnchorSubspace | None = None
+    """Public examples in and beside whose gradients' span a gradient is clipped apart, to bounds of their own."""
 
 
 class _Counted:
@@ -91,6 +94,8 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
     """Places of the parameters that are clipped together; none: all are."""
     kept_entries: float = 1.0
     """The share of the entries of an example's gradient that are not set to zero; see :func:`keep_largest`."""
+    parts: Parts | None = None
+    """The subspace in and beside which gradients are clipped apart, if they are."""
     _sums: Sequence[torch.Tensor | None] = ()
     """The clipped sums between two passes; the method's net and loss run then, and see the parameters."""
 
@@ -114,6 +119,9 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             # Before the norms: an example is clipped by what is left of it. The entries depend on it alone.
             entries = sum(parameter.numel() for parameter in self.params)
             samples = keep_largest(samples, max(1, math.ceil(self.kept_entries * entries)))
+        if self.parts is not None:
+            # Where rounding takes their norm beyond the bound, it is clipped below.
+            samples = self.parts.clipped(samples, self.max_grad_norm)
         together = self.layers or [range(len(samples))]
         lengths = torch.stack([norms(sample) for sample in samples], 1)
         found = [lengths[:, list(places)].norm(dim=1) for places in together]
@@ -146,6 +154,10 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
         for parameter, drawn in zip(self.params, self.draw(), strict=True):
             noise = torch.from_numpy(drawn).to(parameter.device, parameter.dtype)
             parameter.grad = (parameter.summed_grad + spread * noise).view_as(parameter)
+        if self.parts is not None:
+            noisy = [parameter.grad for parameter in self.params]
+            for parameter, restored in zip(self.params, self.parts.restored(noisy, self.max_grad_norm), strict=True):
+                parameter.grad = restored
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Return whether the batch is complete; hide its sums until then."""
@@ -217,6 +229,8 @@ def train(
                 for _ in optimizer.draw():
                     pass
                 continue
+            if run.anchors is not None:
+                optimizer.parts = run.anchors.parts(gradients, run.loss, optimizer.params, step)
             probed = len(chosen) > 1 and (unprobed or step == later)
             _step(gradients, optimizer, images, labels, chosen, run, probed=probed)
             unprobed = unprobed and not probed
