@@ -34,6 +34,7 @@ FOUND: list[tuple[type[Method], str]] = [
     (choices.Temperature, "the student's head.weight differs"),
     (choices.BestOfTwo, "differs between the two runs"),
     (choices.LossLooks, "differs between the two runs"),
+    (choices.PrivateAnchors, "its call 1 of dp_sgd is charged otherwise"),
     # Private figures.
     (figures.Normalisation, "the student's mean differs"),
     (figures.BrightestPixel, "the student's deviation differs"),
