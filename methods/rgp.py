@@ -14,7 +14,8 @@ budget. Carriers are functions of released weights, and rebuilding is post-proce
 
 The authors' code differs from the paper: it shuffles, trains the left carriers alone (`left_only`), and unless
 --warmup_epoch is given decomposes W itself (`warmup_epochs` of none). It also divides the last layer's gradient by 100
-and lowers the learning rate over time; neither is done here.
+and lowers the learning rate over time; neither is done here. Rank and learning rate of the quick preset were chosen on
+training records of Fashion-MNIST, 20,000 for training and 10,000 held out; no epsilon there counts that choice.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class RGP(DPSGD):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        small = {"rank": 4}
-        return {name: {**changes, **small} for name, changes in super().presets(facts).items()}
+        given = super().presets(facts)
+        return {"quick": {**given["quick"], "rank": 12, "lr": 0.4}, "tiny": {**given["tiny"], "rank": 4}}
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:

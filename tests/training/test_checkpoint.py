@@ -251,6 +251,8 @@ def run_method(
     ("name", "changes"),
     [
         ("dp-sgd", {"epochs": 2.0, "batch_size": 32}),
+        ("rgp", {"epochs": 2.0}),
+        ("gep", {}),
         ("dpsd", {"iterations": 8, "amount": 64}),
         ("dpsd", {"iterations": 6, "eq3": "batch-mean", "optimizer": "sgd"}),
         ("dpsd-label", {"iterations": 6}),
