@@ -53,8 +53,8 @@ class Parts:
         The constant takes a gradient that both bounds clip to the norm `norm`.
         """
         formed = [picked(sample, slice(None)) for sample in samples]
-        count, sizes = len(formed[0]), [math.prod(one.shape[1:]) for one in formed]
-        rows = torch.cat([one.reshape(count, size) for one, size in zip(formed, sizes, strict=True)], 1)
+        sizes = [math.prod(one.shape[1:]) for one in formed]
+        rows = _rows(formed)
         rows *= (_LARGEST * max(self.bounds) / rows.norm(dim=1, keepdim=True)).clamp(max=1.0)
         inside = self.inside(rows)
         rest = rows.sub_(inside)  # In place, as below: the rows are many.
@@ -100,18 +100,28 @@ class AnchorSubspace:
         loss: Callable[[Tensor, Tensor], Tensor],
         parameters: Sequence[torch.nn.Parameter],
         step: int,
+        most: int,
     ) -> Parts:
-        """Return the subspace of `step`, from the gradients of the public examples at the weights of now."""
-        device, count = parameters[0].device, len(self.images)
-        gradients.backward(loss(gradients.model(as_float(self.images.to(device))), self.labels.to(device)), count)
-        formed = [picked(parameter.grad_sample, slice(None)) for parameter in parameters]  # type: ignore[attr-defined]
-        for parameter in parameters:
-            parameter.grad_sample = None  # type: ignore[attr-defined]
-        rows = torch.cat([one.reshape(count, -1) for one in formed], 1)
+        """Return the subspace of `step`, from public gradients at the weights of now, of `most` examples at once."""
+        device = parameters[0].device
         generator = torch.Generator().manual_seed((self.seed + step) % 2**63)
-        bases = []
-        for number, group in enumerate(torch.tensor_split(rows, self.groups, dim=1)):
-            share = -((number - self.directions) // self.groups)
-            start = torch.randn(group.shape[1], min(share, group.shape[1]), generator=generator).to(group)
-            bases.append(torch.linalg.qr(group.T @ (group @ start)).Q)
-        return Parts(bases, self.bounds)
+        groups = torch.tensor_split(torch.empty(sum(parameter.numel() for parameter in parameters)), self.groups)
+        starts = [
+            torch.randn(len(group), min(-((number - self.directions) // self.groups), len(group)), generator=generator)
+            for number, group in enumerate(groups)
+        ]
+        starts = [start.to(parameters[0]) for start in starts]
+        spans = [torch.zeros_like(start) for start in starts]
+        for images, labels in zip(torch.split(self.images, most), torch.split(self.labels, most), strict=True):
+            gradients.backward(loss(gradients.model(as_float(images.to(device))), labels.to(device)), len(images))
+            rows = _rows([picked(parameter.grad_sample, slice(None)) for parameter in parameters])  # type: ignore[attr-defined]
+            for parameter in parameters:
+                parameter.grad_sample = None  # type: ignore[attr-defined]
+            for span, start, group in zip(spans, starts, torch.tensor_split(rows, self.groups, dim=1), strict=True):
+                span += group.T @ (group @ start)
+        return Parts([torch.linalg.qr(span).Q for span in spans], self.bounds)
+
+
+def _rows(formed: Sequence[Tensor]) -> Tensor:
+    """Return gradients (n, *shape) of all parameters as (n, parameters)."""
+    return torch.cat([one.reshape(len(one), math.prod(one.shape[1:])) for one in formed], 1)

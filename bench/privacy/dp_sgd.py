@@ -230,7 +230,7 @@ def train(
                     pass
                 continue
             if run.anchors is not None:
-                optimizer.parts = run.anchors.parts(gradients, run.loss, optimizer.params, step)
+                optimizer.parts = run.anchors.parts(gradients, run.loss, optimizer.params, step, _most(optimizer))
             probed = len(chosen) > 1 and (unprobed or step == later)
             _step(gradients, optimizer, images, labels, chosen, run, probed=probed)
             unprobed = unprobed and not probed
@@ -260,6 +260,11 @@ def _layers(model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) ->
     return list(layers.values())
 
 
+def _most(optimizer: LedgerOptimizer) -> int:
+    """Return the most examples of one pass."""
+    return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // sum(p.numel() for p in optimizer.params)))
+
+
 def _step(
     gradients: ExampleGradients,
     optimizer: LedgerOptimizer,
@@ -272,8 +277,7 @@ def _step(
 ) -> None:
     device = optimizer.params[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
-    most = min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // sum(p.numel() for p in optimizer.params)))
-    pieces = torch.split(chosen, most) if len(chosen) else (chosen,)
+    pieces = torch.split(chosen, _most(optimizer)) if len(chosen) else (chosen,)
     for number, piece in enumerate(pieces):
         for parameter in optimizer.params:
             parameter.grad = None

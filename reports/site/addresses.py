@@ -51,6 +51,8 @@ _PAPERS = {
     "Fu et al. 2024": "2311.14056",
     "Feng et al. 2023": "2307.13231",
     "Wang et al. 2021": "2103.11109",
+    "Yu et al., ICML 2021": "2106.09352",
+    "Yu et al., ICLR 2021": "2102.12677",
     "Mehta et al. 2022": "2211.13403",
     "Wahdany et al. 2024": "2406.08039",
     "Zhu et al. 2020": "https://doi.org/10.1109/CVPR42600.2020.01187",

@@ -113,11 +113,14 @@ def test_as_many_directions_as_public_examples_span_their_gradients(groups: int)
     model, (images, labels) = net(), records(4, 2)
     parameters, gradients = list(model.parameters()), ExampleGradients(model)
     anchors = AnchorSubspace(images, labels, 4 * groups, groups, (1.0, 1.0), seed=0)
-    one, again, next_step = (anchors.parts(gradients, cross_entropy, parameters, step) for step in (5, 5, 6))
+    one, again, next_step, passes = (
+        anchors.parts(gradients, cross_entropy, parameters, *given) for given in ((5, 9), (5, 9), (6, 9), (5, 3))
+    )
     gradients.remove()
     assert [basis.shape[1] for basis in one.bases] == [4] * groups
     assert all(map(torch.equal, one.bases, again.bases)), "a resumed training finds the same"
     assert not torch.equal(one.bases[0], next_step.bases[0])
+    torch.testing.assert_close(passes.inside(torch.eye(37)), one.inside(torch.eye(37)), rtol=1e-3, atol=1e-3)
     for image, label in zip(images, labels, strict=True):
         found = torch.autograd.grad(cross_entropy(model(image[None]), label[None]), parameters)
         row = torch.cat([part.flatten() for part in found])[None]
