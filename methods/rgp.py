@@ -42,7 +42,7 @@ from methods.dp_sgd import DPSGD, DPSGDConfig
 if TYPE_CHECKING:
     from bench.interface import Ledger
 
-CODE = "Yu et al. 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/RGP: "
+CODE = "Yu et al., ICML 2021, the authors' code dayu11/Differentially-Private-Deep-Learning, vision/RGP: "
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class RGPConfig(DPSGDConfig):
     max_grad_norm: float = setting(1.0, CODE + "README")
     noise_multiplier: float = setting(1.94, CODE + "its search at epsilon 8; calibrated to the budget")
     rank: int = setting(16, CODE + "README")
-    left_only: bool = setting(False, "Yu et al. 2021, algorithm 1; the authors' code has true")
-    warmup_epochs: float | None = setting(0.0, "Yu et al. 2021: historical update from the start; none: never")
+    left_only: bool = setting(False, "Yu et al., ICML 2021, algorithm 1; the authors' code has true")
+    warmup_epochs: float | None = setting(0.0, "Yu et al., ICML 2021: historical update from the start; none: never")
     weight_decay: float = setting(1e-4, CODE + "cifar_train.py")
 
 
@@ -67,7 +67,7 @@ class RGP(DPSGD):
 
     Config: ClassVar[type] = RGPConfig
     version = 1
-    citation = "Yu et al. 2021"
+    citation = "Yu et al., ICML 2021; Tramer and Boneh 2021"
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
