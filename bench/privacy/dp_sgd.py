@@ -262,7 +262,8 @@ def _layers(model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) ->
 
 def _most(optimizer: LedgerOptimizer) -> int:
     """Return the most examples of one pass."""
-    return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // sum(p.numel() for p in optimizer.params)))
+    numbers: int = sum(parameter.numel() for parameter in optimizer.params)
+    return min(MAX_PHYSICAL_BATCH, max(PROBED, MAX_NUMBERS // numbers))
 
 
 def _step(
