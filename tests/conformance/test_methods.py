@@ -28,6 +28,8 @@ from helpers.small_sets import SMALL, private_pair, public_set
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
+LONG = {"dpsur", "gep"}
+"""Variants of DP-SGD whose checks take a quarter of a minute; those of the others are as deep."""
 
 
 @pytest.fixture(params=METHODS.names())
@@ -40,7 +42,11 @@ def test_methods_are_found() -> None:
     assert METHODS.broken == {}
 
 
-def test_method_does_not_interfere(method: type[Method]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in METHODS.names()]
+)
+def test_method_does_not_interfere(name: str) -> None:
+    method = METHODS.get(name)
     check = check_method(method)
     assert check.ok, check.reason
     assert (check.verdict is CheckVerdict.BYPASS) == bool(method.bypass)
