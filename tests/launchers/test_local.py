@@ -117,14 +117,14 @@ def test_two_launches_give_a_deadly_cell_up_and_run_the_rest(tmp_path: Path) -> 
 
 def test_what_another_run_finishes_in_between_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The states of cells are read after the signatures of their records, which a launch compares."""
-    from bench.cli import run as cli_run
     from bench.launchers import grid
 
     order: list[str] = []
     signature, to_run = RunDir.signature, grid.to_run
     monkeypatch.setattr(RunDir, "signature", lambda self, key: (order.append("signature"), signature(self, key))[1])
     monkeypatch.setattr(grid, "to_run", lambda *given: (order.append("states"), to_run(*given))[1])
-    cli_run.run(methods="nonprivate", datasets="digits", preset=cli_run.Preset.TINY, out=tmp_path / "runs", quiet=True)
+    done = bench("run", "-m", "nonprivate", "-d", "digits", "-p", "tiny", "-o", tmp_path / "runs", "-q")
+    assert done.returncode == 0, done.stderr
     assert order.index("signature") < order.index("states")
 
 
