@@ -5,7 +5,7 @@
     methods/       the files of methods that were asked for by path
     wheels/        by choice: this program and all that it depends on
 
-Nothing in a bundle is private but private data sets of the user's own, which are refused.
+A user's own data and weights are not packed, and no bundle holds anything private.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
                 raise BenchError(f"{cell.title}: {cell.refused}")
         files = {f"data/{path.relative_to(data_root()).as_posix()}": path for path in _data_files(cells)}
         own = {name: f"methods/{Path(name).name}" for name in grid.methods if name.endswith(".py")}
+        if len(set(own.values())) < len(own):
+            raise BenchError(f"two files of methods have one name: {', '.join(own)}. Rename one of them.")
         files |= {packed: Path(name) for name, packed in own.items()}
         if wheels:
             files |= {f"wheels/{path.name}": path for path in _wheels(Path(scratch) / "wheels", progress)}

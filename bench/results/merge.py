@@ -27,7 +27,7 @@ def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
     """Copy records, students, attacks and audits of `sources` into `into`; of a failed cell, a later success.
 
     Caches, noise and logs stay where they are. A row is left out, with the reason, where `into` has another one of its
-    key, or where its student is not the one that it names. Raises :class:`BenchError` where `into` is in use alone.
+    key, or where a file is not the one that it names. Raises :class:`BenchError` where `into` is in use alone.
     """
     for source in sources:
         if source.path.resolve() == into.path.resolve():
@@ -53,16 +53,14 @@ def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> 
     if before is not None and (before == record or not (before.failure and record.status is Status.DONE)):
         _there(record.key, before == record, done)
         return
-    files = [record.student.file] if record.student is not None else []
-    files += [record.image_grid.file] if record.image_grid is not None else []
+    released = {file.file: file.sha256 for file in (record.student, record.image_grid) if file is not None}
     with into.guarded(not record.public_benchmark):
-        copied = _read_files(files, source, record.key, done)
+        copied = _read_files(released, source, record.key, done)
         if copied is None:
             return
-        if record.student is not None:
-            found = hashlib.sha256(copied[record.student.file]).hexdigest()
-            if found != record.student.sha256:
-                done.left_out.append(f"{record.key}: its student is not the one that was released. Run its cell again.")
+        for name, sha256 in released.items():
+            if hashlib.sha256(copied[name]).hexdigest() != sha256:
+                done.left_out.append(f"{record.key}: {name} is not what was released. Run its cell again.")
                 return
         for name, data in copied.items():
             write_atomic(into.path / name, data)

@@ -108,6 +108,15 @@ def test_data_and_weights_of_a_users_own_are_not_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_two_files_of_methods_with_one_name_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other" / Path(METHOD).name
+    other.parent.mkdir()
+    other.write_text(Path(METHOD).read_text().replace('"grid-test"', '"grid-test-other"'))
+    grid = dataclasses.replace(GRID, methods=(METHOD, str(other)))
+    with pytest.raises(BenchError, match="have one name"):
+        pack(grid, tmp_path / "b", Progress())
+
+
 def test_the_options_of_a_grid_and_a_bundle_exclude_each_other(packed: tuple[Path, Bundle], tmp_path: Path) -> None:
     done = bench("run", "--bundle", packed[0], "--eps", "3", "--set", "teachers=5", "-o", tmp_path / "runs")
     assert done.returncode == 2

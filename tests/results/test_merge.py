@@ -82,11 +82,14 @@ def test_a_row_without_its_files_is_left_out(runs: tuple[RunDir, RunDir, RunDir]
     (tmp_path / "secret").write_bytes(b"")
     grid = ImageGrid(file="../secret", sha256="")
     outside = put(first, record(seed=2, image_grid=grid))
+    (first.path / "released" / "grid.png").write_bytes(b"other picture")
+    drawn = put(first, record(seed=3, image_grid=ImageGrid(file="released/grid.png", sha256="0" * 64)))
     first.write_audit(pair_audit(student="not-here"))
     done = merge([first], into)
     assert done.added == []
     reasons = dict(line.split(": ", 1) for line in done.left_out)
-    assert "not the one that was released" in reasons[other.key]
+    assert "is not what was released" in reasons[other.key]
+    assert "grid.png is not what was released" in reasons[drawn.key]
     assert "cannot be read (No such file" in reasons[missing.key]
     assert "outside" in reasons[outside.key]
     assert "no record of its student" in reasons["not-here--audit-1"]
