@@ -128,10 +128,15 @@ class DPSGD(Method):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
+        """See :meth:`bench.interface.Method.presets`; the quick one's rate was chosen on Fashion-MNIST.
+
+        With 10,000 of its training records held out, 10 epochs at a proven 3: rates 0.5 and 2 gave 79.6% and 84.5%.
+        """
         batch = min(512, max(8, facts.private_records // 8))
+        many = facts.private_records > 10_000
+        quick = {"epochs": 10.0, "lr": 2.0} if many else {"epochs": 30.0}
         return {
-            "quick": {"epochs": 10.0 if facts.private_records > 10_000 else 30.0, "batch_size": batch},
+            "quick": {**quick, "batch_size": batch},
             "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
         }
 
