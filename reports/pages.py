@@ -12,9 +12,10 @@ from reports.attacks import attacks_page
 from reports.audits import audits_page
 from reports.leaderboard import Source, to_csv, to_markdown
 from reports.papers.trpate_page import trpate_page
+from reports.published import published_page
 from reports.reported.numbers import read_reported
 from reports.reported.page import to_markdown as reported_page
-from reports.reported.systems import FOLDER
+from reports.reported.systems import FOLDER, read_systems
 from reports.runs import read_runs
 from reports.site.build import write_site
 from reports.site.picture import board_picture
@@ -49,7 +50,8 @@ def gather(folders: Sequence[Path]) -> Source:
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
     """Write the pages of `source` into `folder` and return the paths that a reader opens.
 
-    `readme` gets the MNIST table between its marks. ``reported.md`` is written where `folder` has ``reported/``.
+    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md`` and
+    ``published.md`` are written too.
     """
     shown = source.shown()
     texts = {
@@ -61,7 +63,9 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
         folder / "attacks.md": attacks_page(shown, source.attacks) if source.attacks else "",
     }
     if (folder / "reported").is_dir():
-        texts[folder / "reported.md"] = reported_page(read_reported(folder / "reported"))
+        printed = read_reported(folder / "reported")
+        texts[folder / "reported.md"] = reported_page(printed)
+        texts[folder / "published.md"] = published_page(source.board, read_systems(folder / "reported"), printed)
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
     made = {path: page(text) for path, text in texts.items() if text}

@@ -118,6 +118,12 @@ class System(Facts):
 
     ``inferred`` where the proof itself was not read: the bound is then given as a condition and decides no verdict.
     """
+    corrected: str | None = None
+    """The method here that is its corrected form, with a proven epsilon."""
+    summary: str | None = None
+    """The reason in one line; without it, its first sentence."""
+    not_built: str | None = None
+    """Why no method here can measure it."""
     overrides: tuple[Override, ...] = ()
 
     @model_validator(mode="after")

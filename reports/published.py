@@ -1,0 +1,90 @@
+"""Which published epsilons hold: for each system that the papers name, what was claimed, proven and seen here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from bench.results.text import epsilon_text, markdown_table
+from reports.leaderboard import Board, BoardRow, claim_text
+from reports.order import dataset_order
+from reports.reported.numbers import Reported, Verdict
+from reports.reported.systems import System, Systems
+
+TARGET = 10.0
+"""The claimed epsilon of the row that stands for a method, where the board has it."""
+
+HEAD = f"""# Which published epsilons hold
+
+Every system whose numbers the four papers print. **Measured here**: the board's row nearest to a claimed epsilon of
+{TARGET:g}, on the first data set that has one: the paper's own formula, what is proven for the mechanisms that ran, and
+the lower bound of the audit. The line below a system is its corrected form, calibrated to what is proven. Paper and
+code are verdicts on the epsilon *as published*; [reported.md](reported.md) has each reason in full, with its place.
+"""
+
+COLUMNS = (
+    "system", "method here", "measured on", "claimed", "proven", "audited", "does the claim hold?", "accuracy", "paper",
+    "code", "in one line",
+)  # fmt: skip
+
+
+def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) -> str:
+    """Return the page: a table line for each system with a printed number, and one for its corrected form."""
+    printed: dict[str, list[Reported]] = defaultdict(list)
+    for number in numbers:
+        printed[number.system].append(number)
+    rows: dict[str, list[BoardRow]] = defaultdict(list)
+    for row in board.rows:
+        rows[row.method].append(row)
+    lines = [
+        line
+        for name in sorted(printed, key=str.casefold)
+        for line in _lines(name, systems.systems[name], printed[name], rows)
+    ]
+    return f"{HEAD}\n{markdown_table(COLUMNS, lines)}"
+
+
+def _lines(
+    name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]]
+) -> Iterator[tuple[str, ...]]:
+    paper = ", ".join(dict.fromkeys(n.verdict.value for n in printed))
+    code = "–" if system.verdict == "no privacy" else ", ".join(dict.fromkeys(n.code_verdict.value for n in printed))
+    reason = system.not_built or system.summary or _first_sentence(system.reason or "")
+    row = _shown(rows.get(system.method or "", ()))
+    if row is not None:
+        yield name, *_measured(row), paper, code, reason
+    else:
+        measured = "no row yet" if system.method else "not built"
+        if system.verdict == Verdict.NONE.value and not system.method:
+            measured = "not built: not private"
+        yield name, system.method or "–", measured, "–", "–", "–", "–", "–", paper, code, reason
+    corrected = _shown(rows.get(system.corrected or "", ()))
+    if corrected is not None:
+        yield f"{name}, corrected", *_measured(corrected), "–", "–", "–"
+
+
+def _shown(rows: Iterable[BoardRow]) -> BoardRow | None:
+    """Return the row that stands for a method: first by data set, then by distance from the target, then by seeds."""
+
+    def rank(row: BoardRow) -> tuple[object, ...]:
+        distance = 0.0 if row.asked is None else abs(row.asked - TARGET)
+        return dataset_order(row.dataset), distance, row.basis != "claimed", -len(row.seeds), row.config
+
+    return min(rows, key=rank, default=None)
+
+
+def _measured(row: BoardRow) -> tuple[str, ...]:
+    return (
+        row.method,
+        f"{row.dataset}, {row.unit}",
+        epsilon_text(row.claimed),
+        epsilon_text(row.proven, "up"),
+        row.audited_text,
+        claim_text(row),
+        f"{row.accuracy:.1f}",
+    )
+
+
+def _first_sentence(text: str) -> str:
+    head, mark, _ = text.partition(". ")
+    return head + "." * bool(mark)

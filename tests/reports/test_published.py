@@ -1,0 +1,54 @@
+"""The page of published epsilons: one line for each system, from the board's rows and the verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench.core.types import Basis
+from bench.results.record import Record
+from helpers.records import record
+from reports.leaderboard import build_board
+from reports.published import COLUMNS, published_page
+from reports.reported.numbers import read_reported
+from reports.reported.systems import read_systems
+
+SYSTEMS, NUMBERS = read_systems(), read_reported()
+
+
+def lines(*records: Record) -> dict[str, dict[str, str]]:
+    page = published_page(build_board(records), SYSTEMS, NUMBERS)
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert all(len(row) == len(COLUMNS) for row in rows)
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows}
+
+
+def test_every_system_has_one_line_and_a_reason() -> None:
+    found = lines(record(method="somebody-elses"))
+    assert len(found) == len({number.system for number in NUMBERS})
+    assert [name for name, line in found.items() if len(line["in one line"]) < 15] == []
+    assert {line["measured on"] for line in found.values()} <= {"no row yet", "not built", "not built: not private"}
+
+
+def test_a_line_has_the_row_nearest_to_ten_as_claimed_and_the_corrected_form_below() -> None:
+    dpsd = [
+        record(method="dpsd", epsilon=1.0, claimed=1.0, proven=3e5, accuracy=0.5),
+        record(method="dpsd", epsilon=10.0, claimed=10.0, proven=2e7, accuracy=0.6),
+        record(method="dpsd", epsilon=10.0, claimed=3.0, proven=10.0, accuracy=0.7, basis=Basis.PROVEN, key="proven"),
+        record(method="dpsd", dataset="fmnist", epsilon=10.0, claimed=10.0, proven=math.inf, accuracy=0.8),
+    ]
+    found = lines(*dpsd, record(method="dpsd-sound", basis=Basis.PROVEN, proven=9.999, accuracy=0.9))
+    line, below = found["DPSD"], found["DPSD, corrected"]
+    assert (line["claimed"], line["proven"], line["accuracy"]) == ("10.00", "2.0e7", "60.0")
+    assert (line["measured on"], line["does the claim hold?"]) == ("mnist, record", "does not hold")
+    assert (below["method here"], below["proven"], below["accuracy"]) == ("dpsd-sound", "10.00", "90.0")
+    assert "DGD, corrected" not in found
+
+
+@pytest.mark.parametrize("system", [name for name, each in SYSTEMS.systems.items() if each.corrected])
+def test_a_corrected_form_is_a_method(system: str) -> None:
+    from bench.interface.registry import METHODS
+
+    assert {SYSTEMS.systems[system].corrected, SYSTEMS.systems[system].method} <= {*METHODS.names()}
