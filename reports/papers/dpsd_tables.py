@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.core.types import Basis
 from bench.results.record import Record
 from bench.results.text import epsilon_text
 from reports.papers.dpsd_ablations import NAMES, TEXTS, TWO, shown
 from reports.papers.dpsd_figures import FIGURES
-from reports.papers.evidence import Check, Plain, Setting, WantedCell, as_preset, cell, proven_cell
+from reports.papers.evidence import Check, Plain, Setting, WantedCell, as_preset, cell, elsewhere, proven_cell
 from reports.papers.spec import Entry, Material, Ours, Paper, TableRow, Theirs, number_text
 from reports.reported.numbers import Reported
 
@@ -60,6 +61,22 @@ def _ours(
     return TableRow((label, unit, "none", verdict, *entries), rule)
 
 
+def _others(material: Material, places: Sequence[Place], table: str) -> list[TableRow]:
+    """Return the rows of other papers' systems of which there is a record."""
+    rows: list[TableRow] = []
+    for numbers, _ in _printed(material, table):
+        unit = numbers[0].unit
+        for label, method, basis in elsewhere(numbers[0]):
+            cells = [WantedCell(method, dataset, epsilon, basis) for dataset, epsilon in places]
+            if not any(map(material.find, cells)):
+                continue
+            claimed = basis is Basis.CLAIMED
+            beside = [_at(numbers, place) for place in places] if claimed else []
+            rows.append(_ours(label, unit, "" if claimed else "sound", cells, beside, rule=not rows))
+            rows += [_ours("its proven ε", unit, "", cells, measure="proven")] if claimed else []
+    return rows
+
+
 def _claimed(method: str, places: Sequence[Place]) -> list[WantedCell]:
     return [cell(method, dataset, epsilon) for dataset, epsilon in places]
 
@@ -91,6 +108,7 @@ def _table_1(material: Material) -> Sequence[TableRow]:
     bare = [cell("nonprivate", dataset) for dataset, _ in TABLE_1]
     return [
         *_printed_rows(material, TABLE_1, "I"),
+        *_others(material, TABLE_1, "I"),
         _ours("without privacy, here", "none", "no privacy", bare, baseline, rule=True),
         *_dpsd_rows(TABLE_1, _beside(material, TABLE_1, "I")),
         _ours("DGD here, ε claimed", "record", "nothing is proven", _claimed("dgd", TABLE_1), dgd),
@@ -132,6 +150,15 @@ def _table_3(material: Material) -> Sequence[TableRow]:
     for numbers, head in _printed(material, "III"):
         each = (_at(numbers, place) for place in places)
         rows.append(TableRow((*head, *(entry for n in each for entry in (Theirs(n, "epsilon", 1), Theirs(n))))))
+    for numbers, _ in _printed(material, "III"):
+        printed = [_at(numbers, place) for place in places]
+        for label, method, basis in elsewhere(numbers[0]):
+            cells = [
+                WantedCell(method, dataset, None if number is None else number.epsilon, basis)
+                for (dataset, _), number in zip(places, printed, strict=True)
+            ]
+            if basis is Basis.CLAIMED and any(map(material.find, cells)):
+                rows += [_beside_3(label, "", cells, printed), _proven_3(cells)]
     dpsd = (cell("dpsd", "mnist", 1.0), cell("dpsd", "cifar10", 2.0))
     sound = (proven_cell("dpsd-sound", "mnist", 1.0), proven_cell("dpsd-sound", "cifar10", 2.0))
     rows += [
@@ -185,6 +212,8 @@ def _table_4(material: Material) -> Sequence[TableRow]:
     ]
     rows += [TableRow((*row.entries, "–"), row.rule) for row in ours]
     levels = [_record_level(material, one) for one in cells]
+    others = [TableRow((*row.entries, "–"), row.rule) for row in _others(material, TABLE_4, "IV")]
+    rows = [*rows[: -len(ours)], *others, *rows[-len(ours) :]]
     return [*rows, TableRow(("ε of a training record there", "record", "none", "", *levels, "–"), rule=True)]
 
 

@@ -6,7 +6,7 @@ import math
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from bench.core.types import Basis
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record, Status
 from reports.leaderboard import BoardRow, build_board
+from reports.reported.numbers import Reported
 from reports.runs import read_runs
 
 Setting = str | int | float | bool
@@ -102,6 +103,19 @@ def cell(
 def proven_cell(method: str, dataset: str, epsilon: float | None) -> WantedCell:
     """Return the cell of `method` on `dataset` at a proven `epsilon`."""
     return WantedCell(method, dataset, epsilon, Basis.PROVEN)
+
+
+OWN = frozenset(
+    {"nonprivate", "pate", "pate-gnmax", "trpate", "dgd", "dgd-plus", "dpsd", "dpsd-t", "fed-dpsd", "dp-sgd"}
+)
+"""Methods that have rows of their own in the tables."""
+
+
+def elsewhere(number: Reported) -> Iterator[tuple[str, str, Basis]]:
+    """Yield label, method and basis of another paper's system as it runs here: as claimed, and as it can be proven."""
+    if number.method is not None and number.method not in OWN:
+        yield f"{number.system} here, ε claimed", number.method, Basis.CLAIMED
+        yield f"{number.system} here, ε proven", number.corrected or number.method, Basis.PROVEN
 
 
 def _text(value: Setting) -> str:

@@ -96,6 +96,8 @@ class Reported:
     code_source: str = ""
     note: str = ""
     """Remarks on this number alone, such as a contradiction in the paper."""
+    corrected: str | None = None
+    """Registry name of its corrected form, if any."""
 
     @property
     def verdicts(self) -> str:
@@ -252,6 +254,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
     return Reported(
         **number.model_dump(),
         method=override.method or system.method,
+        corrected=system.corrected,
         unit=unit,
         public_data=override.public_data or system.public_data,
         public_kinds=override.public_kinds or system.public_kinds,

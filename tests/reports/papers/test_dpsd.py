@@ -12,6 +12,7 @@ from bench.core.types import Basis, PrivacyUnit
 from bench.results.record import Accountant, Record
 from helpers.records import record
 from helpers.report_commands import check_records, check_settings, material_of, record_of
+from reports.papers.dgd_tables import PAPER as DGD
 from reports.papers.dpsd_ablations import why_not
 from reports.papers.dpsd_figures import EPSILONS, FAR
 from reports.papers.dpsd_tables import PAPER, TABLE_1
@@ -85,6 +86,33 @@ def test_ours_stands_below_with_what_is_proven() -> None:
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 10"] == "80.00 (1 seed)"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 1"] == "not run"
     assert rows["DPSD here, ε claimed"]["CelebA-H, ε 1"] == "not run"
+
+
+def test_another_papers_system_stands_beside_its_printed_epsilon_where_it_ran() -> None:
+    assert not any("GM-DP here" in row["approach"] for row in table("III", material_of(PAPER)))
+    other = record(method="gm-dp", epsilon=3.0, accuracy=0.5, claimed=3.0, config={})
+    ran = record(method="gm-dp", epsilon=1.0, accuracy=0.9, claimed=1.0, proven=0.7, config={}, preset="paper")
+    rows = {row["approach"]: row for row in table("III", material_of(PAPER, other, ran))}
+    assert (rows["GM-DP here, ε claimed"]["MNIST: ε"], rows["GM-DP here, ε claimed"]["MNIST"]) == (
+        "1.0",
+        "90.00 (1 seed)",
+    )
+    assert rows["GM-DP here, ε claimed"]["CIFAR10"] == "not run"
+    dgd = choose(DGD.tables, "II", "table", "dgd")
+    assert isinstance(dgd, TableSpec)
+    zcdp = record(
+        method="zcdp",
+        dataset="cifar10",
+        epsilon=6.78,
+        accuracy=0.4,
+        claimed=6.78,
+        proven=9.0,
+        config={},
+        preset="paper",
+    )
+    material = material_of(DGD, zcdp)
+    lines = {row[0]: row for row in texts_of(list(dgd.rows(material)), material)}
+    assert lines["zCDP here, ε claimed"][1:] == ["6.78 (claimed)", "40.00 (1 seed)", "9.00", "proven > claimed"]
 
 
 def test_no_error_bar_of_figure_3_is_cut() -> None:
