@@ -112,7 +112,7 @@ def test_another_papers_system_stands_beside_its_printed_epsilon_where_it_ran() 
     )
     material = material_of(DGD, zcdp)
     lines = {row[0]: row for row in texts_of(list(dgd.rows(material)), material)}
-    assert lines["zCDP here, ε claimed"][1:] == ["6.78 (claimed)", "40.00 (1 seed)", "9.00", "proven > claimed"]
+    assert lines["zCDP here, ε claimed"][1:] == ("6.78 (claimed)", "40.00 (1 seed)", "9.00", "proven > claimed")
 
 
 def test_no_error_bar_of_figure_3_is_cut() -> None:
