@@ -55,8 +55,8 @@ def run_grid(
             "version on both machines: `bench bundle --wheels` packs it."
         )
     run_dir.create()
-    calibrations.keep()
     with run_dir.joined():
+        calibrations.keep()
         sweep_salts(run_dir)
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
         if len(todo) < len(cells):

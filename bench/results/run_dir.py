@@ -108,7 +108,11 @@ class RunDir:
         if marker.exists():
             self.check_layout()
         else:
-            write_atomic(marker, json.dumps({"layout": LAYOUT_VERSION, "schema": SCHEMA_VERSION}).encode() + b"\n")
+            try:
+                write_atomic(marker, json.dumps({"layout": LAYOUT_VERSION, "schema": SCHEMA_VERSION}).encode() + b"\n")
+            except BenchError:
+                if not marker.exists():  # else another process made it, and cleaned up what this one wrote aside
+                    raise
         return self
 
     def check_layout(self) -> None:

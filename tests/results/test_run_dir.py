@@ -262,6 +262,21 @@ def test_what_killed_runs_were_writing_goes_when_nobody_writes(tmp_path: Path) -
         assert not torn.exists()
 
 
+def test_two_runs_make_one_directory_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def overtaken(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        with RunDir(tmp_path).create().joined():  # which removes what the first has written aside
+            pass
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    RunDir(tmp_path).create()
+    assert os.replace is replace
+    RunDir(tmp_path).check_layout()
+
+
 def test_runs_wait_for_one_that_cleans_up(tmp_path: Path) -> None:
     import threading
 
