@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from bench.interface import BenchError, setting
 from methods._common import at_least_one, check_latent_size, positive
+from methods._given_teacher import GivenTeacherConfig
 
 if TYPE_CHECKING:
     from bench.interface import Facts
 
 
 @dataclass(frozen=True)
-class AlternationConfig:
+class AlternationConfig(GivenTeacherConfig):
     """Settings of Algorithm 1; annotation has its own in each method."""
 
     teacher: str = setting("resnet34", "section IV-A: ResNet34 for all but ImageNet")

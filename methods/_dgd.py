@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released, make_student, setting
 from bench.storage.cache import digest_of
 from methods._common import SHOWN, at_least_one, positive, student_depends
+from methods._given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from methods._pate import quick_settings
 from methods._teachers import (
     EnsembleMethod,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DGDConfig:
+class DGDConfig(GivenTeacherConfig):
     """Settings of DGD. Defaults are those of the paper's MNIST experiment."""
 
     teachers: int = setting(250, "DGD, section IV: MNIST, FMNIST and SVHN; 100 for CIFAR-10")
@@ -109,7 +110,7 @@ def tiny_dgd(facts: Facts) -> dict[str, Any]:
     }
 
 
-class DGDFamily(EnsembleMethod):
+class DGDFamily(TakesTeacher, EnsembleMethod):
     """Images, noisy answers to a few of them, triples of all of them, a student on both."""
 
     citation = "Ge et al. 2023"
@@ -151,13 +152,18 @@ class DGDFamily(EnsembleMethod):
 
         facts = private.facts
         self.check_facts(config, facts)
-        for model in (config.teacher, config.student):  # a wrong name is an error before minutes of training
+        given = given_net(config, facts, context)
+        for model in (config.student, *([] if given else [config.teacher])):  # an error before minutes of training
             make_student(model, facts, context.streams.torch("unused"))
         say_missing_classes(config, facts, context)
         images = self.images(config, private, ledger, context)
         asked = context.streams.numpy("queries").permutation(len(images))[: config.queries]
         queries = images[torch.from_numpy(asked)]
-        votes = count_votes(ensemble_labels(config, private, queries, context), facts.classes)
+        if given is not None:
+            found = OneTeacher(given, context).logits(queries).argmax(2).numpy()
+        else:
+            found = ensemble_labels(config, private, queries, context)
+        votes = count_votes(found, facts.classes)
         labels = torch.from_numpy(self.answer(config, votes, ledger))
         triples = self.triples(config, images, facts, context) if config.vae and config.regularise else None
         student, options = self.learn(config, queries, labels, triples, facts, context)

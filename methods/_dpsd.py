@@ -7,10 +7,11 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import Context, Facts, Method, PrivateData, PublicData, Released, make_student
+from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
 from bench.storage.cache import digest_of
 from methods._alternation_config import AlternationConfig
 from methods._common import student_depends
+from methods._given_teacher import TakesTeacher, given_net
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ def tiny_settings(facts: Facts) -> dict[str, Any]:
     return {**quick_settings(facts), "teacher_epochs": 1.0, "iterations": 3, "batch": 16, "generator_width": 8}
 
 
-class Alternation(Method):
+class Alternation(TakesTeacher):
     public_data: ClassVar[str] = "none"
     releases_generator: ClassVar[bool] = True
 
@@ -125,12 +126,14 @@ def train_teacher(
     part: NDArray[np.int64] | None = None,
     name: str = "teacher",
 ) -> nn.Module:
-    """Return a teacher trained on the records `part` (default: all), cached under `name`. Private."""
+    """Return the given teacher, or one trained on the records `part` (default: all), cached under `name`. Private."""
     import torch
 
     from bench.interface import FitSettings, fit
     from bench.training.data_parallel import fit_on_devices
 
+    if (given := given_net(config, private.facts, context)) is not None:
+        return given
     facts, streams = private.facts, context.streams.child(name)
     model, _ = make_student(config.teacher, facts, streams.torch("weights"))
     settings = FitSettings(epochs=config.teacher_epochs, batch_size=128, lr=config.teacher_lr)

@@ -62,6 +62,8 @@ class EnsembleMethod(Method):
     ) -> None:
         from bench.training.ensemble import shard_range
 
+        if self.given_teacher(config) is not None:
+            return
         chunk = teachers_per_artefact(config, private.facts, context.device)
         numbers = shard_range(config.teachers, shard, shards, chunk)
         if numbers:

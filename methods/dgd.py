@@ -30,13 +30,14 @@ from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateDa
 from bench.privacy.claims import DGD_BYPASS, DGD_EPS1
 from methods._common import at_least_one, check_latent_size, positive
 from methods._dgd import DGDConfig, DGDFamily, quick_dgd, tiny_dgd
+from methods._given_teacher import given_net, given_teacher
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
-    from bench.interface import Ledger
+    from bench.interface import FitSettings, GivenTeacher, Ledger
     from bench.training.checkpoint import Checkpoint
 
 PRINTED = ((1.0, 27), (10.0, 1300))  # Table I's epsilons, section IV-A's queries, at noise scale 40
@@ -95,6 +96,14 @@ class DGD(DGDFamily):
     Config = DGDPrintedConfig
     bypass: ClassVar[str] = DGD_BYPASS
     repaired_by: ClassVar[str] = "dgd-sound"
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        """Return it; raise :class:`BenchError` for images that need its records."""
+        given = given_teacher(config)
+        if given is not None and config.images != "data-free":
+            raise BenchError(f"images={config.images} needs the private records, which no given teacher brings.")
+        return given
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
@@ -167,7 +176,10 @@ class DGD(DGDFamily):
         names = [field.name for field in dataclasses.fields(DGDPrintedConfig) if field.name.startswith("generator_")]
         names += ["images", "synthetic", "random_share", "baseline_steps", "alpha", "beta", "reading"]
         names += ["teacher", "teacher_recipe", "teacher_lr", "teacher_batch"]
-        return {name: getattr(config, name) for name in names}
+        given = {} if not config.teacher_weights else {
+            "given": [config.teacher_weights_sha256, config.teacher_size]
+        }  # fmt: skip
+        return {name: getattr(config, name) for name in names} | given
 
     def shows(self, config: DGDPrintedConfig) -> bool:
         """Return whether some images are released: never private ones."""
@@ -209,22 +221,17 @@ class DGD(DGDFamily):
         of_baseline: Checkpoint,
         of_generator: Checkpoint,
     ) -> torch.Tensor:
-        """Return images of a generator trained by Eq. 2 against a baseline that all private records trained."""
+        """Return images of a generator trained by Eq. 2 against a baseline that all private records trained.
+
+        A given teacher is the baseline: all of its records trained it.
+        """
         from bench.core.seeds import seeded
-        from bench.interface import fit, make_student
         from bench.models.generators import DataFreeGenerator
         from bench.training.data_free import GeneratorSettings, generate, train_generator
 
         facts = private.facts
         settings = dataclasses.replace(config.teacher_settings(len(private), facts), steps=config.baseline_steps)
-        if config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
-            settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
-        baseline, _ = make_student(config.teacher, facts, context.streams.torch("baseline/start"))
-        with context.progress.stage("baseline", config.baseline_steps) as stage:
-            fit(
-                baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
-                device=context.device, stage=stage, checkpoint=of_baseline,
-            )  # fmt: skip
+        baseline = given_net(config, facts, context) or self.baseline(config, private, settings, context, of_baseline)
         with seeded(context.streams.torch("generator/start")):
             net = DataFreeGenerator(*facts.shape, noise_size=config.generator_noise, units=config.generator_units)
         driving = GeneratorSettings(
@@ -235,6 +242,23 @@ class DGD(DGDFamily):
         with context.progress.stage("generator", driving.steps) as stage:
             train_generator(net, baseline, driving, order, device=context.device, stage=stage, checkpoint=of_generator)
         return generate(net, config.synthetic, order, context.device)
+
+    def baseline(
+        self, config: DGDPrintedConfig, private: PrivateData, settings: FitSettings, context: Context,
+        checkpoint: Checkpoint,
+    ) -> torch.nn.Module:  # fmt: skip
+        """Return the net of one teacher, trained on all private records."""
+        from bench.interface import fit, make_student
+
+        if config.teacher_recipe == "augmented":  # more records than a teacher has: larger batches
+            settings = dataclasses.replace(settings, batch_size=min(100, len(private)))
+        baseline, _ = make_student(config.teacher, private.facts, context.streams.torch("baseline/start"))
+        with context.progress.stage("baseline", config.baseline_steps) as stage:
+            fit(
+                baseline, private.images, private.labels, settings, context.streams.torch("baseline/order"),
+                device=context.device, stage=stage, checkpoint=checkpoint,
+            )  # fmt: skip
+        return baseline
 
     def reading(self, config: DGDPrintedConfig) -> Literal["dafl", "printed"]:
         """See :meth:`methods._dgd.DGDFamily.reading`."""

@@ -37,6 +37,7 @@ from bench.interface import (
 )
 from methods._common import SHOWN, at_least_one, check_latent_size, positive, student_depends
 from methods._dpsd import CITATION
+from methods._given_teacher import GivenTeacherConfig, OneTeacher, TakesTeacher, given_net
 from methods._teachers import (
     EnsembleMethod,
     augmented_settings,
@@ -57,7 +58,7 @@ NON_TARGET_WEIGHT = 8.0  # lambda of DPSD, section III-B; for answer=gradient
 
 
 @dataclass(frozen=True)
-class DPSDSoundConfig:
+class DPSDSoundConfig(GivenTeacherConfig):
     """Settings of the repaired variant."""
 
     teachers: int = setting(250, "ours: as PATE's for MNIST")
@@ -118,7 +119,7 @@ def events(config: DPSDSoundConfig, facts: Facts, sigma: float) -> list[Gaussian
 
 
 @register_method("dpsd-sound")
-class DPSDSound(EnsembleMethod):
+class DPSDSound(TakesTeacher, EnsembleMethod):
     """Synthetic queries, an ensemble's noisy answers, a student that learns from them."""
 
     Config = DPSDSoundConfig
@@ -176,8 +177,13 @@ class DPSDSound(EnsembleMethod):
         with seeded(context.streams.torch("generator/start")):
             generator = DataFreeGenerator(*facts.shape, config.latent_size, config.generator_width)
         generator.to(context.device)
-        with teacher_pool(config, context) as pool:
-            teachers = train_ensemble(config, private, context, pool)
+        given = given_net(config, facts, context)
+        teachers: Ensemble | OneTeacher
+        if given is not None:
+            teachers = OneTeacher(given, context)
+        else:
+            with teacher_pool(config, context) as pool:
+                teachers = train_ensemble(config, private, context, pool)
         images, labels = [], []
         for number in range(config.rounds):
             # Earlier rounds are larger where the queries do not divide.
@@ -197,7 +203,7 @@ class DPSDSound(EnsembleMethod):
 
 
 def ask(
-    teachers: Ensemble,
+    teachers: Ensemble | OneTeacher,
     images: Tensor,
     believed: Tensor,
     config: DPSDSoundConfig,

@@ -30,11 +30,14 @@ from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData
 from bench.storage.cache import digest_of
 from methods._common import at_least_one, positive
 from methods._dpsd import train_teacher
+from methods._given_teacher import given_teacher
 from methods.dpsd import DPSD, DPSDConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
+
+    from bench.interface import GivenTeacher
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class FedDPSD(DPSD):
         """See :meth:`bench.interface.Method.presets`."""
         base = DPSD.presets(facts)
         return {"quick": {**base["quick"], "iterations": 200}, "tiny": {**base["tiny"], "clients": 3}}
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        """Refuse one: each client trains its own."""
+        if given_teacher(config) is not None:
+            raise BenchError("fed-dpsd trains a teacher at each client and takes no given one. Use dpsd.")
+        return None
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:

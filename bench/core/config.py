@@ -142,8 +142,6 @@ def build_config(
     method: type[Configured], preset: Preset, facts: Facts, overrides: Sequence[str] = ()
 ) -> tuple[Any, list[Change]]:
     """Return the config and its changes from the paper's; raise BenchError on an invalid override or unknown preset."""
-    from bench.core.rows import Change
-
     presets = method.presets(facts)
     paper = dataclasses.replace(method.Config(), **presets.get(Preset.PAPER.value, {}))
     changes: dict[str, Any] = {}
@@ -153,9 +151,16 @@ def build_config(
         changes.update(presets[preset.value])
     changes.update(parse_overrides(method, overrides))
     config = dataclasses.replace(paper, **changes)
+    return config, changes_from_paper(method, config, facts)
+
+
+def changes_from_paper(method: type[Configured], config: Any, facts: Facts) -> list[Change]:
+    """Return the changes of `config` from the paper's."""
+    from bench.core.rows import Change
+
+    paper = dataclasses.replace(method.Config(), **method.presets(facts).get(Preset.PAPER.value, {}))
     before, after = dataclasses.asdict(paper), dataclasses.asdict(config)
-    reduced = [Change.of(name, before[name], after[name]) for name in before if before[name] != after[name]]
-    return config, reduced
+    return [Change.of(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
 def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,30 @@ class Facts:
     shape: tuple[int, int, int]
     public_benchmark: bool = False
     """True for a freely available set. Otherwise records omit figures that depend on private data."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTeacher:
+    """A trained teacher that a user gives; its training records are private and not here.
+
+    `net` is its timm name, `weights` ``package`` or ``file:NAME``, `size` its input in pixels a side (None: as timm
+    says; 0: the data's images as they are), `records` the number of its training records.
+    """
+
+    net: str
+    weights: str
+    sha256: str
+    size: int | None
+    records: int
+
+    @property
+    def public(self) -> bool:
+        """Whether anyone may read the weights."""
+        return self.weights == "package"
+
+    def facts(self, facts: Facts) -> Facts:
+        """Return `facts` with its training records as the private ones; a private teacher is no public benchmark."""
+        return replace(facts, private_records=self.records, public_benchmark=facts.public_benchmark and self.public)
 
 
 @dataclass(frozen=True, slots=True)

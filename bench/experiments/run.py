@@ -14,7 +14,7 @@ from bench.core.errors import BenchError, no_exit
 from bench.core.printable import page, printable
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import PublicKind, Released
+from bench.core.types import GivenTeacher, PrivateData, PublicKind, Released
 from bench.data.splits import Materialised
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
@@ -22,6 +22,7 @@ from bench.experiments.plan import Cell
 from bench.experiments.release import save_image_grid, save_released
 from bench.interface.method import Method
 from bench.interface.registry import METHODS
+from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accountants import Accounted, account, proven
 from bench.privacy.ledger import Ledger
 from bench.privacy.utility_bound import probability_bound
@@ -120,7 +121,10 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
     notes: list[str] = []
     context.note = notes.append
     context.streams.seed_globals()
-    released = method().train_student(cell.config, material.private, material.public, ledger, context)
+    private, given = material.private, method.given_teacher(cell.config)
+    if given is not None:  # the data set's own records are neither private nor of any use
+        private = PrivateData(private.images[:0], private.labels[:0], cell.facts)
+    released = method().train_student(cell.config, private, material.public, ledger, context)
     if method.private and not ledger.events:
         raise BenchError(
             f"{method.name} took nothing through the ledger, so nothing is known of its privacy. Route what it takes "
@@ -138,6 +142,8 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
             utility = utility.model_copy(
                 update={"official_accuracy": round(right / whole, 6), "official_records": whole}
             )
+        if given is not None and given.public:  # a private teacher's answers are for the ledger only
+            notes.append(_agreement(released.student, given, material, context))
         stage.advance()
     file = f"released/{cell.key}.safetensors"
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
@@ -171,6 +177,22 @@ def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context,
     from bench.training.features import student_logits
 
     return int((student_logits(student, images, context, part).argmax(1).cpu() == labels).sum())
+
+
+def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, context: Context) -> str:
+    """Return on how many test images the student says what a public teacher says, and how often that is right."""
+    from bench.models.given_teacher import load_given
+    from bench.training.loop import predict
+
+    net, images = load_given(given, material.private.facts), material.test_images
+    taught = predict(net, images, device=context.device).argmax(1)
+    learnt = predict(student, images, device=context.device).argmax(1)
+    same, right = int((taught == learnt).sum()), int((taught == material.test_labels).sum())
+    low, high = accuracy_interval([same / len(images)], len(images))
+    return (
+        f"student and teacher agree on {same} of {len(images)} test images ({100 * low:.1f} to {100 * high:.1f}%, 95% "
+        f"interval); the teacher is right on {right}"
+    )
 
 
 def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised) -> Privacy:

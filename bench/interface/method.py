@@ -15,6 +15,7 @@ from bench.core.types import (
     Budget,
     Claim,
     Facts,
+    GivenTeacher,
     PrivacyUnit,
     PrivateData,
     PublicData,
@@ -111,6 +112,19 @@ class Method(abc.ABC):
         The first cell with a name makes the artefact, the others run after it. A wrong list costs running time only.
         """
         return ()
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        """Return the teacher that the user gives, None where methods train theirs; raise BenchError if ill-defined.
+
+        With one, :meth:`train_student` gets no private record, and the facts count the teacher's own.
+        """
+        return None
+
+    @classmethod
+    def pin_teacher(cls, config: Any, facts: Facts) -> Any:
+        """Return `config` with its given teacher checked and named by digest, without a path."""
+        return config
 
     shardable: ClassVar[bool] = False
     """Whether :meth:`make_shard` can split the last of :meth:`shares` over several jobs."""

@@ -32,6 +32,7 @@ from bench.data.datasets import load
 from bench.data.download import file_digest
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
+from bench.interface.registry import METHODS
 from bench.launchers.grid import plan_grid
 
 if TYPE_CHECKING:
@@ -121,9 +122,12 @@ def _data_files(cells: list[Cell]) -> Iterator[Path]:
     backbones: set[tuple[str, str, str]] = set()
     for cell in cells:
         weights = str(getattr(cell.config, "weights", "random"))
+        given = METHODS.get(cell.method).given_teacher(cell.config)
         if weights.startswith("source:"):
             sets.add(weights.removeprefix("source:"))
-        elif weights.startswith("file:"):
+        elif given is not None and given.public:
+            backbones.add((given.net, given.weights, given.sha256))
+        elif weights.startswith("file:") or given is not None:
             raise BenchError(f"{cell.title} uses weights from a file of your own, which is not packed. Take a package.")
         elif weights in ("auto", "package", "hub"):
             backbones.add((cell.config.backbone, weights, cell.config.weights_sha256))

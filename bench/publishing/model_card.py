@@ -55,7 +55,7 @@ def card(record: Record, facts: CardFacts) -> str:
         "## Data",
         _bullets(
             [
-                f"Private: {record.private_records} records of {plain(record.dataset)} "
+                f"Private: {record.private_records} {_whose(record)} {plain(record.dataset)} "
                 f"({plain(record.dataset_revision)}). Licence of the data: {plain(facts.licence)}."
                 + (f" From: {plain(facts.source)}." if facts.source else "")
                 + (f" {plain(facts.citation)}." if facts.citation else ""),
@@ -114,6 +114,11 @@ def _front(record: Record, facts: CardFacts) -> str:
         ],
     }
     return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=False, width=10_000)}---"
+
+
+def _whose(record: Record) -> str:
+    digest = record.config.get("teacher_weights_sha256")
+    return f"that trained the given teacher of SHA-256 {plain(str(digest))}; tested on" if digest else "records of"
 
 
 def _private(record: Record, privacy: Privacy) -> bool:

@@ -11,7 +11,7 @@ from bench.core.config import config_from
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
 from bench.experiments.calibration_cache import Calibrations
-from bench.experiments.plan import Cell, Dataset, expand, other_program
+from bench.experiments.plan import Cell, Dataset, expand, other_program, private_facts
 from bench.interface.registry import METHODS
 from bench.results.cell_spec import CellSpec
 from bench.results.command import command_for
@@ -69,7 +69,11 @@ def dataset_of(record: Record) -> Dataset:
         raise BenchError(
             f"it was made on revision {record.dataset_revision} of {record.dataset}; here is {known.revision}."
         )
-    counts = (known.facts.private_records, known.facts.public_records)
+    facts = known.facts
+    if record.method in METHODS:
+        method = METHODS.get(record.method)
+        facts = private_facts(method, config_from(method, record.config), facts)
+    counts = (facts.private_records, facts.public_records)
     if counts != (record.private_records, record.public_records):
         raise BenchError(
             f"{record.dataset} has {counts[0]} private and {counts[1]} public records here; the record says "

@@ -271,6 +271,11 @@ def _known(record: Record) -> list[str]:
         return [f"unknown method {error.name!r}.{guess} Add its file in the same pull request, or install its package."]
     except BenchError as error:
         return [f"{error} Run its cell again."]
+    if str(record.config.get("teacher_weights", "")).startswith("file:"):
+        return [
+            "its teacher is a file of its user's own, which nobody else has. Only a row whose teacher_weights=package "
+            "names a registry's pinned package can be made again."
+        ]
     if record.cell.own_folder:
         return ["a folder of one's own is no public benchmark."] if record.public_benchmark else []
     try:

@@ -23,11 +23,11 @@ def public_overrides(overrides: Mapping[str, str], config: Any) -> dict[str, str
     """Return `overrides` without machine paths; `config` is the resulting config."""
     shown: dict[str, str] = {}
     for name, value in overrides.items():
-        kept, digest = str(getattr(config, "weights", "")), getattr(config, "weights_sha256", "")
-        if name == "weights" and value.startswith("file:") and digest and kept.startswith("file:"):
+        kept, digest = str(getattr(config, name, "")), getattr(config, f"{name}_sha256", "")
+        if value.startswith("file:") and digest and kept.startswith("file:"):
             # The digest identifies the file wherever it is stored.
-            shown |= {"weights": kept, "weights_sha256": digest}
-        elif name == "weights_sha256" and name in shown:
+            shown |= {name: kept, f"{name}_sha256": digest}
+        elif name in shown:
             continue
         elif path := re.search(r"(?:^|(?<=:))(?:~|/|[A-Za-z]:[\\/]).*", value):
             last = re.split(r"[\\/]", path[0].rstrip("\\/"))[-1]

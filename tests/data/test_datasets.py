@@ -44,6 +44,7 @@ def test_pinned_sets_have_a_revision() -> None:
         "att-faces": "sha256:93bfd6bc997a4efa",
         "att-faces-a": "sha256:93bfd6bc997a4efa",
         "att-faces-b": "sha256:93bfd6bc997a4efa",
+        "imagenet-photos": "sha256:a3869a94d3682b95",
         "movie-review": "sha256:379850a3b3ae4557",
         "digits": "sha256:085fba4dd790b7dd",
     }
@@ -336,7 +337,7 @@ assert not [f for f in sys.meta_path if type(f).__module__ == "bench.core.torchv
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("name", ["mnist", "fmnist", "cifar10", "chest-xray", "att-faces"])
+@pytest.mark.parametrize("name", ["mnist", "fmnist", "cifar10", "chest-xray", "att-faces", "imagenet-photos"])
 def test_real_data_are_fetched_and_are_the_pinned_arrays(tmp_path: Path, name: str) -> None:
     loaded = datasets.load(name, root=tmp_path)
     assert loaded.revision == loaded.spec.revision

@@ -1,0 +1,111 @@
+"""A given teacher: one trained model that a user has, with the number of its training records but without them.
+
+The records that trained it are private, and they alone: the data set gives classes, image shape and test images. One
+record may change the whole teacher, hence every answer, as for a teacher trained here. What depends on the teacher
+otherwise, its file's SHA-256 above all, is in the user's record, and outside any epsilon.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.interface import BenchError, Context, Facts, GivenTeacher, Method, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.core.progress import Stage
+    from bench.models.given_teacher import GivenNet
+
+
+@dataclass(frozen=True)
+class GivenTeacherConfig:
+    """Settings of a given teacher, whose net is `teacher`."""
+
+    teacher_weights: str = setting(
+        "", "ours: package (a registry's, public) or file:PATH of safetensors: a trained teacher; empty: trained here",
+        later=True,
+    )  # fmt: skip
+    teacher_weights_sha256: str = setting("", "ours: what the weights must be; filled in", later=True)
+    teacher_records: int | None = setting(None, "ours: private records that trained a given teacher", later=True)
+    teacher_size: int | None = setting(
+        None, "ours: pixels a side of a given teacher's input; none: as timm says; 0: the data's images", later=True
+    )
+
+
+def given_teacher(config: Any) -> GivenTeacher | None:
+    """Return the given teacher of `config`; see :meth:`bench.interface.Method.given_teacher`."""
+    weights, records, size = config.teacher_weights, config.teacher_records, config.teacher_size
+    if not weights:
+        if (records, size, config.teacher_weights_sha256) != (None, None, ""):
+            raise BenchError(
+                "teacher_records, teacher_size and teacher_weights_sha256 are of a given teacher: set teacher_weights "
+                "too, to package or file:PATH, or leave them out."
+            )
+        return None
+    if weights != "package" and not weights.startswith("file:"):
+        raise BenchError(f"teacher_weights={weights} is not understood: write package or file:PATH.")
+    if records is None or records < 1:
+        raise BenchError(
+            "a given teacher needs teacher_records, the number of private records that trained it, 1 or more, not "
+            f"{'none' if records is None else records}: delta and the limits of settings follow from it."
+        )
+    if size is not None and not 0 <= size <= 4096:
+        raise BenchError(f"teacher_size must lie in 0..4096, not {size}.")
+    return GivenTeacher(config.teacher, weights, config.teacher_weights_sha256, size, records)
+
+
+class TakesTeacher(Method):
+    """A method whose teacher may be given."""
+
+    @classmethod
+    def given_teacher(cls, config: Any) -> GivenTeacher | None:
+        return given_teacher(config)
+
+    @classmethod
+    def pin_teacher(cls, config: Any, facts: Facts) -> Any:
+        """Return `config` with the teacher's digest; an ensemble is that one teacher."""
+        given = given_teacher(config)
+        if given is None:
+            return config
+        from bench.models.given_teacher import pin
+
+        found = pin(given, facts)
+        alone = {"teachers": 1} if hasattr(config, "teachers") else {}
+        return dataclasses.replace(config, teacher_weights=found.weights, teacher_weights_sha256=found.sha256, **alone)
+
+
+def given_net(config: Any, facts: Facts, context: Context) -> GivenNet | None:
+    """Return the given teacher on the context's device, None where it is trained here. Private."""
+    given = given_teacher(config)
+    if given is None:
+        return None
+    from bench.models.given_teacher import load_given
+
+    net = load_given(given, facts, lambda what, done, total: context.progress.say(what) if done == 0 else None)
+    context.note(
+        f"the teacher was given: {given.net}, SHA-256 {given.sha256}; private are the {given.records:,} records that "
+        "trained it, none of them here"
+    )
+    return net.to(context.device)
+
+
+class OneTeacher:
+    """A given teacher in the place of an ensemble."""
+
+    def __init__(self, net: GivenNet, context: Context) -> None:
+        self._net, self._device = net, context.device
+
+    def __len__(self) -> int:
+        return 1
+
+    def logits(self, images: Tensor, stage: Stage | None = None) -> Tensor:
+        """Return its logits (1, n, classes) of uint8 `images` (n, channels, height, width)."""
+        from bench.interface import predict
+
+        logits = predict(self._net, images, device=self._device)[None]
+        if stage is not None:
+            stage.advance()
+        return logits

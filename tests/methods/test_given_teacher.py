@@ -1,0 +1,201 @@
+"""Transcription of a teacher that a user gives: the same students, other private records, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from bench.core.config import Grid, Preset, build_config
+from bench.core.errors import BenchError, UnknownNameError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivacyUnit, PrivateData, Released
+from bench.evaluation.audit import refuse_given
+from bench.evaluation.noninterference import check_method
+from bench.experiments.data_source import DataSource
+from bench.experiments.plan import Cell, Dataset, cell_of, expand
+from bench.experiments.run import run_cell
+from bench.interface.registry import METHODS
+from bench.models.given_teacher import GivenNet, _ready, load_given
+from bench.privacy.ledger import seeded_ledger
+from bench.publishing.reproduce import public_dataset
+from bench.publishing.validate import vet_record
+from bench.results.run_dir import RunDir
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from bench.training.student import make_student
+from helpers.small_sets import SMALL, private_pair, public_set
+from methods._dpsd import train_teacher
+from methods._teachers import train_ensemble
+
+DIGITS = Facts("digits", 1_000, 400, 397, 10, (1, 8, 8), public_benchmark=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+
+
+def context() -> Context:
+    return Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+
+
+def student_of(name: str, private: PrivateData, weights: Path | None = None, **changes: Any) -> Released:
+    method = METHODS.get(name)
+    config = dataclasses.replace(build_config(method, Preset.TINY, SMALL)[0], **changes)
+    if weights is not None:
+        config = dataclasses.replace(config, teacher_weights=f"file:{weights}", teacher_records=len(private))
+        config = method.pin_teacher(config, SMALL)
+        private = PrivateData(private.images[:0], private.labels[:0], private.facts)
+    config = method.calibrate(config, Budget(10.0, 1e-5), SMALL)
+    ledger = seeded_ledger(PrivacyUnit.RECORD, Adjacency.REPLACE, np.random.default_rng(0))
+    if method.unit is not PrivacyUnit.RECORD:
+        ledger = seeded_ledger(method.unit, Adjacency.REPLACE, np.random.default_rng(0))
+    return method().train_student(config, private, public_set(), ledger, context())
+
+
+@pytest.mark.parametrize("name", ["dpsd", "dpsd-label", "dpsd-t"])
+def test_given_the_teacher_that_would_be_trained_the_student_is_the_same(name: str, tmp_path: Path) -> None:
+    private = private_pair()[0]
+    config, _ = build_config(METHODS.get(name), Preset.TINY, SMALL)
+    save_file(train_teacher(config, private, context()).state_dict(), tmp_path / "t.safetensors")
+    trained, given = student_of(name, private), student_of(name, private, tmp_path / "t.safetensors")
+    for key, tensor in trained.student.state_dict().items():
+        assert torch.equal(tensor, given.student.state_dict()[key])
+
+
+def test_an_ensemble_of_the_given_teacher_is_an_ensemble_of_one(tmp_path: Path) -> None:
+    private = private_pair()[0]
+    config = dataclasses.replace(build_config(METHODS.get("dpsd-sound"), Preset.TINY, SMALL)[0], teachers=1)
+    teachers = train_ensemble(config, private, context())
+    save_file(teachers.teacher(0).state_dict(), tmp_path / "t.safetensors")
+    trained = student_of("dpsd-sound", private, teachers=1)
+    given = student_of("dpsd-sound", private, tmp_path / "t.safetensors")
+    for key, tensor in trained.student.state_dict().items():
+        assert torch.equal(tensor, given.student.state_dict()[key])
+
+
+@pytest.mark.parametrize("name", ["dgd", "dgd-plus", "dgd-sound"])
+def test_dgd_trains_nothing_on_the_records_of_a_given_teacher(name: str, tmp_path: Path) -> None:
+    private = private_pair()[0]
+    save_file(make_student("small_cnn", SMALL, torch.Generator())[0].state_dict(), tmp_path / "t.safetensors")
+    answers = student_of(name, private, tmp_path / "t.safetensors", teacher="small_cnn").extras["query_answers"]
+    assert len(answers)
+
+
+def plan(*settings: str, method: str = "dpsd", facts: Facts = DIGITS) -> Cell:
+    grid = Grid((method,), (facts.dataset,), (10.0,), preset=Preset.TINY, overrides=settings)
+    return expand(grid, lambda name: Dataset(name, facts, "sha256:0"))[0]
+
+
+def teacher_file(path: Path, classes: int = 10, net: str = "small_cnn", seed: int = 0) -> Path:
+    facts = dataclasses.replace(DIGITS, classes=classes)
+    save_file(make_student(net, facts, torch.Generator().manual_seed(seed))[0].state_dict(), path)
+    return path
+
+
+def test_a_cell_names_the_teacher_by_digest_and_counts_its_records(tmp_path: Path) -> None:
+    one, other = teacher_file(tmp_path / "one.safetensors"), teacher_file(tmp_path / "two.safetensors", seed=1)
+    cell = plan(f"teacher_weights=file:{one}", "teacher_records=2000000")
+    assert cell.config.teacher_weights == "file:one.safetensors"
+    assert len(cell.config.teacher_weights_sha256) == 64
+    assert str(tmp_path) not in repr(cell)
+    assert (cell.facts.private_records, cell.facts.public_benchmark, cell.delta) == (2_000_000, False, 1e-7)
+    assert plan(f"teacher_weights=file:{other}", "teacher_records=2000000").key != cell.key
+    # The command of the record finds the file again by its digest, until it changes.
+    again = plan(*(f"{name}={value}" for name, value in (cell.spec.overrides or {}).items()))
+    assert again.key == cell.key
+    given = METHODS.get("dpsd").given_teacher(again.config)
+    assert given is not None
+    load_given(given, again.facts)
+    teacher_file(one, seed=2)
+    with pytest.raises(BenchError, match="are not where they were found"):
+        load_given(given, again.facts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["teacher_weights=file:{}", "teacher_records=none"], "needs teacher_records"),
+        (["teacher_weights=file:{}", "teacher_records=0"], "1 or more, not 0"),
+        (["teacher_records=10"], "set teacher_weights too"),
+        (["teacher_weights=hub", "teacher_records=10"], "write package or file:PATH"),
+        (["teacher_weights=file:{}x.safetensors", "teacher_records=10"], "there is no file"),
+        (["teacher_weights=file:{}.pth", "teacher_records=10"], "no file of safetensors"),
+        (["teacher_weights=file:{}", "teacher_records=10", "teacher_weights_sha256=ab"], "not ab"),
+        (["teacher_weights=file:{}", "teacher_records=10", "teacher=wrn"], "model named 'wrn'|unknown model"),
+        (["teacher_weights=file:{}", "teacher_records=10", "teacher=resnet10t", "teacher_size=0"], "does not fit"),
+        (["teacher_weights=file:{}", "teacher_records=10", "teacher_size=64"], "leave teacher_size"),
+        (["teacher_weights=package", "teacher_records=10"], "teacher with a package of weights"),
+        (["teacher_weights=package", "teacher_records=10", "teacher=tf_efficientnet_lite0"], "1000 classes"),
+    ],
+)
+def test_bad_settings_are_refused(settings: list[str], said: str, tmp_path: Path) -> None:
+    path = teacher_file(tmp_path / "t.safetensors")
+    with pytest.raises((BenchError, UnknownNameError), match=said):
+        plan(*(text.format(path) for text in settings))
+
+
+def test_other_files_and_methods_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="tells 7 classes, digits has 10"):
+        plan(f"teacher_weights=file:{teacher_file(tmp_path / 'seven.safetensors', 7)}", "teacher_records=10")
+    (tmp_path / "text.safetensors").write_text("nothing")
+    with pytest.raises(BenchError, match="no file of safetensors or is damaged"):
+        plan(f"teacher_weights=file:{tmp_path / 'text.safetensors'}", "teacher_records=10")
+    given = [f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10"]
+    with pytest.raises(BenchError, match="trains a teacher at each client"):
+        plan(*given, method="fed-dpsd")
+    with pytest.raises(BenchError, match="images=private needs the private records"):
+        plan(*given, "images=private", method="dgd")
+    with pytest.raises(BenchError, match="there is no other to replay with"):
+        check_method(METHODS.get("dpsd"), overrides=given)
+
+
+def test_a_run_keeps_a_private_teacher_private(tmp_path: Path) -> None:
+    path = teacher_file(tmp_path / "t.safetensors")
+    source, run_dir = DataSource(Progress()), RunDir(tmp_path / "runs").create()
+    overrides = (f"teacher_weights=file:{path}", "teacher_records=1000")
+    (cell,) = expand(Grid(("dpsd",), ("digits",), (10.0,), preset=Preset.TINY, overrides=overrides), source.describe)
+    record = run_cell(cell, run_dir, source, Progress())
+    assert record.failure is None
+    assert str(tmp_path) not in record.to_json()
+    assert (record.private_records, record.public_benchmark, record.noise_salt) == (1000, False, None)
+    assert not any("agree" in note for note in record.notes)
+    (problem,) = [text for text in vet_record(record).problems if "teacher" in text]
+    assert "a file of its user's own" in problem
+    forged = record.model_copy(update={"public_benchmark": True})
+    assert any("a file of its user's own" in text for text in vet_record(forged).problems)
+    with pytest.raises(BenchError, match="cannot be trained again"):
+        refuse_given(cell_of(record, source.describe("digits")))
+
+
+def test_test_records_alone_need_a_given_teacher() -> None:
+    photos = public_dataset("imagenet-photos")
+    assert photos is not None
+    with pytest.raises(BenchError, match="has test records alone, none to train dpsd on"):
+        plan(facts=photos.facts)
+    settings = ("teacher=tf_efficientnet_lite0", "teacher_weights=package", "teacher_records=1281167")
+    cell = plan(*settings, facts=photos.facts)
+    assert not cell.refused
+    assert (cell.facts.private_records, cell.facts.public_benchmark) == (1_281_167, True)
+
+
+def test_the_teacher_sees_images_of_its_own_size() -> None:
+    facts = Facts("photos", 10, 0, 0, 1000, (3, 16, 16))
+    spec = _ready(GivenTeacher("tf_efficientnet_lite0", "package", "", 32, 10), facts)
+
+    class Seen(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(images)
+            return images.mean((2, 3))
+
+    seen: list[torch.Tensor] = []
+    GivenNet(Seen(), spec, 3)(torch.ones(100, 3, 16, 16))
+    assert [tuple(part.shape) for part in seen] == [(64, 3, 32, 32), (36, 3, 32, 32)]
+    assert seen[0].min() == seen[0].max() == 1.0  # (1 - 0.5) / 0.5
