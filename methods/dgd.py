@@ -6,7 +6,8 @@ TIP 2023.
 Threat model: the attacker holds the released student, and may hold the generator. Private: images and labels; each
 record trains one teacher, chosen by a hash of its index, and the baseline classifier. Public: nothing. Released: the
 student, the noisy labels, some generated images. Unit record: one record changes one teacher and so one vote per query;
-Lap(2 / eps0) noise on every count makes a query eps0-DP.
+Lap(2 / eps0) noise on every count makes a query eps0-DP. A given teacher (:mod:`methods._given_teacher`) is baseline
+and all teachers in one.
 
 Claimed: the paper's composition of the label queries; its eps1 for perturbed codes protects synthetic images, not
 records. Proven: infinite, as a baseline trained on all private records without noise drives the generator, whose images

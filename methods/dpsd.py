@@ -5,7 +5,8 @@ Algorithm 1 with Eq. (2), (3), (7) and (8).
 
 Threat model: the attacker holds student and generator and may know all records but one. Private: images and labels, and
 the teacher trained on them. Public: the number of records. Released: the student, the generator and some of its images,
-all functions of the noisy annotations alone. Unit record, adjacency replace.
+all functions of the noisy annotations alone. Unit record, adjacency replace. The paper's own use, a teacher whose
+records are elsewhere: :mod:`methods._given_teacher`.
 
 Annotation: the k largest entries of the distillation loss's gradient by the student's probabilities, normalised and
 multiplied by beta, plus noise of standard deviation sigma * beta on every entry. Eq. (3) may be read per example
