@@ -114,7 +114,7 @@ def say_missing_classes(config: Any, facts: Facts, context: Context) -> None:
 
 def watched_images(config: Any, public: PublicData) -> torch.Tensor | None:
     """Return the public images (at most 1,000) whose labels show when a teacher has settled; None without that rule."""
-    return None if getattr(config, "teacher_settle", None) is None else public.images[:WATCHED]
+    return None if getattr(config, "teacher_settle", None) is None else public.images[:WATCHED].clone()
 
 
 def train_ensemble(

@@ -69,14 +69,17 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
 
 @app.command()
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
-    """Fetch missing data sets; a failure does not stop the others."""
+    """Fetch missing data sets, decode sets of image files; a failure does not stop the others."""
     from bench.data.datasets import get_dataset, load
+    from bench.data.image_map import mapped
+    from bench.data.splits import file_order, split
 
     for name in names:
         get_dataset(name)
 
     def fetch(name: str, progress: Progress) -> tuple[dict[str, Any], str]:
         loaded = load(name, progress=progress)
+        loaded = mapped(loaded, file_order(loaded, split(loaded)), progress)
         train, test, path = len(loaded.train), len(loaded.test), loaded.paths[0]
         row = {"name": name, "revision": loaded.revision, "route": loaded.route, "path": str(path)}
         line = f"{name}: {train:,} + {test:,} records, {loaded.revision}, from {loaded.route}, in {path}"
@@ -113,10 +116,18 @@ def verify(name: Name, quiet: Quiet = False) -> None:
     """Compare every byte of a stored data set with its manifest; damaged files are set aside."""
     from bench.data.array_store import DamagedError, locked, set_aside, verify_store
     from bench.data.datasets import data_root, get_dataset
+    from bench.data.file_list import place
+    from bench.data.image_folder import PublicFolderLoader, parse
+    from bench.data.image_map import verify_map
 
     spec, root = get_dataset(name), data_root()
-    if name.startswith("folder:"):
-        raise BenchError(f"{name} is read from its own files and not stored: there is nothing to verify it against.")
+    own = name.startswith("folder:")
+    if own or isinstance(spec.loader, PublicFolderLoader):
+        kept = place(root, parse(name)[0] if own else root / "raw" / spec.store, spec.shape)
+        with progress_display(quiet) as progress:
+            verify_map(kept, progress)
+        echo(f"{name}: every decoded image in {kept.with_suffix('.map')} is as it was stored")
+        return
     with progress_display(quiet) as progress:
         try:
             verify_store(root, spec.store, progress)

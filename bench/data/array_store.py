@@ -133,20 +133,25 @@ def write_store(
                 "revision": revision_of({name: entry["sha256"] for name, entry in entries.items()}),
                 "arrays": entries,
             }
-            with (staging / "manifest.json").open("wb") as handle:
-                _write(handle, (json.dumps(manifest, indent=1) + "\n").encode())
-                os.fsync(handle.fileno())
-            old = root / f".{store}.old"
-            shutil.rmtree(old, ignore_errors=True)
-            if (root / store).exists():
-                os.replace(root / store, old)
-            os.replace(staging, root / store)
-            descriptor = os.open(root, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-            shutil.rmtree(old, ignore_errors=True)
+            put_in_place(root, store, staging, manifest)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def put_in_place(root: Path, store: str, staging: Path, manifest: Mapping[str, Any]) -> None:
+    """Make the folder `staging`, on the same disk, the `store`, once its `manifest` is written and flushed."""
+    with (staging / "manifest.json").open("wb") as handle:
+        _write(handle, (json.dumps(manifest, indent=1) + "\n").encode())
+        os.fsync(handle.fileno())
+    old = root / f".{store}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if (root / store).exists():
+        os.replace(root / store, old)
+    os.replace(staging, root / store)
+    descriptor = os.open(root, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(handle: BinaryIO, data: bytes | memoryview) -> None:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.data.file_list import ChangedError, Half, forget_list, stamp
 from bench.data.spec import Records
 
 if TYPE_CHECKING:
@@ -77,27 +78,52 @@ def decoded_pieces(paths: Sequence[Path], shape: tuple[int, int, int], step: int
 
 
 class FileRecords(Records):
-    """Records whose images are files, decoded on each read."""
+    """Records whose images are files, decoded on each read; each must be as it was when it was listed.
 
-    def __init__(
-        self, base: Path, files: Sequence[str], labels: NDArray[np.int64], shape: tuple[int, int, int]
-    ) -> None:
-        self._base, self._files = base, files
-        self.labels, self.shape = np.asarray(labels, dtype=np.int64), shape
+    `kept` is the path, without a suffix, of what is stored of these files; see :func:`bench.data.file_list.place`.
+    """
+
+    def __init__(self, half: Half, shape: tuple[int, int, int], kept: Path) -> None:
+        self.half, self.kept = half, kept
+        self.labels, self.shape = np.asarray(half.labels, dtype=np.int64), shape
+
+    def listed(self, positions: NDArray[np.int64]) -> list[ListedFile]:
+        """Return path, size and time of each of the files at `positions`."""
+        half = self.half
+        return [(half.base / half.files[i], *half.stamps[i].tolist()) for i in positions.tolist()]
 
     def _read(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        files = self.listed(positions)
+        check_listed(files, self.kept)
+        return decode_many([path for path, *_ in files], self.shape)
+
+
+ListedFile = tuple[Path, int, int]
+"""A file's path, and its size in bytes and time in ns when it was listed."""
+
+
+def check_listed(files: Sequence[ListedFile], kept: Path) -> None:
+    """Raise ChangedError, and drop the list beside `kept`, where a file is not what it was when it was listed."""
+    for path, *then in files:
         try:
-            return decode_many([self._base / self._files[i] for i in positions.tolist()], self.shape)
-        except FileNotFoundError as error:
-            raise BenchError(
-                f"the image {error.filename} was there when {self._base} was listed and is gone."
-            ) from error
+            if stamp(path) == tuple(then):
+                continue
+            why = "it has another size or time"
+        except ChangedError as error:
+            why = str(error)
+        forget_list(kept)
+        raise ChangedError(
+            f"the image {path} has changed since its folder was listed: {why.rstrip('.')}. The list is dropped; give "
+            "the same command again."
+        )
 
 
-def list_images(folder: Path) -> list[str]:
-    """Return the image files below `folder`, as sorted relative paths with forward slashes."""
+def list_images(folder: Path, folders: list[Path] | None = None) -> list[str]:
+    """Return the image files below `folder`, as sorted relative paths with forward slashes; append to `folders`."""
     found: list[str] = []
     for where, _, names in os.walk(folder):
+        if folders is not None:
+            folders.append(Path(where))
         relative = Path(where).relative_to(folder)
         found += [(relative / name).as_posix() for name in names if os.path.splitext(name)[1].lower() in SUFFIXES]
     return sorted(found, key=os.fsencode)
@@ -111,12 +137,19 @@ def list_classes(folder: Path) -> list[str]:
         return sorted((e.name for e in entries if e.is_dir() and not e.name.startswith(".")), key=os.fsencode)
 
 
-def list_labelled(folder: Path, classes: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the images below `folder`/CLASS for each of the `classes`, relative to `folder`, and their labels."""
+def list_labelled(
+    folder: Path, classes: Sequence[str], folders: list[Path] | None = None
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the images below `folder`/CLASS for each of the `classes`, relative to `folder`, and their labels.
+
+    Every folder that was looked into is appended to `folders`.
+    """
     files: list[str] = []
+    if folders is not None:
+        folders.append(folder)
     labels: list[int] = []
     for label, name in enumerate(classes):
-        inside = list_images(folder / name) if (folder / name).is_dir() else []
+        inside = list_images(folder / name, folders) if (folder / name).is_dir() else []
         files += [f"{name}/{file}" for file in inside]
         labels += [label] * len(inside)
     return files, np.asarray(labels, dtype=np.int64)

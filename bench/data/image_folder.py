@@ -6,7 +6,8 @@ Two layouts are accepted: ``PATH/train/CLASS/*.png`` with ``PATH/test/CLASS/*.pn
 like the number of records and the class names.
 
 A revision must not reveal the content, so it is an HMAC-SHA256 over names, sizes and contents with a random salt in the
-data root (``folder-salt``, readable by its owner only): without the salt no guess of the content can be tested.
+data root (``folder-salt``, readable by its owner only): without the salt no guess of the content can be tested. Files
+are read for it once; later jobs compare folders and a sample of files: :mod:`bench.data.file_list`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from bench.core.errors import BenchError
 from bench.data.array_store import storage_errors
+from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 
@@ -92,31 +94,42 @@ def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
 
 
 def load_folder(request: LoadRequest) -> Loaded:
-    """Return the records of a user's own folder; images are decoded on demand.
+    """Return the records of a user's own folder, listed once; images are decoded on demand.
 
     Raise BenchError where a test class is no training class, a half is empty, or the salt cannot be stored.
     """
     spec = request.spec
     path, _ = parse(spec.name)
     train_folder, test_folder = _halves(path)
-    files, labels = list_labelled(train_folder, spec.class_names)
-    if test_folder:
-        unknown = sorted(set(list_classes(test_folder)) - set(spec.class_names))
-        if unknown:
-            raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(unknown[:5])}.")
-        tests, test_labels = list_labelled(test_folder, spec.class_names)
-    else:
-        chosen = np.fromiter((_is_test(file) for file in files), dtype=np.bool_, count=len(files))
-        tests, test_labels = [f for f, is_test in zip(files, chosen, strict=True) if is_test], labels[chosen]
-        files, labels = [f for f, is_test in zip(files, chosen, strict=True) if not is_test], labels[~chosen]
-    test_base = test_folder or train_folder
-    if not files or not tests:
-        raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
-    everything = [(train_folder, file) for file in files] + [(test_base, file) for file in tests]
-    known = replace(spec, train_records=len(files), test_records=len(tests))
-    train = FileRecords(train_folder, files, labels, spec.shape)
-    test = FileRecords(test_base, tests, test_labels, spec.shape)
-    return Loaded(known, train, test, _keyed_revision(request, path, everything), f"files in {path}", (path,))
+    bases = train_folder, test_folder or train_folder
+
+    def listing(folders: list[Path]) -> tuple[Listing, Listing]:
+        files, labels = list_labelled(train_folder, spec.class_names, folders)
+        if test_folder:
+            unknown = sorted(set(list_classes(test_folder)) - set(spec.class_names))
+            if unknown:
+                raise BenchError(f"{test_folder} has classes that {train_folder} has not: {', '.join(unknown[:5])}.")
+            tests, test_labels = list_labelled(test_folder, spec.class_names, folders)
+        else:
+            chosen = np.fromiter((_is_test(file) for file in files), dtype=np.bool_, count=len(files))
+            tests, test_labels = [f for f, is_test in zip(files, chosen, strict=True) if is_test], labels[chosen]
+            files, labels = [f for f, is_test in zip(files, chosen, strict=True) if not is_test], labels[~chosen]
+        if not files or not tests:
+            raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
+        return (bases[0], files, labels), (bases[1], tests, test_labels)
+
+    salt = _salt(request.root)
+    train, test, revision = kept_list(
+        request, path, bases, listing, lambda halves: _keyed_revision(request, path, halves, salt), mark=salt
+    )
+    return _loaded(spec, path, train, test, revision, request.root)
+
+
+def _loaded(spec: DatasetSpec, path: Path, train: Half, test: Half, revision: str, root: Path) -> Loaded:
+    kept = place(root, path, spec.shape)
+    known = replace(spec, train_records=len(train.files), test_records=len(test.files))
+    records = [FileRecords(half, spec.shape, kept) for half in (train, test)]
+    return Loaded(known, records[0], records[1], revision, f"files in {path}", (path,))
 
 
 def _is_test(relative: str) -> bool:
@@ -125,11 +138,11 @@ def _is_test(relative: str) -> bool:
     return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
 
 
-def _keyed_revision(request: LoadRequest, path: Path, files: Sequence[tuple[Path, str]]) -> str:
-    digest = hmac.new(_salt(request.root), digestmod="sha256")
+def _keyed_revision(request: LoadRequest, path: Path, halves: Sequence[Half], salt: bytes) -> str:
+    digest = hmac.new(salt, digestmod="sha256")
     digest.update("x".join(map(str, request.spec.shape)).encode() + b"\0")
-    for number, (base, file) in enumerate(files):
-        full = base / file
+    total = sum(len(half.files) for half in halves)
+    for number, full in enumerate(half.base / half.files[row] for half in halves for row in range(len(half.files))):
         name = os.fsencode(full.relative_to(path).as_posix())
         try:
             with full.open("rb") as handle:
@@ -140,7 +153,7 @@ def _keyed_revision(request: LoadRequest, path: Path, files: Sequence[tuple[Path
         # Lengths first, so that no two lists of files give the same bytes.
         digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big") + content)
         if number % 256 == 0:
-            request.progress(f"reading {path}", number, len(files))
+            request.progress(f"reading {path}", number, total)
     return "hmac-sha256:" + digest.hexdigest()[:16]
 
 
@@ -189,14 +202,19 @@ class PublicFolderLoader:
                 f"{base}: {len(classes)} training and {len(list_classes(test))} test classes, {spec.classes} alike are "
                 f"expected. {self.by_hand}"
             )
-        digest, records = hashlib.sha256(), []
-        for half in (train, test):
-            files, labels = list_labelled(half, classes)
-            for number, file in enumerate(files):
-                digest.update(os.fsencode(f"{half.name}/{file}\0{(half / file).stat().st_size}\n"))
-                if number % 4096 == 0:
-                    request.progress(f"listing {half}", number, len(files))
-            records.append(FileRecords(half, files, labels, spec.shape))
-        known = replace(spec, class_names=tuple(classes), train_records=len(records[0]), test_records=len(records[1]))
-        revision = "names-sizes:" + digest.hexdigest()[:16]
-        return Loaded(known, records[0], records[1], revision, f"files in {base}", (base,))
+        bases = train, test
+
+        def listing(folders: list[Path]) -> tuple[Listing, Listing]:
+            one, other = ((half, *list_labelled(half, classes, folders)) for half in bases)
+            return one, other
+
+        halves = kept_list(request, base, bases, listing, _plain_revision)
+        return _loaded(replace(spec, class_names=tuple(classes)), base, *halves, request.root)
+
+
+def _plain_revision(halves: Sequence[Half]) -> str:
+    digest = hashlib.sha256()
+    for half in halves:
+        for number, size in enumerate(half.stamps[:, 0].tolist()):
+            digest.update(os.fsencode(f"{half.base.name}/{half.files[number]}\0{size}\n"))
+    return "names-sizes:" + digest.hexdigest()[:16]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.data.image_map import MappedRecords
 from bench.data.index_hash import ranks
 from bench.data.spec import DatasetSpec, Loaded
 
@@ -157,7 +158,7 @@ def facts(loaded: Loaded, split: Split) -> Facts:
 
 
 def materialise(loaded: Loaded, split: Split) -> Materialised:
-    """Return a split as tensors; raise BenchError for images beyond the memory.
+    """Return a split as tensors, views where the images are mapped; raise BenchError for images beyond the memory.
 
     A class without private records is no error: whether there is one is private, and no ledger is there yet.
     """
@@ -166,12 +167,14 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
     from bench.core.types import LabelledSource, PrivateData, PublicData
 
     spec = loaded.spec
-    _check_memory(spec, split)
+    if not isinstance(loaded.train, MappedRecords):
+        _check_memory(spec, split)
     known = facts(loaded, split)
     labels = np.concatenate([loaded.train.labels, loaded.test.labels])
 
     def images(which: Indices) -> torch.Tensor:
-        return torch.from_numpy(pooled_images(loaded, which))
+        piece = _mapped_piece(loaded, which)
+        return torch.from_numpy(pooled_images(loaded, which)) if piece is None else piece
 
     origin = "official training records" if np.all(split.public < len(loaded.train)) else "official test records"
     if split.rule == "trpate" and spec.name in TRPATE_POOLED:
@@ -191,6 +194,26 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
         and min(split.public) >= len(loaded.train)
         and len(split.public) + len(split.test) == len(loaded.test),
     )
+
+
+def file_order(loaded: Loaded, split: Split) -> Indices:
+    """Return the pooled indices of all records, those of each part of `split` side by side."""
+    chosen = np.concatenate([split.private, split.public, split.test])
+    left = np.ones(len(loaded.train) + len(loaded.test), dtype=np.bool_)
+    left[chosen] = False
+    return np.concatenate([chosen, np.flatnonzero(left)])
+
+
+def _mapped_piece(loaded: Loaded, which: Indices) -> torch.Tensor | None:
+    """Return the images at the pooled indices `which` as a view, where they lie side by side in a mapped file."""
+    train, test = loaded.train, loaded.test
+    if not isinstance(train, MappedRecords) or not isinstance(test, MappedRecords) or not len(which):
+        return None
+    border = len(train)
+    rows = np.concatenate([train.rows[which[which < border]], test.rows[which[which >= border] - border]])
+    if not np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+        return None
+    return train.mapping.tensor()[int(rows[0]) : int(rows[0]) + len(rows)]
 
 
 def pooled_images(loaded: Loaded, which: Indices) -> NDArray[np.uint8]:

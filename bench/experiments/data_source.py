@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 from bench.core.progress import Progress, Stage
 from bench.data.datasets import load
+from bench.data.image_map import mapped
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress
-from bench.data.splits import Materialised, Split, facts, materialise, split
+from bench.data.splits import Materialised, Split, facts, file_order, materialise, split
 from bench.experiments.plan import Dataset
 
 
 class DataSource:
-    """Loads data sets by name and keeps each in memory once."""
+    """Loads data sets by name and keeps each once."""
 
     def __init__(self, progress: Progress, *, fetch: bool = True) -> None:
         self._progress, self._fetch = progress, fetch
@@ -34,14 +35,19 @@ class DataSource:
         return Dataset(name, facts(loaded, parts), loaded.revision)
 
     def material(self, name: str) -> Materialised:
-        """Return the data set `name` in memory. Raises :class:`BenchError` where a class has no private record."""
+        """Return the data set `name`: a set of files mapped, another in memory."""
         if name not in self._material:
-            self._material[name] = materialise(*self._open(name))
+            loaded, parts = self._open(name)
+            with fetch_display(self._progress, name, "is decoded once") as tell:
+                loaded = mapped(loaded, file_order(loaded, parts), tell)
+            self._material[name] = materialise(loaded, parts)
         return self._material[name]
 
 
 @contextlib.contextmanager
-def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
+def fetch_display(
+    progress: Progress, name: str, said: str = "is not here yet: fetching it once"
+) -> Iterator[FetchProgress]:
     """Yield the progress callback for a data set's loader; without a download it shows nothing."""
     with contextlib.ExitStack() as open_stages:
         stage: Stage | None = None
@@ -52,7 +58,7 @@ def fetch_display(progress: Progress, name: str) -> Iterator[FetchProgress]:
             if what != doing:
                 open_stages.close()
                 if not doing and not name.startswith("folder:"):
-                    progress.say(f"{name} is not here yet: fetching it once")
+                    progress.say(f"{name} {said}")
                 stage = open_stages.enter_context(progress.stage(what, total or 1))
                 doing, shown = what, 0
             if stage is not None:

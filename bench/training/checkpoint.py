@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from bench.storage.cache import Cache
 
 VERSION = 2  # Raised with every change of the layout.
-SECONDS = 120.0  # Seconds between two saves; a shorter stage is never saved.
+SECONDS = 120.0  # Seconds between two saves.
+FIRST = 600.0  # Seconds before the first save: what trains in less is sooner trained again than saved many times.
 LARGEST_SHARE = 0.05  # Largest share of the running time spent on saving, however slow the disk.
 
 State = dict[str, Any]  # Tensors, numbers, strings, and dictionaries and lists of them.
@@ -57,7 +58,7 @@ class Checkpoint:
         self.kind = kind
         self._cache, self._name = cache, f"checkpoint-{kind}"
         self._depends = {**depends, "checkpoint": VERSION, "program": __version__}
-        self._wait, self._last = SECONDS, time.monotonic()
+        self._wait, self._last = FIRST if SECONDS > 0 else 0.0, time.monotonic()
         self._phase, self._carried, self._inputs = 0, State(), input_digest([])
         self._found: State | None = None
         self._looked = False

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.training.loop import predict
+from bench.training.mapped_rows import rows_of, sendable
 from bench.training.precision import arithmetic
 from bench.training.processes import one_thread
 from bench.training.teacher import Arrays, Labels, Result, TeacherTask, rebuilt, teacher_labels, train_teacher
@@ -69,6 +70,7 @@ class Ensemble:
         if self._together():
             chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
             return chosen
+        images = images if pool is None else sendable(images)
         jobs = [
             (self.task, self.shape, {name: array[number] for name, array in self.states.items()}, images)
             for number in range(len(self))
@@ -160,7 +162,7 @@ def train_teachers(
                 jobs: list[tuple[Any, ...]] = []
                 for number in range(first + len(states), last):
                     part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
-                    jobs.append((task, images[part], labels[part], own, watched))
+                    jobs.append((task, rows_of(images, part), labels[part], own, watched))
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
                         # Only in this process can a teacher resume from inside its training.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))

@@ -1,13 +1,17 @@
 """Features of images by a public map, a frozen backbone say, computed once for all methods, seeds and epsilons.
 
 Those of private images are private artefacts, in chunks; by digests, a shadow run reuses what the original shares.
+Mapped images are read batch by batch, and many features lie in a mapped file without a name: memory stays flat.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import math
+import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
+from bench.storage.files import writing
 from bench.training.loop import predict
+from bench.training.mapped_rows import rows_of
 from bench.training.processes import one_thread, worker_pool
 
 if TYPE_CHECKING:
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from bench.training.context import Context
 
 CHUNK = 1_000  # Images per artefact.
+SPILL = 2**25  # Bytes from which features lie in a file.
 BATCH = 50  # Images per forward pass on a CPU, ten times as many on a GPU.
 Part = Literal["private", "public", "test", "source", "counterfactual"]
 
@@ -40,17 +48,32 @@ def features_of(images: Tensor, fixed: FixedMap, context: Context, part: Part) -
     the features need more than the memory of this machine.
     """
     needed, memory = len(images) * fixed.num_features * fixed.dtype.itemsize, memory_bytes()
-    if needed > memory:
+    spilled = needed >= SPILL and context.cache.root is not None
+    if needed > memory and not spilled:
         raise BenchError(
             f"the {fixed.num_features} features of {len(images)} {part} images need {needed / 1e9:.1f} GB, and this "
             f"machine has {memory / 1e9:.1f} GB of memory. Use a larger machine, smaller images or fewer records."
         )
     prints = image_digests(images)
-    result = torch.empty(len(images), fixed.num_features, dtype=fixed.dtype)
+    shape = len(images), fixed.num_features
+    result = _on_disk(shape, fixed.dtype, context) if spilled else torch.empty(shape, dtype=fixed.dtype)
     missing = _copy_known(result, prints, fixed, context, part)
     if len(missing):
         _compute(result, missing, images, prints, fixed, context, part)
     return result
+
+
+def _on_disk(shape: tuple[int, int], dtype: torch.dtype, context: Context) -> Tensor:
+    """Return an uninitialised tensor over a file in the private cache, which ends with its mapping."""
+    folder = context.cache.root
+    assert folder is not None
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # All of it at once: a full disk must be an error here, and not a signal at some later write.
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+            held = mmap.mmap(file.fileno(), 0)
+    return torch.frombuffer(held, dtype=dtype).view(shape)
 
 
 def memory_bytes() -> int:
@@ -78,6 +101,9 @@ def trained_part(student: nn.Module, images: Tensor, context: Context, part: Par
 
 def image_digests(images: Tensor) -> NDArray[np.void]:
     """Return 16 bytes per image of `images` (n, ...), equal for equal images: (n,) of void."""
+    if found := mapping_of(images):  # they were made with the file
+        mapping, first = found
+        return np.frombuffer(mapping.digests[first : first + len(images)].tobytes(), dtype="V16")
     flat = images.contiguous().flatten(1).numpy()
     digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in flat)
     return np.frombuffer(digests, dtype="V16")
@@ -132,7 +158,7 @@ def _compute(
         title = f"features of {part} images"
         with _pool(fixed, context, len(left)) as pool, context.progress.stage(title, len(missing)) as stage:
             stage.advance(sum(len(positions[first]) for first in positions if first not in left))
-            pieces = (images[positions[first]] for first in left)
+            pieces = (rows_of(images, positions[first]) for first in left)
             for first, features in zip(left, _each(pieces, fixed, context, pool), strict=True):
                 result[positions[first]] = features
                 made = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
@@ -168,7 +194,8 @@ def _each(
 def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
     from bench.training.transforms import as_float
 
-    batches = torch.split(images, BATCH if device.type == "cpu" else 10 * BATCH)
+    size = BATCH if device.type == "cpu" else 10 * BATCH
+    batches = (images[first : first + size] for first in range(0, len(images), size))
     # One thread sums in a fixed order: any number of workers gives the same features.
     with one_thread():
         return torch.cat([fixed(as_float(batch.to(device))).to("cpu", fixed.dtype) for batch in batches])

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
-import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,12 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
-
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # missing on some systems
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+from bench.core.processes import available_cores as available_cores
+from bench.core.processes import end_with_parent
 
 
 @contextlib.contextmanager
@@ -56,11 +48,7 @@ def worker_pool(workers: int, device: str = "cpu") -> Iterator[ProcessPoolExecut
 
 
 def start_worker() -> None:
-    """Set up a worker: one thread, deterministic, deaf to Ctrl-C; on Linux it dies with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set up a worker: one thread, deterministic; see :func:`bench.core.processes.end_with_parent`."""
+    end_with_parent()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -81,8 +81,9 @@ def train_teacher(
             from bench.training.data_parallel import fit_on_devices
 
             fit_on_devices(
-                model, images, labels, task.settings, order, task.devices, precision=task.precision, must_converge=False
-            )
+                model, images[:], labels, task.settings, order, task.devices, precision=task.precision,
+                must_converge=False,
+            )  # fmt: skip
         else:
             fit(
                 model, images, labels, task.settings, order, device=task.device, bf16=task.bf16, must_converge=False,

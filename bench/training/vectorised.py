@@ -208,9 +208,10 @@ def _train_group(
     decay = {id(weight) for weight in dense_weights(stack.net)} if settings.dense_decay else set()
     decayed = [stack.weights[name] for name, weight in _trained(stack.net) if id(weight) in decay]
     average = [weight.detach().clone() for weight in weights] if settings.ema is not None else []
-    rows = torch.from_numpy(np.concatenate(parts))
-    own = images[rows].to(device).view(count, size, *images.shape[1:])
-    targets = labels[rows].to(device).view(count, size)
+    own = torch.empty(count, size, *images.shape[1:], dtype=images.dtype, device=device)
+    for place, part in enumerate(parts):  # one teacher's at a time: the host holds no more than these
+        own[place] = images[torch.from_numpy(part)].to(device)
+    targets = labels[torch.from_numpy(np.concatenate(parts))].to(device).view(count, size)
     number = torch.arange(count, device=device)[:, None]
     total = settings.total_steps(size)
     settling = settling_for(settings.settle, watched, count)

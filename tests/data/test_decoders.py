@@ -294,11 +294,11 @@ def test_folder_without_test_is_divided_by_path(tmp_path: Path) -> None:
     loaded = datasets.load(f"folder:{base}", root=tmp_path / "root")
     assert len(loaded.train) + len(loaded.test) == 80
     assert 4 <= len(loaded.test) <= 32
-    tests = set(loaded.test._files)  # type: ignore[attr-defined]
+    tests = set(loaded.test.half.files)  # type: ignore[attr-defined]
     # One more file moves no other one.
     put_image(base / "cat" / "another.png", 7, (9, 7), "RGB")
     again = datasets.load(f"folder:{base}", root=tmp_path / "root")
-    assert tests <= set(again.test._files)  # type: ignore[attr-defined]
+    assert tests <= set(again.test.half.files)  # type: ignore[attr-defined]
     assert len(again.train) + len(again.test) == 81
 
 

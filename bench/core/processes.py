@@ -1,0 +1,25 @@
+"""What every worker process needs, without importing torch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # missing on some systems
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def end_with_parent() -> None:
+    """Make a worker deaf to Ctrl-C, which its parent handles; on Linux it dies with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,0 +1,169 @@
+"""The list of a set of image files, kept beside the data, so that a later job need not ask the disk for every file.
+
+A list holds names, sizes, times of the last change and labels, the times of all folders, and the revision. Before it is
+used again, the times of all folders and the size and time of `SAMPLE` files, evenly spaced, are compared with the disk;
+where one differs, the files are listed anew and the revision is made anew from them.
+
+What this sees: a file added, removed, renamed, or written aside and renamed, as these change a folder's time. What it
+can miss: a file outside the sample whose content was changed in place, and any change that puts the old times back.
+A record's revision still names what its run has read: each file's size and time are compared with the list when it is
+decoded, and the decoded images (:mod:`bench.data.image_map`) belong to one list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.core.errors import BenchError
+from bench.data.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.data.spec import LoadRequest
+
+SAMPLE = 1_000
+"""Number of files that are compared with the disk before a kept list is used again."""
+RACE_NS = 50_000_000
+"""A folder that changed so shortly before it was listed may have changed again at the same clock tick."""
+FOLDERS = "folders"
+"""Folder below the data root, readable by its owner alone, of what is kept of sets of files."""
+
+
+class ChangedError(BenchError):
+    """A file is not what it was when its set was listed."""
+
+
+class Names:
+    """Names in one array of bytes: those that are asked for are read, the others stay on the disk."""
+
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        self._text, self._ends = text, ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> str:
+        first = int(self._ends[number - 1]) if number else 0
+        return os.fsdecode(self._text[first : int(self._ends[number])].tobytes())
+
+
+@dataclass(frozen=True)
+class Half:
+    """The training or the test files: names relative to `base`, labels (n,), sizes and times in ns (n, 2)."""
+
+    base: Path
+    files: Names | Sequence[str]
+    labels: NDArray[np.int64]
+    stamps: NDArray[np.int64]
+
+
+Listing = tuple[Path, Sequence[str], "NDArray[np.int64]"]
+"""A folder, the files below it by relative name, and their labels."""
+
+
+def place(root: Path, path: Path, shape: tuple[int, int, int]) -> Path:
+    """Return the path, without a suffix, of what is kept of the images in the folder `path` at `shape`."""
+    text = os.fsencode(path.resolve()) + repr(tuple(shape)).encode()
+    return root / FOLDERS / hashlib.sha256(text).hexdigest()[:20]
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Return the size in bytes and the time of the last change in ns; raise ChangedError where there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise ChangedError(f"cannot read the image {path}: {error.strerror}.") from error
+    return found.st_size, found.st_mtime_ns
+
+
+def kept_list(
+    request: LoadRequest, path: Path, bases: tuple[Path, Path], make: Callable[[list[Path]], tuple[Listing, Listing]],
+    revise: Callable[[Sequence[Half]], str], mark: bytes = b"",
+) -> tuple[Half, Half, str]:  # fmt: skip
+    """Return the files of the set in `path` and its revision, as kept, or listed by `make` and named by `revise`.
+
+    `make` returns both listings, of files below the two `bases`, and adds each folder that it looked into to the list
+    that it is given; a list of another `mark` is not used. Raise BenchError where files vanish meanwhile, StorageError
+    where the list cannot be stored.
+    """
+    target = place(request.root, path, request.spec.shape).with_suffix(".list")
+    if kept := _unchanged(target, path, bases, mark):
+        return kept
+    with storage_errors(target):
+        request.root.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+    with locked(target.parent, target.name, request.progress):
+        if kept := _unchanged(target, path, bases, mark):  # by another process, while this one waited
+            return kept
+        began, folders = time.time_ns() - RACE_NS, [path]
+        halves = []
+        for base, files, labels in make(folders):
+            stamps = np.empty((len(files), 2), dtype=np.int64)
+            for number, file in enumerate(files):
+                stamps[number] = stamp(base / file)
+                if number % 4096 == 0:
+                    request.progress(f"listing {base}", number, len(files))
+            halves.append(Half(base, files, labels, stamps))
+        times = [stamp(folder)[1] for folder in folders]
+        revision = revise(halves)
+        arrays: dict[str, NDArray[Any]] = {
+            "mark": np.frombuffer(hashlib.sha256(mark).digest(), dtype=np.uint8),
+            "revision": np.frombuffer(revision.encode(), dtype=np.uint8),
+            # The time -1 is never found: the next job lists anew.
+            "folder_times": np.array([-1 if when >= began else when for when in times], dtype=np.int64),
+            **_names("folder", [os.path.relpath(folder, path) for folder in folders]),
+        }
+        for name, half in zip(("train", "test"), halves, strict=True):
+            arrays |= _names(name, half.files) | {f"{name}_labels": half.labels, f"{name}_stamps": half.stamps}
+        stored = {name: Blocks.of(array) for name, array in arrays.items()}
+        write_store(target.parent, target.name, stored, f"files in {path}")
+    return halves[0], halves[1], revision
+
+
+def forget_list(kept: Path) -> None:
+    """Remove the list at the :func:`place` `kept`, so that the files are listed anew."""
+    shutil.rmtree(kept.with_suffix(".list"), ignore_errors=True)
+
+
+def _names(name: str, files: Names | Sequence[str]) -> dict[str, NDArray[Any]]:
+    raw = [os.fsencode(files[number]) for number in range(len(files))]
+    ends = np.cumsum([len(one) for one in raw], dtype=np.int64)
+    return {f"{name}_names": np.frombuffer(b"".join(raw), dtype=np.uint8), f"{name}_ends": ends}
+
+
+def _unchanged(target: Path, path: Path, bases: tuple[Path, Path], mark: bytes) -> tuple[Half, Half, str] | None:
+    """Return the kept list; None if there is none, it is damaged, or the mark, the folders or the sample differ."""
+    try:
+        found = read_store(target.parent, target.name)
+        if found is None:
+            return None
+        arrays = found[0]
+        if arrays["mark"].tobytes() != hashlib.sha256(mark).digest():
+            return None
+        folders = Names(arrays["folder_names"], arrays["folder_ends"])
+        if any(stamp(path / folders[n])[1] != int(when) for n, when in enumerate(arrays["folder_times"])):
+            return None
+        halves = [
+            Half(base, Names(arrays[f"{name}_names"], arrays[f"{name}_ends"]), arrays[f"{name}_labels"],
+                 arrays[f"{name}_stamps"])
+            for name, base in zip(("train", "test"), bases, strict=True)
+        ]  # fmt: skip
+        border = len(halves[0].files)
+        total = border + len(halves[1].files)
+        for position in np.unique(np.linspace(0, total - 1, min(SAMPLE, total)).astype(np.int64)).tolist():
+            half, row = (halves[0], position) if position < border else (halves[1], position - border)
+            if stamp(half.base / half.files[row]) != tuple(half.stamps[row].tolist()):
+                return None
+        return halves[0], halves[1], arrays["revision"].tobytes().decode()
+    except (DamagedError, ChangedError, KeyError, IndexError, ValueError):
+        return None
