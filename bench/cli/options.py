@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.tuning import Law
 from bench.core.types import Basis, TargetAdjacency
 
 what = partial(typer.Option, rich_help_panel="What to run")
@@ -26,6 +27,8 @@ class Launcher(StrEnum):
     SLURM = "slurm"
 
 
+TrialsMean = Annotated[float, typer.Option(help="Mean of the secret random number of trials.")]
+LawOption = Annotated[Law, typer.Option("--law", help="The law of the number of trials.")]
 _methods = what("--methods", "-m", help="Methods or groups (all, transfer, ...), with commas; see `bench ls`.")
 Methods = Annotated[str, _methods]
 MethodsOrNone = Annotated[str | None, _methods]

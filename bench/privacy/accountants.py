@@ -17,12 +17,13 @@ from bench.privacy.conversions import (
     check_delta,
     classic_epsilon,
     exact_gaussian_epsilon,
+    gaussian_delta,
     improved_epsilon,
     optimal_composition,
     zcdp_classic_epsilon,
     zcdp_improved_epsilon,
 )
-from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax
+from bench.privacy.events import Bypass, ConfidentGNMax, Event, GNMax, LNMax, RepeatAndSelect
 
 __all__ = [
     "ACCOUNTANTS",
@@ -233,6 +234,34 @@ def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
     return _independent("pld", losses.epsilon_of(total, delta), note=note)
 
 
+def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None:
+    """Return tuning's bound by privacy profiles; None unless all is one RepeatAndSelect whose runs have profiles."""
+    if len(events) != 1 or not isinstance(events[0], RepeatAndSelect):
+        return None
+    return _selection_profile(events[0], delta)
+
+
+@lru_cache(maxsize=1024)
+def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None:
+    totals: dict[tuple[Event, ...], Any] = {}
+    for run in event.runs:
+        totals[run] = _mu(run) or loss_distribution(merged(run))
+        if totals[run] is None or (delta / event.mean < LEAST_PLD_DELTA and not isinstance(totals[run], float)):
+            return None
+
+    def epsilon_at(run: Sequence[Event], of: float) -> float:
+        total = totals[tuple(run)]
+        return exact_gaussian_epsilon(total, of) if isinstance(total, float) else losses.epsilon_of(total, of)
+
+    def delta_at(run: Sequence[Event], epsilon: float) -> float:
+        total = totals[tuple(run)]
+        if isinstance(total, float):
+            return gaussian_delta(total, epsilon)
+        return float(total.get_delta_for_epsilon(epsilon)) + losses.ROUNDING
+
+    return _independent("selection-profile", event.epsilon_by_profile(delta, epsilon_at, delta_at))
+
+
 def _lnmax(events: Sequence[Event]) -> tuple[float, int] | None:
     gammas = {event.gamma for event in events if isinstance(event, LNMax)}
     if len(gammas) != 1 or not all(isinstance(event, LNMax) for event in events):
@@ -277,6 +306,7 @@ ACCOUNTANTS: Mapping[str, AccountantFunction] = {
     "rdp": rdp,
     "pld": pld,
     "exact-gaussian": exact_gaussian,
+    "selection-profile": selection_profile,
 }
 
 

@@ -20,6 +20,7 @@ from bench.privacy import losses
 from bench.privacy.base_event import EVENTS, Event, positive, whole
 from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
 from bench.privacy.sampled_events import DPSGD, SampledGaussian, SampledGNMax
+from bench.privacy.tuning import RepeatAndSelect
 
 __all__ = [
     "DPSGD",
@@ -33,6 +34,7 @@ __all__ = [
     "Laplace",
     "PrintedTopK",
     "RandomizedResponse",
+    "RepeatAndSelect",
     "SampledGNMax",
     "SampledGaussian",
     "TopKRandomizedResponse",

@@ -25,6 +25,7 @@ from bench.privacy.events import (
     Laplace,
     LNMax,
     RandomizedResponse,
+    RepeatAndSelect,
     SampledGaussian,
     SampledGNMax,
     TopKRandomizedResponse,
@@ -46,6 +47,7 @@ EVENTS: list[Event] = [
     DPSGD(0.01, 1.0, 100),
     SampledGaussian(0.01, 1.0, 100),
     SampledGNMax(0.01, 2.0, 100, adjacency=Adjacency.REPLACE),
+    RepeatAndSelect(((Laplace(10.0, 20), Gaussian(50.0)), (Gaussian(5.0),)), 10.0),
     Bypass("the generator saw everything"),
 ]
 epsilon0 = st.floats(1e-3, 3.0)

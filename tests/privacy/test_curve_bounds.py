@@ -30,6 +30,7 @@ from bench.privacy.events import (
     LNMax,
     PrintedTopK,
     RandomizedResponse,
+    RepeatAndSelect,
     SampledGaussian,
     SampledGNMax,
     TopKRandomizedResponse,
@@ -174,7 +175,9 @@ def test_which_curve_is_proven() -> None:
     response = RandomizedResponse(1.0, 10)
     top = TopKRandomizedResponse(1.0, 3, 10)
     printed = PrintedTopK("as printed", epsilon=1.0, k=3, classes=10, answers=5)
-    for event in (response, top, printed, Bypass("raw images"), Gaussian(1.0, exact=True), GNMax(40.0, 1, exact=True)):
+    tuned = RepeatAndSelect(((Gaussian(3.0),),), 10.0)
+    discrete = Gaussian(1.0, exact=True), GNMax(40.0, 1, exact=True)
+    for event in (response, top, printed, tuned, Bypass("raw images"), *discrete):
         assert curve_family([event]) is None
         assert curve_family([Gaussian(1.0), event]) is None
         assert one_run_by_curve([event], 1000, 100, 100, 1e-5) is None
@@ -184,7 +187,7 @@ def test_which_curve_is_proven() -> None:
     assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
     # A new kind of event has to be decided on.
-    decided = {type(event) for event in (*ADDED, response, top, printed, Bypass("why"))}
+    decided = {type(event) for event in (*ADDED, response, top, printed, tuned, Bypass("why"))}
     assert {event for event in EVENTS.values() if event.__module__.startswith("bench.")} <= decided
 
 
