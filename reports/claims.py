@@ -83,6 +83,8 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the remarks on a row of grouped records."""
     if row["plugin"]:
         yield f"plug-in {row['plugin']}"
+    if row["tuned"]:
+        yield row["tuned"]
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:

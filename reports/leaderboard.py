@@ -250,7 +250,7 @@ def cells_of(row: BoardRow) -> dict[str, str]:
         str(len(row.seeds)),
         row.public_data,
         row.preset,
-        f"{row.cost:.0f} s",
+        f"{row.cost:.0f} s" if row.cost else "–",
         "; ".join(row.remarks),
     )
     return dict(zip(COLUMNS, texts, strict=True))

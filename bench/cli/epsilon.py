@@ -15,8 +15,7 @@ from bench.cli import epsilon_output as shared
 from bench.cli import epsilon_papers
 from bench.cli.options import LawOption, TrialsMean
 from bench.core.errors import BenchError
-from bench.core.tuning import Law
-from bench.core.types import TargetAdjacency
+from bench.core.types import Law, TargetAdjacency
 
 if TYPE_CHECKING:
     import numpy as np

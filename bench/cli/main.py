@@ -24,6 +24,7 @@ from bench.cli import (
     report,
     run,
     schema,
+    tune,
     weights,
 )
 from bench.cli.options import Json, Out
@@ -53,6 +54,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(epsilon.app, name="epsilon")
 app.add_typer(weights.app, name="weights")
 app.command("run", epilog=run.EXAMPLES)(run.run)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("bundle")(bundle.bundle)
 app.command("merge")(bundle.merge)
 app.command("status")(run.status)

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset, Reuse
-from bench.core.tuning import Law
-from bench.core.types import Basis, TargetAdjacency
+from bench.core.types import Basis, Law, TargetAdjacency
 
 what = partial(typer.Option, rich_help_panel="What to run")
 records = partial(typer.Option, rich_help_panel="Records")

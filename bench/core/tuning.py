@@ -1,43 +1,32 @@
-"""Tuning as a cell's specification states it: candidates, score, and the law of the secret number of trials."""
+"""Tuning, as the specification of a cell states it."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from bench.core.rows import Row
-
-
-class Law(StrEnum):
-    """The law of the number of trials."""
-
-    LOGARITHMIC = "logarithmic"
-    GEOMETRIC = "geometric"
-
-    @property
-    def shape(self) -> float:
-        """The shape of the truncated negative binomial; see :mod:`bench.privacy.tuning`."""
-        return 0.0 if self is Law.LOGARITHMIC else 1.0
-
-
-class Score(StrEnum):
-    """What the best trial is chosen by."""
-
-    PUBLIC = "public"  # accuracy on the public records, whose labels only tuning reads
-    NOISY = "noisy"  # right answers on the private records, with Gaussian noise that every trial is charged for
+from bench.core.types import Law, Score
 
 
 class Tuning(Row):
-    """How the settings of a cell were chosen: the best of a random number of trials, of random candidates."""
+    """How the settings of a cell were chosen: the best of a secret random number of trials, of random candidates."""
 
     candidates: list[dict[str, str]]
-    """The ``--set`` values of each candidate, all over the same settings; a trial draws one, each as likely."""
+    """The ``--set`` values of each candidate, all of the same settings; a trial draws one, each as likely."""
     law: Law
-    """The law of the number of trials, which is told nowhere."""
+    """Law of the number of trials, which is told nowhere."""
     trials_mean: float
-    """Its mean."""
+    """Mean of the number of trials."""
     score: Score
     """What the best trial is chosen by."""
     score_noise: float | None = None
     """Standard deviation of a noisy score, in records; null for a public one."""
     epsilon: float
-    """Proven epsilon of one trial, for which every candidate is calibrated; the cell's epsilon includes tuning."""
+    """Proven epsilon of one trial, for which candidates are calibrated; the epsilon of the cell includes tuning."""
+
+    @property
+    def words(self) -> str:
+        """The remark on a tuned row."""
+        by = "public labels" if self.score is Score.PUBLIC else "a noisy score"
+        return (
+            f"tuned, which epsilon includes: {len(self.candidates)} candidates, {self.trials_mean:g} trials in the "
+            f"mean ({self.law}), chosen by {by}"
+        )

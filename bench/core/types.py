@@ -48,6 +48,25 @@ class TargetAdjacency(StrEnum):
     OWN = "own"  # those of the method's own analysis
 
 
+class Law(StrEnum):
+    """The law of a secret number of trials."""
+
+    LOGARITHMIC = "logarithmic"
+    GEOMETRIC = "geometric"
+
+    @property
+    def shape(self) -> float:
+        """The shape of the truncated negative binomial; see :mod:`bench.privacy.tuning`."""
+        return 0.0 if self is Law.LOGARITHMIC else 1.0
+
+
+class Score(StrEnum):
+    """What the best of several trials is chosen by."""
+
+    PUBLIC = "public"  # accuracy on the public records, whose labels only tuning reads
+    NOISY = "noisy"  # right answers on the private records, with Gaussian noise that every trial is charged for
+
+
 class PublicKind(StrEnum):
     """A kind of public data, for the board's filter; a text field gives the details."""
 

@@ -124,6 +124,11 @@ def audit_student(
         options = options.fitted(record.private_records)
 
     def audit() -> dict[str, Any]:
+        if record.cell.tuning is not None:
+            raise BenchError(
+                "an audit repeats one training, and this student is the best of a random number of them. Audit the "
+                "same method with fixed settings."
+            )
         cell = cell_of(record, source.describe(dataset or record.dataset))
         refuse_given(cell)
         fitted = options.fitted(cell.facts.private_records)

@@ -25,6 +25,7 @@ from bench.core.config import (
 )
 from bench.core.errors import BenchError, no_exit
 from bench.core.rows import Change
+from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
 from bench.interface.method import Method
@@ -105,8 +106,11 @@ def expand(
     describe: Callable[[str], Dataset],
     calibrations: Calibrations | None = None,
     advance: Callable[[int], None] = lambda planned: None,
+    tuning: Tuning | None = None,
 ) -> list[Cell]:
     """Return the cells of `grid`; `describe` maps a data set's name to its public facts.
+
+    With `tuning` they are calibrated for the epsilon of one of its trials.
 
     Cells of one data set, method and seed are adjacent, so that their shared artefacts are made once, early. `advance`
     gets the number of targets (data sets x methods x epsilons) planned since its last call. Raises :class:`BenchError`
@@ -132,7 +136,9 @@ def expand(
             planned = []
             targets = _epsilons(method, grid)
             for epsilon in targets:
-                planned.append(_calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations))
+                planned.append(
+                    _calibrated(method, config, reduced, overrides, meant, epsilon, grid, calibrations, tuning)
+                )
                 advance(len(grid.epsilons) // len(targets))
             meanings = [_meaning(cell) for cell in planned]
             cells.extend(
@@ -177,7 +183,7 @@ def _epsilons(method: type[Method], grid: Grid) -> Sequence[float | None]:
 
 def _calibrated(
     method: type[Method], config: Any, reduced: list[Change], overrides: dict[str, str], dataset: Dataset,
-    epsilon: float | None, grid: Grid, calibrations: Calibrations,
+    epsilon: float | None, grid: Grid, calibrations: Calibrations, tuning: Tuning | None,
 ) -> Cell:  # fmt: skip
     delta = default_delta(dataset.facts.private_records) if grid.delta is None else grid.delta
     # A non-private method has no basis: the requested one must not change its key.
@@ -194,7 +200,8 @@ def _calibrated(
         refused = f"{method.name} has no finite proven epsilon: {method.bypass}.{variant}"
     else:
         # A non-private method ignores the budget, but calibration also pins the digest of public weights.
-        budget = Budget(1.0 if epsilon is None else epsilon, delta, basis, adjacency)
+        asked = epsilon if tuning is None else tuning.epsilon
+        budget = Budget(1.0 if asked is None else asked, delta, basis, adjacency)
         try:
             with no_exit(f"calibrate of {method.name}"):
                 config = calibrations.calibrate(method, config, budget, dataset.facts)
@@ -219,6 +226,7 @@ def _calibrated(
         noise=grid.noise,
         precision=precision,
         adjacency=adjacency,
+        tuning=tuning,
     )
     changes = (*reduced, *_rounded(precision))
     return Cell(spec, dataset.name, facts, config, changes, refusal, refused)
@@ -255,6 +263,7 @@ def _meaning(cell: Cell) -> dict[str, Any]:
         # A plug-in's author may forget to raise its version.
         **({} if spec.plugin is None else {"source": spec.plugin.source_sha256}),
         **({} if spec.adjacency is TargetAdjacency.OWN else {"adjacency": spec.adjacency.value}),
+        **({} if spec.tuning is None else {"tuning": spec.tuning.model_dump(mode="json")}),
     }
 
 

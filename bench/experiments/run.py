@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bench.core.config import NoiseKind, as_dict
 from bench.core.errors import BenchError, no_exit
 from bench.core.printable import page, printable
@@ -16,14 +18,15 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import GivenTeacher, PrivateData, PublicKind, Released
 from bench.data.splits import Materialised
+from bench.experiments.candidates import public_kinds_of, public_words_of, trial_events, tuned_claim
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
 from bench.experiments.plan import Cell
 from bench.experiments.release import save_image_grid, save_released
-from bench.interface.method import Method
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
-from bench.privacy.accountants import Accounted, account, proven
+from bench.privacy.accountants import Accounted, account, merged, proven
+from bench.privacy.events import Event, RepeatAndSelect
 from bench.privacy.ledger import Ledger
 from bench.privacy.utility_bound import probability_bound
 from bench.results.provenance import Clock
@@ -53,12 +56,13 @@ if TYPE_CHECKING:
 
 def run_cell(
     cell: Cell, run_dir: RunDir, source: DataSource, progress: Progress, *, device: str = "cpu", workers: int = 1,
-    devices: tuple[str, ...] = (), noise_salt: str = RANDOM,
+    devices: tuple[str, ...] = (), noise_salt: str = RANDOM, tuned: RepeatAndSelect | None = None,
 ) -> Record:  # fmt: skip
     """Run `cell` and return its record, written to `run_dir`; a failure is a record too, an interrupt leaves none.
 
     For `noise_salt` see :func:`bench.experiments.noise_salt.salt_of`, for `workers` and `devices`
-    :class:`bench.training.context.Context`. Raises :class:`BenchError` only if the record cannot be written.
+    :class:`bench.training.context.Context`. A cell with tuning is one trial of `tuned`, whose cost its record states.
+    Raises :class:`BenchError` only if the record cannot be written.
     """
     import torch
 
@@ -69,17 +73,20 @@ def run_cell(
     try:
         if cell.refused:
             raise BenchError(cell.refused)
+        if (cell.spec.tuning is None) != (tuned is None):
+            raise BenchError("a tuned cell is the best of a random number of trials: `bench tune` runs them.")
         method = METHODS.get(cell.method)
         salt = salt_of(cell, run_dir, noise_salt)
         context = _context(cell, cache, progress, device, workers, devices, salt)
         ledger = Ledger(method.unit, method.adjacency, noise_of(cell, salt))
         with no_exit(cell.method):
-            record = _train(cell, run_dir, source, context, ledger, clock)
+            record = _train(cell, run_dir, source, context, ledger, clock, tuned)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
         if not public:  # the record will not hold the message: see failure_of
             progress.say(f"{type(error).__name__}: {error}")
-        spent = [] if ledger is None else [event.as_dict() for event in ledger.events]
+        events = () if ledger is None else ledger.events if tuned is None else (tuned,)
+        spent = [event.as_dict() for event in events]
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
         record = _record(cell, clock, cache, status=Status.FAILED, failure=failure)
     if cell.facts.public_benchmark and cell.noise is NoiseKind.SEEDED:
@@ -115,7 +122,10 @@ def _context(
     )  # fmt: skip
 
 
-def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock) -> Record:
+def _train(
+    cell: Cell, run_dir: RunDir, source: DataSource, context: Context, ledger: Ledger, clock: Clock,
+    tuned: RepeatAndSelect | None,
+) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
     material = source.material(cell.dataset)
     notes: list[str] = []
@@ -135,8 +145,10 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         right = _right(released.student, material.test_images, material.test_labels, context, "test")
         accuracy = right / len(material.test_labels)
         utility = Utility(accuracy=round(accuracy, 6), test_records=len(material.test_labels))
-        kinds = method.public_kinds(cell.config, cell.facts)
-        if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & set(kinds):
+        kinds = set(public_kinds_of(cell))
+        if tuned is not None:
+            kinds |= {PublicKind.UNLABELLED}  # public labels may have chosen the student
+        if material.public_from_test and not {PublicKind.UNLABELLED, PublicKind.NOT_STATED} & kinds:
             right += _right(released.student, material.public.images, material.public_labels, context, "public")
             whole = len(material.test_labels) + len(material.public_labels)
             utility = utility.model_copy(
@@ -145,6 +157,7 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         if given is not None and given.public:  # a private teacher's answers are for the ledger only
             notes.append(_agreement(released.student, given, material, context))
         stage.advance()
+    score = None if tuned is None else _score(cell, released, material, ledger, context)
     file = f"released/{cell.key}.safetensors"
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
     with writing(run_dir.record_path(cell.key)):
@@ -158,8 +171,9 @@ def _train(cell: Cell, run_dir: RunDir, source: DataSource, context: Context, le
         clock,
         context.cache,
         status=Status.DONE,
-        privacy=_privacy(cell, ledger, accuracy, material),
+        privacy=_privacy(cell, ledger, accuracy, material, tuned),
         utility=utility,
+        score=score,
         queries=_queries(ledger, released, material),
         student=Student(
             name=released.student_name,
@@ -195,15 +209,36 @@ def _agreement(student: nn.Module, given: GivenTeacher, material: Materialised, 
     )
 
 
-def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised) -> Privacy:
+def _score(cell: Cell, released: Released, material: Materialised, ledger: Ledger, context: Context) -> float:
+    """Return what the student is chosen by: its right answers on public records, or noisy ones on private records."""
+    tuning = cell.spec.tuning
+    assert tuning is not None
+    if tuning.score_noise is None:
+        return float(_right(released.student, material.public.images, material.public_labels, context, "public"))
+    right = _right(released.student, material.private.images, material.private.labels, context, "private")
+    # One record changes at most one answer.
+    return float(ledger.gaussian(np.array([right]), sensitivity=1.0, noise_multiplier=tuning.score_noise)[0])
+
+
+def _privacy(
+    cell: Cell, ledger: Ledger, accuracy: float, material: Materialised, tuned: RepeatAndSelect | None
+) -> Privacy:
     method = METHODS.get(cell.method)
-    if cell.facts.public_benchmark:
+    if cell.facts.public_benchmark and tuned is None:
         claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
     else:
         claim = method.claimed(cell.config, cell.facts, cell.delta)
-    accountants = account(ledger.events, cell.delta)
+    events: Sequence[Event] = ledger.events
+    if tuned is not None:
+        if set(merged(events)) != set(trial_events(cell)):
+            raise BenchError(f"{method.name} did not cost what it states before a run, so it cannot be tuned.")
+        events = [tuned]
+        claim = tuned_claim(claim, proven(events, cell.delta))
+    accountants = account(events, cell.delta)
     withheld = ""
-    if cell.facts.public_benchmark:
+    if tuned is not None:
+        pass  # data-dependent figures would be of one trial
+    elif cell.facts.public_benchmark:
         accountants = [*accountants, *ledger.data_dependent(cell.delta)]
     else:
         withheld = "the data set is not a public benchmark, and data-dependent figures tell of its records"
@@ -213,12 +248,12 @@ def _privacy(cell: Cell, ledger: Ledger, accuracy: float, material: Materialised
         adjacency=ledger.adjacency,
         delta=cell.delta,
         claimed=Claimed(epsilon=claim.epsilon, source=claim.source, note=claim.note),
-        proven=_accountant(proven(ledger.events, cell.delta)),
+        proven=_accountant(proven(events, cell.delta)),
         plausibility=_plausibility(cell, claim.epsilon, accuracy, material),
         bypasses=ledger.bypasses,
         accountants=[_accountant(figure) for figure in accountants],
         withheld=withheld,
-        events=[event.as_dict() for event in ledger.events],
+        events=[event.as_dict() for event in events],
         record_level=None if record_level is None else _accountant(record_level),
     )
 
@@ -289,13 +324,6 @@ def failure_of(
     return Failure(kind=kind, reason=kind + reason, log=log, spent=list(spent))
 
 
-def _public_data(method: type[Method], cell: Cell) -> str:
-    words = method.public_words(cell.config, cell.facts)
-    if method.public_data == "none" or cell.facts.public_benchmark:
-        return words
-    return f"{words}: {cell.facts.public_records} images of the folder itself, taken as public"
-
-
 def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:
     method = METHODS.get(cell.method)
     return Record.model_validate(
@@ -307,8 +335,8 @@ def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: 
             "public_benchmark": cell.facts.public_benchmark,
             "reduced": list(cell.reduced),
             "config": as_dict(cell.config),
-            "public_data": _public_data(method, cell),
-            "public_kinds": list(method.public_kinds(cell.config, cell.facts)),
+            "public_data": public_words_of(cell),
+            "public_kinds": list(public_kinds_of(cell)),
             "private_records": cell.facts.private_records,
             "public_records": cell.facts.public_records,
             "provenance": clock.stop(

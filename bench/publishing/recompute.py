@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.experiments.candidates import candidates_of, tuned_claim, tuned_event
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.privacy.accountants import Accounted, account, proven
@@ -137,7 +138,11 @@ def claimed(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     ledger = _Ledger(method.unit, method.adjacency, ZeroNoise(exact=False))
     try:
         ledger._events.extend(Event.from_dict(values) for values in privacy.events)
-        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        if cell.spec.tuning is None:
+            claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        else:
+            one = method.claimed(cell.config, cell.facts, cell.delta)
+            claim = tuned_claim(one, proven(ledger.events, cell.delta))
     except _NoVotes:
         return [], ["the claimed epsilon depends on votes"]
     except (BenchError, TypeError) as error:
@@ -156,7 +161,11 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
     method = METHODS.get(record.method)
     if method.bypass:
         return [], []  # nothing finite is proven
-    events = method.charges(cell.config, cell.facts)
+    try:
+        tuned = cell.spec.tuning is not None
+        events = [tuned_event(candidates_of(cell))] if tuned else method.charges(cell.config, cell.facts)
+    except BenchError as error:
+        return [f"{error} Run its cell again."], []
     if events is None:
         return [], ["whether the ledger holds all that the settings cost"]
     listed = json.dumps([event.as_dict() for event in events], sort_keys=True)

@@ -120,7 +120,7 @@ def planned_again(record: Record, calibrations: Calibrations | None = None) -> R
     try:
         check_method(record)
         dataset = dataset_of(record)
-        (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations)
+        (cell,) = expand(record.cell.grid(), lambda _: dataset, calibrations, tuning=record.cell.tuning)
         if cell.key != record.key:
             older = " It is of schema 1 and does not tell what --set gave." if record.cell.overrides is None else ""
             raise BenchError(f"its settings plan {cell.key}.{older}")

@@ -291,7 +291,7 @@ def _known(record: Record) -> list[str]:
 
 def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     """Return the differences between a record and its planned cell."""
-    from bench.experiments.run import _public_data
+    from bench.experiments.candidates import public_kinds_of, public_words_of
 
     cell = reproduced.cell
     if cell is None:
@@ -304,7 +304,6 @@ def _planned(record: Record, reproduced: Reproduction) -> list[str]:
     if list(cell.reduced) != record.reduced:
         problems.append("what it says differs from the paper is not what planning gives. Run its cell again.")
     stated = (record.public_data, record.public_kinds, record.citation)
-    kinds = list(method.public_kinds(cell.config, cell.facts))
-    if (_public_data(method, cell), kinds, method.citation) != stated:
+    if (public_words_of(cell), list(public_kinds_of(cell)), method.citation) != stated:
         problems.append("its public data or its citation are not what the method states. Run its cell again.")
     return problems

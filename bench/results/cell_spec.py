@@ -6,6 +6,7 @@ from pydantic import Field
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset
 from bench.core.rows import Plugin, Row
+from bench.core.tuning import Tuning
 from bench.core.types import Basis, TargetAdjacency
 
 
@@ -44,6 +45,8 @@ class CellSpec(Row):
     """Arithmetic of teacher ensembles."""
     adjacency: TargetAdjacency = TargetAdjacency.OWN
     """Neighbours of the target; own also where the method's neighbours are replace, or the basis is claimed."""
+    tuning: Tuning | None = None
+    """How the settings were chosen; null where they were given."""
 
     @property
     def own_folder(self) -> bool:

@@ -13,7 +13,7 @@ from bench.core.types import Adjacency, Basis, TargetAdjacency
 if TYPE_CHECKING:
     from bench.results.cell_spec import CellSpec
 
-START = "python -m bench run"
+START, TUNE = "python -m bench run", "python -m bench tune"
 PATH = "PATH"
 _FLAGS = {"teacher": "--teacher", "backbone": "--teacher", "student": "--student"}
 """Fields with an option of their own; ``--teacher`` also gives a frozen backbone."""
@@ -56,8 +56,14 @@ def command_for(
     if spec.epsilon is not None:
         words += ["--eps", number_word(spec.epsilon)]
     words += ["--seeds", str(spec.seed)]
+    tuning = spec.tuning
+    if tuning is not None:
+        words += ["--space", "CANDIDATES", "--trials-mean", number_word(tuning.trials_mean), "--law", tuning.law.value]
+        words += ["--score", tuning.score.value]
+        words += [] if tuning.score_noise is None else ["--score-noise", number_word(tuning.score_noise)]
+        missing.append("CANDIDATES is a file with the candidates that the record lists; tuning draws anew each time")
     if spec.basis is not Basis.CLAIMED:
-        words += ["--basis", spec.basis.value]
+        words += [] if tuning is not None else ["--basis", spec.basis.value]
         if own is Adjacency.ADD_REMOVE and spec.adjacency is TargetAdjacency.OWN:
             words += ["--adjacency", spec.adjacency.value]
     if spec.preset is not Preset.QUICK:
@@ -66,15 +72,18 @@ def command_for(
         words += ["--delta", number_word(spec.delta)]
     if spec.noise is not NoiseKind.SEEDED:
         words += ["--noise", spec.noise.value]
-    if noise_salt:
+    if noise_salt and tuning is None:
         words += ["--noise-salt", noise_salt]
     if spec.precision is not PrecisionKind.FLOAT32:
         words += ["--precision", spec.precision.value]
+    chosen = set() if tuning is None else set(tuning.candidates[0])
     for name, value in (spec.overrides or {}).items():
+        if name in chosen:
+            continue
         words += [_FLAGS[name], value] if name in _FLAGS and value else ["--set", f"{name}={value}"]
         if re.search(rf"(?:^|:){PATH}/", value):
             missing.append(f"{PATH} is the folder of what --set {name} names")
-    return f"{START} {' '.join(shlex.quote(word) for word in words)}", "; ".join(missing)
+    return f"{START if tuning is None else TUNE} {' '.join(shlex.quote(word) for word in words)}", "; ".join(missing)
 
 
 def number_word(value: float) -> str:

@@ -72,6 +72,7 @@ def _values(record: Record) -> dict[str, Any]:
         "public_data": record.public_data,
         "public_kinds": tuple(record.public_kinds),
         "reduced": tuple(map(str, record.reduced)),
+        "tuned": "" if record.cell.tuning is None else record.cell.tuning.words,
     }
 
 
@@ -133,5 +134,6 @@ def row_key(record: Record) -> str:
             record.epsilon, record.basis.value, record.delta, record.noise, record.precision, record.config,
             *([] if record.cell.plugin is None else [record.cell.plugin.source_sha256]),
             record.cell.adjacency.value,
+            *([] if record.cell.tuning is None else [record.cell.tuning.model_dump(mode="json")]),
         ]
     )  # fmt: skip

@@ -255,6 +255,8 @@ class Record(Row, Specified):
     """Claimed, proven and audited epsilon; null for a failed cell."""
     utility: Utility | None = None
     """Accuracy; null for a failed cell."""
+    score: float | None = None
+    """What a tuned student was chosen by: right answers on public records, or noisy ones; null where not tuned."""
     queries: Queries | None = None
     """Teacher answers; null for methods without teachers."""
     student: Student | None = None

@@ -9,6 +9,7 @@
     RUN_DIR/claims/KEY               held by the process that makes the cell or audit; see bench.storage.locks
     RUN_DIR/launches/ID/             plan of one `bench run`, for its workers and for `bench status`
     RUN_DIR/cache/                   private artefacts (mode 0700): never published
+    RUN_DIR/tuning/ID/               trials of an unfinished tuning (mode 0700): deleted when it ends
     RUN_DIR/noise/KEY                salt of an unfinished cell's noise (mode 0700); see bench.experiments.noise_salt
 
 All writes are atomic: aside, sync, rename.
@@ -76,6 +77,7 @@ class RunDir:
         self.launches_path = path / "launches"
         self.cache_path = path / "cache"
         self.noise_path = path / "noise"
+        self.tuning_path = path / "tuning"
 
     def check_writable(self) -> None:
         """Raise :class:`BenchError` if the directory cannot be created; leaves no trace."""

@@ -125,6 +125,10 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
     yield "public data", record.public_data
     yield "target epsilon (basis)", f"{'–' if record.epsilon is None else f'{record.epsilon:g}'} ({record.basis.value})"
     yield "delta", f"{record.delta:g}"
+    if record.cell.tuning is not None:
+        tuning = record.cell.tuning
+        yield "tuning", f"{tuning.words}; one trial costs epsilon {epsilon_text(tuning.epsilon, 'up')}"
+        yield "candidates", "; ".join(map(words, tuning.candidates))
     yield "preset", record.preset
     yield "noise", record.noise
     yield "precision", record.precision

@@ -1,0 +1,93 @@
+"""``bench tune``: settings chosen at random trials, whose cost epsilon includes. Parsing and printing only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.options import (
+    AdjacencyOption,
+    Datasets,
+    Delta,
+    Device,
+    Epsilons,
+    Json,
+    LawOption,
+    Methods,
+    Out,
+    PresetOption,
+    Quiet,
+    Seeds,
+    Sets,
+    StudentOption,
+    Teacher,
+    Threads,
+    TrialsMean,
+    what,
+)
+from bench.cli.run import grid_of, print_board
+from bench.core.config import NoiseKind, PrecisionKind, Preset
+from bench.core.progress import open_progress
+from bench.core.types import Basis, Law, TargetAdjacency
+
+EXAMPLE = """\
+python -m bench tune -m scatter-linear -d mnist -e 3 --space lr.yaml --trials-mean 5"""
+
+
+def tune(
+    methods: Methods,
+    space: Annotated[
+        Path, what("--space", help="YAML or JSON file of candidates: a list of values per setting, for instance.")
+    ],
+    datasets: Datasets = "mnist",
+    eps: Epsilons = "3",
+    seeds: Seeds = "0",
+    preset: PresetOption = Preset.QUICK,
+    adjacency: AdjacencyOption = TargetAdjacency.REPLACE_ONE,
+    delta: Delta = None,
+    set_: Sets = None,
+    teacher: Teacher = None,
+    student: StudentOption = None,
+    trials_mean: TrialsMean = 10.0,
+    law: LawOption = Law.GEOMETRIC,
+    score: Annotated[
+        str, what("--score", help="What the best is chosen by: public (public labels) or noisy (private records).")
+    ] = "public",
+    score_noise: Annotated[
+        float | None, what("--score-noise", help="Standard deviation of a noisy score, in records.")
+    ] = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    threads: Threads = 1,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Choose settings by a secret random number of trials; release the best. The proven epsilon includes tuning."""
+    grid = grid_of(
+        methods, datasets, eps, seeds, preset, Basis.PROVEN, adjacency, delta, NoiseKind.SEEDED, set_, teacher, student,
+        PrecisionKind.FLOAT32,
+    )  # fmt: skip
+    with open_progress(quiet=quiet or json_) as progress:
+        with progress.stage("starting", 1):
+            from bench.experiments.device import prepare_device
+            from bench.experiments.tuning import read_space, run_tunings, tuning_of
+            from bench.training.processes import available_cores
+
+            tuning = tuning_of(
+                read_space(space), trials_mean=trials_mean, law=law, score=score, score_noise=score_noise
+            )
+            chosen = prepare_device(device, threads)
+        cells = [
+            replace(grid, methods=(method,), datasets=(dataset,), epsilons=(epsilon,), seeds=(seed,))
+            for dataset in grid.datasets
+            for method in grid.methods
+            for seed in grid.seeds
+            for epsilon in grid.epsilons
+        ]
+        records = run_tunings(cells, tuning, out, progress, device=chosen, workers=available_cores())
+    print_board(records, [], json_=json_)
+    if any(record.failure for record in records):
+        raise typer.Exit(1)
