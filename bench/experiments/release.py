@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,11 +57,11 @@ def save_released(released: Released, path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def save_image_grid(released: Released, path: Path) -> str | None:
-    """Write an image grid of the synthetic images to `path` and return its SHA-256; None without drawable images."""
+def save_image_grid(extras: Mapping[str, torch.Tensor], path: Path) -> str | None:
+    """Write an image grid of a release's synthetic images to `path` and return its SHA-256; None if not drawable."""
     from bench.experiments.image_grid import image_grid
 
-    images, labels = released.extras.get("synthetic_images"), released.extras.get("synthetic_labels")
+    images, labels = extras.get("synthetic_images"), extras.get("synthetic_labels")
     if images is None or images.ndim != 4 or images.shape[1] not in (1, 3) or images.numel() == 0:
         return None
     if labels is not None and (labels.shape != images.shape[:1] or labels.is_floating_point()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ from bench.results.run_dir import RunDir
 from bench.storage.cache import Cache
 from bench.storage.files import write_atomic, writing
 from bench.training.context import Context
+from bench.training.divergence import CollapsedError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,7 +89,8 @@ def run_cell(
         events = () if ledger is None else ledger.events if tuned is None else (tuned,)
         spent = [event.as_dict() for event in events]
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
-        record = _record(cell, clock, cache, status=Status.FAILED, failure=failure)
+        grid = _collapsed(error, cell, run_dir) if public and isinstance(error, CollapsedError) else None
+        record = _record(cell, clock, cache, status=Status.FAILED, failure=failure, image_grid=grid)
     if cell.facts.public_benchmark and cell.noise is NoiseKind.SEEDED:
         record = record.model_copy(update={"noise_salt": salt})
     run_dir.write_record(record)
@@ -162,10 +164,9 @@ def _train(
     # Remove an older record first: if the run ends here, it must not be left beside a newer release.
     with writing(run_dir.record_path(cell.key)):
         run_dir.record_path(cell.key).unlink(missing_ok=True)
-    picture = f"released/{cell.key}.png"
     with run_dir.guarded(not cell.facts.public_benchmark):
         digest = save_released(released, run_dir.path / file)
-        seen = save_image_grid(released, run_dir.path / picture)
+        grid = _image_grid(released.extras, cell, run_dir)
     return _record(
         cell,
         clock,
@@ -182,9 +183,23 @@ def _train(
             file=file,
             sha256=digest,
         ),
-        image_grid=None if seen is None else ImageGrid(file=picture, sha256=seen),
+        image_grid=grid,
         notes=notes,
     )
+
+
+def _image_grid(extras: Mapping[str, Tensor], cell: Cell, run_dir: RunDir) -> ImageGrid | None:
+    picture = f"released/{cell.key}.png"
+    seen = save_image_grid(extras, run_dir.path / picture)
+    return None if seen is None else ImageGrid(file=picture, sha256=seen)
+
+
+def _collapsed(error: CollapsedError, cell: Cell, run_dir: RunDir) -> ImageGrid | None:
+    """Return the image grid of useless images, so that the failed row shows them; None where it cannot be written."""
+    with contextlib.suppress(BenchError):
+        extras = {"synthetic_images": error.images, "synthetic_labels": error.labels}
+        return _image_grid(extras, cell, run_dir)
+    return None
 
 
 def _right(student: nn.Module, images: Tensor, labels: Tensor, context: Context, part: Part) -> int:

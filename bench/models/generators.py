@@ -1,4 +1,4 @@
-"""Generators of the improved GAN (Salimans et al., 2016) and of data-free distillation."""
+"""Generators of the improved GAN (Salimans et al., 2016), of data-free distillation and of labelled images."""
 
 from __future__ import annotations
 
@@ -113,3 +113,35 @@ class DataFreeGenerator(Generator):
     def noise(self, count: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
         """Draw noise (count, noise_size), standard normal."""
         return torch.randn(count, self.noise_size, generator=generator, device=generator.device).to(device)
+
+
+class ConditionalGenerator(Generator):
+    """Gaussian noise and a class -> dense layer -> quarter-sized maps -> two times up, each with a convolution.
+
+    ``code_balanced/models_gen.py`` of ParkLabML/DP-MERF, with its sigmoid; 5 values of noise, 200 units, 16 maps.
+    """
+
+    def __init__(
+        self, channels: int, height: int, width: int, classes: int, noise_size: int = 5, units: int = 200,
+        maps: int = 16,
+    ) -> None:  # fmt: skip
+        """Raise BenchError for images below 4x4."""
+        if min(height, width) < 4:
+            raise BenchError(f"the generator makes images of 4x4 pixels or more, not {height}x{width}.")
+        super().__init__((channels, height, width), noise_size, (maps, math.ceil(height / 4), math.ceil(width / 4)))
+        self.classes = classes
+        pixels, between = math.prod(self.low), max(maps // 2, 1)
+        self.project = nn.Sequential(
+            nn.Linear(noise_size + classes, units), nn.BatchNorm1d(units), nn.ReLU(),
+            nn.Linear(units, pixels), nn.BatchNorm1d(pixels), nn.ReLU(),
+        )  # fmt: skip
+        self.net = nn.Sequential(
+            nn.UpsamplingBilinear2d((math.ceil(height / 2), math.ceil(width / 2))),
+            nn.Conv2d(maps, between, 5, padding=2), nn.ReLU(),
+            nn.UpsamplingBilinear2d((height, width)), nn.Conv2d(between, channels, 5, padding=2), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def codes(self, labels: Tensor, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """Return inputs (n, noise_size + classes) for images of the classes `labels`, int64 (n,), with drawn noise."""
+        noise = torch.randn(len(labels), self.noise_size, generator=generator, device=generator.device)
+        return torch.cat([noise.to(device), nn.functional.one_hot(labels.to(device), self.classes)], 1)

@@ -1,17 +1,27 @@
-"""The error for losses that are not finite."""
+"""The errors for losses that are not finite, and for generated images that are of no use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NotFiniteError(BenchError):
     """A loss is not finite; the message names the iteration and the term."""
+
+
+class CollapsedError(BenchError):
+    """Generated images are of no use; a failed row shows `images` (n, channels, height, width) by `labels` (n,)."""
+
+    def __init__(self, message: str, images: Tensor, labels: Tensor) -> None:
+        super().__init__(message)
+        self.images, self.labels = images, labels
 
 
 def check_finite(terms: Mapping[str, Tensor], iteration: int, what: str) -> None:

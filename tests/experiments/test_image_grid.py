@@ -16,7 +16,6 @@ import bench.experiments.run
 from bench.cli.listing import record_page
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
-from bench.core.types import Released
 from bench.experiments.image_grid import GAP, image_grid
 from bench.experiments.release import save_image_grid
 from bench.experiments.run import run_cell
@@ -88,7 +87,7 @@ def test_what_no_image_grid_shows(images: torch.Tensor, options: dict[str, objec
 
 def test_a_release_without_a_picture_is_no_error(tmp_path: Path) -> None:
     def saved(**extras: torch.Tensor) -> str | None:
-        return save_image_grid(Released(torch.nn.Identity(), "none", {}, extras=extras), tmp_path / "x.png")
+        return save_image_grid(extras, tmp_path / "x.png")
 
     assert saved() is None
     assert saved(synthetic_images=torch.zeros(5, 7)) is None
