@@ -1,78 +1,52 @@
 """DP-MERF: one noisy mean of random Fourier features, and a generator whose images have the same mean.
 
 Harder, Adamczewski, Park, "DP-MERF: Differentially Private Mean Embeddings with Random Features for Practical
-Privacy-Preserving Data Generation", AISTATS 2021 (arXiv:2002.11603); settings of the authors' code for images. The mean
-is that of ``phi(x) onehot(y)'`` over the records, where phi(x), of norm 1, has the cosines and sines of public random
-frequencies: an approximation of the kernel ``exp(-|x - x'|^2 / 2 s)`` of images, times that of labels.
+Privacy-Preserving Data Generation", AISTATS 2021 (arXiv:2002.11603); settings of the authors' code for images. The
+features approximate the kernel ``exp(-|x - y|^2 / 2 s)``.
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
-Public: the number of records, the frequencies. Released: the generator, some of its images, the student. Unit record,
-adjacency replace. One Gaussian release of the class sums of phi and of the class counts: a replaced record of the same
-class moves the sums by at most 2 in L2 and no count; one of another class moves two columns of the sums by 1 each and
-two counts by 1 each, 2 in all. So the sensitivity is 2, and the counts are free: the authors' code for images
-draws labels evenly, that for tables releases class shares by a second Gaussian. All else is post-processing.
+Public: the number of records, the random frequencies. Released: the generator, some of its images, the student. Unit
+record, adjacency replace: one Gaussian release of class sums of features and of class counts, L2 sensitivity 2
+(:mod:`methods._mean_embedding`). The authors' code for images has no counts and draws labels evenly; that for tables
+releases class shares by a second Gaussian.
 
-Claimed: the authors' accountant (code_balanced/dp_analysis.py), sound and loose. Proven: the exact cost of Gaussian
-noise. No epsilon counts the choice of the length scale s: the median heuristic of that code reads MNIST's test images.
-Of an image of another size it is scaled by the number of pixels.
+Claimed: the authors' accountant, sound and loose: what it calls 1 costs 0.74. Proven: the exact cost of Gaussian noise.
+No epsilon counts the choice of the length scale s, whose median heuristic in that code (mnist_sr_gen.py) reads MNIST's
+test images. For images of another size it is scaled by the number of pixels.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from methods._common import at_least_one, check_latent_size, positive, student_depends
-from methods._generative import Generative, GenerativeConfig, Source, drawn
-from methods.dp_sgd import least_noise
+from bench.interface import Claim, Facts, register_method, setting
+from methods._common import positive
+from methods._mean_embedding import CODE, EmbeddingConfig, MeanEmbedding
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bench.interface import Event, Ledger
-    from bench.models.generators import ConditionalGenerator
-
-CODE = "the authors' code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
-SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class counts
-NORM = 1 + 1e-6  # by which features are divided, so that rounding leaves their norm at most 1
+    from bench.privacy.accountants import AccountantFunction
 
 
 @dataclass(frozen=True)
-class DPMERFConfig(GenerativeConfig):
+class DPMERFConfig(EmbeddingConfig):
     """Settings of DP-MERF for MNIST."""
 
-    features: int = setting(10_000, CODE + "d_rff; a cosine and a sine of half as many frequencies")
     length_scale: float = setting(105.0, CODE + "rff_sigma, 127 for Fashion-MNIST; s of 784 pixels")
-    noise_multiplier: float = setting(5.0, CODE + "noise_factor, below epsilon 1; calibrated to the budget")
-    latent: int = setting(5, CODE + "d_code")
-    generator_units: int = setting(200, CODE + "gen_spec")
-    generator_maps: int = setting(16, CODE + "n_channels; then half as many")
-    generator_epochs: float = setting(5.0, CODE + "epochs")
-    generator_batch: int = setting(500, CODE + "batch_size")
-    generator_lr: float = setting(0.01, CODE + "lr, of Adam")
-    lr_decay: float = setting(0.9, CODE + "lr_decay, after each epoch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "generator_units", "generator_maps", "generator_batch")
-        positive(self, "length_scale", "noise_multiplier", "generator_epochs", "generator_lr", "lr_decay")
-        check_latent_size(self, "latent")
-        if self.features < 2:
-            raise BenchError(f"features must be at least 2, a cosine and a sine, not {self.features}.")
-
-    def epoch(self, records: int) -> int:
-        """Return the number of generator steps of an epoch."""
-        return max(1, records // self.generator_batch)
+        positive(self, "length_scale")
 
 
 @register_method("dp-merf")
-class DPMERF(Generative):
-    """One Gaussian release of the mean embedding, then a generator fitted to it."""
+class DPMERF(MeanEmbedding):
+    """The mean embedding of a Gaussian kernel of one length scale."""
 
     Config: ClassVar[type] = DPMERFConfig
     citation = "Harder et al. 2021"
@@ -80,143 +54,30 @@ class DPMERF(Generative):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        given = super().presets(facts)
-        paper = {"length_scale": 127.0} if facts.dataset == "fmnist" else {}
-        batch = 200 if facts.private_records > 10_000 else 50
-        quick = {"features": 4000, "generator_batch": batch, "generator_epochs": 600 * batch / facts.private_records}
-        tiny = {"features": 400, "generator_batch": 50, "generator_epochs": 2000 / facts.private_records}
-        return {"paper": paper, "quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
+        return {"paper": {"length_scale": 127.0} if facts.dataset == "fmnist" else {}, **super().presets(facts)}
 
     @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the least noise that keeps the authors' figure or the exact one within `budget`."""
+    def accountant(cls) -> AccountantFunction | str:
+        """Return the accountant of the authors' code: Renyi accounting, classic conversion."""
         from bench.privacy.claims import moments_accountant
 
-        def events(noise: float) -> Sequence[Event]:
-            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
-
-        noise = least_noise(events, budget, moments_accountant, "exact-gaussian", tolerance=1e-6)
-        return dataclasses.replace(config, noise_multiplier=noise)
+        return moments_accountant
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return the figure of the authors' code: Renyi accounting, classic conversion."""
+        """Return the figure of the authors' code."""
         from bench.privacy.claims import moments_accountant
 
         row = moments_accountant(cls.charges(config, facts), delta)
         source = "Harder et al., AISTATS 2021 (arXiv:2002.11603), the authors' code, code_balanced/dp_analysis.py"
         return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
-    @classmethod
-    def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
-        """Return the one release."""
-        from bench.interface import Gaussian
-
-        return [Gaussian(config.noise_multiplier)]
-
-    def fit_generator(
-        self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
-    ) -> Source:
-        """Release the embedding and fit a generator to it."""
-        import torch
-
-        from bench.core.seeds import seeded
-        from bench.models.generators import ConditionalGenerator
-
-        facts = private.facts
-        frequencies = self.frequencies(config, facts, context.streams.torch("frequencies"))
-        with context.progress.stage("mean embedding", facts.private_records) as stage:
-            sums = class_sums(private, frequencies, context.device, stage.advance)
-        noisy = torch.from_numpy(
-            ledger.gaussian(sums.numpy(), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
-        )
-        shares = noisy[-1].clamp_min(0) + 1e-9
-        # By the public number in the facts: a count of the records would be private.
-        wanted = (noisy[:-1] / facts.private_records).float()
-        with seeded(context.streams.torch("generator/start")):
-            net = ConditionalGenerator(
-                *facts.shape, facts.classes, config.latent, config.generator_units, config.generator_maps
-            )
-        fit_embedding(net, wanted, shares, frequencies, config, facts, context)
-
-        def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-            labels = torch.multinomial(shares, count, replacement=True, generator=draws)
-            return drawn(net, labels, draws, context.device), labels
-
-        return Source(draw, net)
-
     @staticmethod
     def frequencies(config: Any, facts: Facts, draws: torch.Generator) -> Tensor:
-        """Return the public random frequencies (config.features // 2, pixels)."""
+        """See :meth:`methods._mean_embedding.MeanEmbedding.frequencies`."""
         import torch
 
         pixels = math.prod(facts.shape)
         return torch.randn(config.features // 2, pixels, generator=draws) / math.sqrt(
             config.length_scale * pixels / 784
         )
-
-
-def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
-    """Return the features (n, 2 frequencies), of norm 1 at most, of float `images` (n, channels, height, width)."""
-    import torch
-
-    phases = images.flatten(1) @ frequencies.T
-    return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * NORM)
-
-
-def class_sums(
-    private: PrivateData, frequencies: Tensor, device: torch.device, advance: Callable[[int], None] = lambda count: None
-) -> Tensor:
-    """Return each class's sum of features and, in the last row, its count: float64 (2 frequencies + 1, classes)."""
-    import torch
-
-    from bench.interface import as_float
-
-    classes = private.facts.classes
-    sums = torch.zeros(2 * len(frequencies) + 1, classes, dtype=torch.float64)
-    frequencies = frequencies.to(device)
-    for images, labels in zip(torch.split(private.images, 2000), torch.split(private.labels, 2000), strict=True):
-        rows = embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64: rounding stays small
-        own = torch.nn.functional.one_hot(labels, classes).double()
-        sums[:-1] += rows.T @ own
-        sums[-1] += own.sum(0)
-        advance(len(images))
-    return sums
-
-
-def fit_embedding(
-    net: ConditionalGenerator, wanted: Tensor, shares: Tensor, frequencies: Tensor, config: Any, facts: Facts,
-    context: Context,
-) -> None:  # fmt: skip
-    """Train `net` until the mean embedding of its images, of classes in `shares`, is near `wanted`. Nothing private."""
-    import torch
-
-    from bench.training.checkpoint import Loop
-    from bench.training.divergence import check_finite
-
-    device = context.device
-    draws = context.streams.torch("generator/draws")
-    net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]  # faster
-    wanted, frequencies = wanted.to(device), frequencies.to(device)
-    optimizer = torch.optim.Adam(net.parameters(), config.generator_lr)
-    epoch = config.epoch(facts.private_records)
-    steps = max(1, round(config.generator_epochs * epoch))
-    with (
-        context.checkpoint("generator", student_depends(config, context)) as checkpoint,
-        context.progress.stage("generator", steps) as stage,
-    ):
-        loop = Loop(checkpoint, {"net": net, "optimizer": optimizer, "draws": draws}, [wanted], device)
-        for step in range(loop.start(stage), steps):
-            for group in optimizer.param_groups:
-                group["lr"] = config.generator_lr * config.lr_decay ** (step // epoch)
-            labels = torch.multinomial(shares, config.generator_batch, replacement=True, generator=draws)
-            rows = embedded(net(net.codes(labels, draws, device)), frequencies)
-            own = torch.nn.functional.one_hot(labels.to(device), facts.classes).float()
-            loss = (wanted - rows.T @ own / len(labels)).square().sum()
-            if step % 100 == 0:
-                check_finite({"squared distance": loss}, step, "the generator")
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            optimizer.step()
-            stage.advance()
-            loop.done(step + 1, steps)

@@ -1,4 +1,4 @@
-"""Generative methods: what makes images useless, a failed row that shows them, and DP-MERF's one release."""
+"""Generative methods: useless images and a failed row that shows them, DP-MERF's release, DP-Kernel's gradients."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bench.core.types import Basis, Budget, PrivateData
 from bench.experiments.run import run_cell
 from bench.interface.registry import METHODS, groups_of
 from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.results.record import Status
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -25,7 +26,10 @@ from bench.training.divergence import CollapsedError
 from helpers.one_teacher import one_cell
 from helpers.small_sets import SMALL, private_pair
 from methods._generative import Source, as_bytes, drawn, usable
-from methods.dp_merf import DPMERF, SENSITIVITY, DPMERFConfig, class_sums, embedded, fit_embedding
+from methods._mean_embedding import SENSITIVITY, class_sums, embedded, fit_embedding
+from methods.dp_kernel import DPKernelConfig, distance
+from methods.dp_kernel_sound import DPKernelSound, DPKernelSoundConfig
+from methods.dp_merf import DPMERF, DPMERFConfig
 
 LABELS = torch.arange(600) % 10
 NOISE = torch.rand(600, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -64,14 +68,13 @@ def test_useful_images_pass_and_missing_classes_are_noted() -> None:
 class Black(DPMERF):
     name = "one-teacher"
 
-    def fit_generator(self, *args: Any) -> Source:
-        source = super().fit_generator(*args)
-        images, labels = source.draw(50, torch.Generator())
-        return Source(lambda count, draws: (torch.zeros_like(images), labels), source.net)
+    def fit_generator(self, config: Any, private: PrivateData, public: Any, ledger: Ledger, context: Context) -> Source:
+        ledger.gaussian(np.zeros(1), sensitivity=SENSITIVITY, noise_multiplier=config.noise_multiplier)
+        return Source(lambda count, draws: (torch.zeros(40, *private.facts.shape), torch.arange(40) % 10))
 
 
 def test_a_collapsed_generator_is_a_failed_row_with_its_images(tmp_path: Path) -> None:
-    with one_cell(tmp_path, "generator_epochs=1", method=Black) as (cell, run_dir, source):
+    with one_cell(tmp_path, method=Black) as (cell, run_dir, source):
         record = run_cell(cell, run_dir, source, Progress())
         assert run_dir.read_record(cell.key) == record
     assert record.status is Status.FAILED
@@ -121,8 +124,6 @@ def test_features_approximate_the_gaussian_kernel() -> None:
 
 def test_the_release_has_the_noise_that_it_is_charged_for() -> None:
     """On adjacent sets: differences have the mean of the data and the variance of twice the noise."""
-    from bench.privacy.ledger import seeded_ledger
-
     private, _ = private_pair()
     frequencies = DPMERF.frequencies(DPMERFConfig(features=40), SMALL, torch.Generator().manual_seed(0))
     images = private.images.clone()
@@ -185,3 +186,60 @@ def test_a_generator_comes_near_the_embedding_with_the_released_class_shares() -
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BenchError, match=says):
         dataclasses.replace(DPMERFConfig(), **changes)
+
+
+# ----------------------------------------------------------------------------------------------------------- dp-kernel
+
+
+def kernel_gradient(first: torch.Tensor, noise: int) -> torch.Tensor:
+    """Return the gradient that reaches generated images from a private batch whose first record is `first`."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.rand(30, 64, generator=draws), torch.rand(30, 64, generator=draws).requires_grad_()
+    x[0] = first
+    labels = torch.nn.functional.one_hot(torch.randint(0, 3, (60,), generator=draws), 3).float()
+    process = torch.randn(60, generator=torch.Generator().manual_seed(noise))
+    distance(x, y, labels, DPKernelConfig().deviations, 1.0, process).square().backward()
+    assert y.grad is not None
+    return torch.nn.functional.normalize(y.grad.flatten(), dim=0)
+
+
+def test_the_noise_of_dp_kernel_leaves_the_direction_of_its_gradient_exact() -> None:
+    """So a single step tells two adjacent batches apart, whatever the noise: no epsilon holds."""
+    black, white = torch.zeros(64), torch.ones(64)
+    of_black, of_white = [[kernel_gradient(first, seed) for seed in range(4)] for first in (black, white)]
+    for same in (of_black, of_white):
+        assert all(abs(float(one @ same[0])) == pytest.approx(1, abs=1e-5) for one in same)
+    assert all(abs(float(one @ other)) < 0.999 for one in of_black for other in of_white)
+    signs = {round(float(kernel_gradient(black, seed) @ of_black[0])) for seed in range(12)}
+    assert signs == {-1, 1}, "and it often points the wrong way"
+
+
+def test_the_covariance_of_dp_kernel_is_that_of_the_authors_code() -> None:
+    """Of one kernel, one label, and images at one point, each value has the same draw, of variance `coeff`."""
+    x, kinds = torch.zeros(4, 9), torch.ones(8, 1)
+    noisy = [
+        float(distance(x, x, kinds, [1.0], 0.5, torch.randn(8, generator=torch.Generator().manual_seed(seed))))
+        for seed in range(1500)
+    ]
+    assert np.mean(noisy) == pytest.approx(0, abs=0.06)
+    assert np.var(noisy) == pytest.approx(math.sqrt(2) / 4 * 0.5, rel=0.15)
+
+
+def test_dp_kernel_claims_what_the_authors_noise_is_for() -> None:
+    facts = dataclasses.replace(SMALL, private_records=60_000)
+    claim = METHODS.get("dp-kernel").claimed(DPKernelConfig(), facts, 1e-5)
+    assert 9.5 < claim.epsilon < 10
+    assert "does not hold" in claim.note
+
+
+def test_features_of_the_repaired_dp_kernel_approximate_its_kernels() -> None:
+    config = DPKernelSoundConfig(features=20_000)
+    frequencies = DPKernelSound.frequencies(config, SMALL, torch.Generator().manual_seed(0))
+    images = (
+        torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+        * torch.linspace(0, 1, 6)[:, None, None, None]
+    )
+    rows = embedded(images, frequencies)
+    squares = torch.cdist(images.flatten(1), images.flatten(1)).square()
+    expected = torch.stack([torch.exp(-squares / (2 * s**2)) for s in DPKernelConfig().deviations]).mean(0)
+    assert torch.allclose(rows @ rows.T, expected, atol=0.03)
