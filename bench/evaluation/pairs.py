@@ -179,8 +179,11 @@ def _on_fixed_map(net: str, facts: Facts) -> bool:
 
 
 def _cost(method: type[Method], config: Any, facts: Facts, delta: float) -> tuple[float, str]:
-    events = method.charges(config, facts) or ()
-    return method.claimed(config, facts, delta).epsilon, str([event.as_dict() for event in events])
+    events = [event.as_dict() for event in method.charges(config, facts) or ()]
+    for event in events:
+        if event["unit"] == PrivacyUnit.LABEL.value:
+            event.pop("answers", None)  # labels of other records
+    return method.claimed(config, facts, delta).epsilon, str(events)
 
 
 def _same_cost(method: type[Method], row: tuple[Any, Facts], pair: tuple[Any, Facts], delta: float) -> None:

@@ -23,6 +23,7 @@ from bench.privacy.events import (
     GNMax,
     Laplace,
     LNMax,
+    PriorRandomizedResponse,
     RandomizedResponse,
     SampledGaussian,
     SampledGNMax,
@@ -206,6 +207,18 @@ def _top_k(event: TopKRandomizedResponse) -> tuple[Part, ...]:
     return (Part("label", event, tuple(pairs), 0.0),)
 
 
+def _likely(event: PriorRandomizedResponse) -> tuple[Part, ...]:
+    def answer(other: int, draws: int, second: bool, noise: Noise) -> NDArray[np.int64]:
+        labels = np.full(draws, other if second else 0, dtype=np.int64)
+        prior = np.broadcast_to(np.append([0.5, 0.5], np.zeros(event.classes - 2)), (draws, event.classes))
+        return mechanisms.prior_randomized_response(labels, prior, event.epsilon, noise)
+
+    pairs = [Pair("two likely labels", partial(answer, 1))]
+    if event.classes > 2:
+        pairs.append(Pair("a likely label and another", partial(answer, event.classes - 1)))
+    return (Part("label", event, tuple(pairs), 0.0),)
+
+
 _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
     LNMax: _lnmax,
     GNMax: _gnmax,
@@ -216,6 +229,7 @@ _BUILDERS: dict[type[Event], Callable[[Any], tuple[Part, ...]]] = {
     SampledGaussian: _sampled_sum,
     RandomizedResponse: _response,
     TopKRandomizedResponse: _top_k,
+    PriorRandomizedResponse: _likely,
 }
 
 

@@ -152,6 +152,21 @@ def dpsd_label(epsilon: float, delta: float) -> Claim:
     return Claim(check_epsilon(epsilon), delta, "DPSD, Theorem 2 (delta 0)", DPSD_LABEL_GAP)
 
 
+def label_response(epsilon: float, delta: float) -> Claim:
+    """Return the cost of one randomised response for each label, over all classes or the likeliest of them."""
+    check_delta(delta)
+    return Claim(
+        check_epsilon(epsilon), delta, "Ghazi et al., NeurIPS 2021 (arXiv:2102.06062), Lemma 1: RRTop-k (delta 0)"
+    )
+
+
+def alibi(scale: float, delta: float) -> Claim:
+    """Return the cost of Laplace noise of `scale` on every entry of a label's one-hot code: ``2 / scale``."""
+    check_delta(delta)
+    source = "Malek et al., NeurIPS 2021 (arXiv:2106.03408): ALIBI; 2 sqrt(2) / deviation in lib/alibi.py (delta 0)"
+    return Claim(2 / positive("scale", scale), delta, source)
+
+
 def moments_accountant(events: Sequence[Event], delta: float) -> Accounted:
     """Return the moments accountant's figure: Renyi accounting with the classic conversion, looser than today's."""
     epsilon, order = classic_epsilon(accountants.ORDERS, sum(event.rdp(accountants.ORDERS) for event in events), delta)

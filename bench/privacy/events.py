@@ -18,7 +18,7 @@ from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import losses
 from bench.privacy.base_event import EVENTS, Event, positive, whole
-from bench.privacy.label_events import RandomizedResponse, TopKRandomizedResponse
+from bench.privacy.label_events import PriorRandomizedResponse, RandomizedResponse, TopKRandomizedResponse
 from bench.privacy.sampled_events import DPSGD, SampledGaussian, SampledGNMax
 from bench.privacy.tuning import RepeatAndSelect
 
@@ -33,6 +33,7 @@ __all__ = [
     "LNMax",
     "Laplace",
     "PrintedTopK",
+    "PriorRandomizedResponse",
     "RandomizedResponse",
     "RepeatAndSelect",
     "SampledGNMax",

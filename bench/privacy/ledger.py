@@ -24,6 +24,7 @@ from bench.privacy.events import (
     Laplace,
     LNMax,
     PrintedTopK,
+    PriorRandomizedResponse,
     RandomizedResponse,
     TopKRandomizedResponse,
 )
@@ -62,6 +63,7 @@ class Ledger(SampledMechanisms):
         self._events: list[Event] = []
         self._votes: list[VoteRelease] = []
         self._sampled_answers = 0
+        self._hidden: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None  # labels, and which are answered
         self._again = False
 
     @property
@@ -195,6 +197,35 @@ class Ledger(SampledMechanisms):
             return mechanisms.printed_top_k(given, sets, epsilon, classes, self._noise)
         self._charge_labels(TopKRandomizedResponse(epsilon, k, classes, answers=len(given), unit=self._label_unit))
         return mechanisms.top_k_randomized_response(given, sets, epsilon, classes, self._noise)
+
+    def prior_randomized_response(
+        self, labels: NDArray[Any], prior: NDArray[Any], *, rows: NDArray[Any], epsilon: float
+    ) -> NDArray[np.int64]:
+        """Release :func:`bench.privacy.mechanisms.prior_randomized_response` of ``labels[rows]``: int64 (m,).
+
+        `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels
+        that later calls add are other units: as long as the array and epsilon are the same and no position returns,
+        all calls cost as much as one (parallel composition). Raises :class:`BenchError` on a label outside the prior's
+        classes, repeated rows, or a prior that is no finite, non-negative (m, classes).
+        """
+        given, chosen, known = np.array(labels, dtype=np.int64), np.asarray(rows, dtype=np.int64), finite(prior)
+        if known.ndim != 2 or known.shape[0] != len(chosen) or (known < 0).any():
+            raise BenchError(f"a prior has probabilities, ({len(chosen)}, classes), not {known.shape} of any numbers.")
+        if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
+            raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
+        mechanisms.check_labels(given, known.shape[1])
+        event = PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
+        last = self._events[-1] if self._events else None
+        if self._hidden is None or not np.array_equal(self._hidden[0], given) or self._hidden[1][chosen].any():
+            self._hidden = given, np.zeros(len(given), dtype=np.bool_)
+            self._charge(event)
+        elif isinstance(last, LabelResponse) and dataclasses.replace(event, answers=last.answers) == last:
+            self._events[-1] = dataclasses.replace(event, answers=event.answers + last.answers)
+        else:
+            self._charge(event)
+        self._hidden[1][chosen] = True
+        asked = self._labels(given[chosen])
+        return mechanisms.prior_randomized_response(asked, known, epsilon, self._noise)
 
     @property
     def _label_unit(self) -> PrivacyUnit:

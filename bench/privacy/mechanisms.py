@@ -198,6 +198,45 @@ def top_k_randomized_response(
     return answers
 
 
+def prior_randomized_response(
+    labels: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float, noise: Noise
+) -> NDArray[np.int64]:
+    """RRTop-k over each label's most probable classes, as many as is best (Ghazi et al. 2021, RRWithPrior).
+
+    `labels` is (n,), `prior` (n, classes) the probabilities that are known without the label. Unit label, adjacency
+    replace: epsilon-DP for each label, whose set's size follows from the prior alone. A set of one class says nothing.
+    """
+    check_labels(labels, prior.shape[1])
+    order, sizes = likely_sets(prior, epsilon)
+    answers = np.zeros(len(labels), dtype=np.int64)
+    for size in np.unique(sizes):
+        rows = sizes == size
+        sets = order[rows, :size]
+        answers[rows] = top_k_randomized_response(labels[rows], sets, epsilon, prior.shape[1], noise)
+    return answers
+
+
+def likely_sets(prior: NDArray[np.float64], epsilon: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the classes of each row of `prior` (n, classes) by falling probability, and how many of them to take.
+
+    That number, (n,), maximises the probability that RRTop-k answers with the label, if the label follows the prior.
+    """
+    order = np.argsort(-prior, axis=1, kind="stable")
+    inside = np.take_along_axis(prior, order, axis=1).cumsum(axis=1)
+    kept = [keep_probability(epsilon, size) for size in range(1, prior.shape[1] + 1)]
+    return order, (inside * kept).argmax(axis=1) + 1
+
+
+def prior_likelihood(answers: NDArray[np.int64], prior: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+    """Return the probability of each of `answers` (n,) of :func:`prior_randomized_response` by label: (n, classes)."""
+    order, sizes = likely_sets(prior, epsilon)
+    places, classes = np.argsort(order, axis=1), np.arange(prior.shape[1])
+    kept = 1 / (1 + (sizes[:, None] - 1) * math.exp(-epsilon))
+    within = np.where(classes == answers[:, None], kept, kept * math.exp(-epsilon))
+    possible = np.take_along_axis(places, answers[:, None], axis=1) < sizes[:, None]
+    return np.where(possible, np.where(places < sizes[:, None], within, 1 / sizes[:, None]), 0.0)
+
+
 def printed_top_k(
     labels: NDArray[np.int64], candidates: NDArray[np.int64], epsilon: float, classes: int, noise: Noise
 ) -> NDArray[np.int64]:

@@ -182,6 +182,28 @@ def _labels(first: Arguments, second: Arguments) -> LabelRows:
     return label_rows(plain, labels != other, inputs, laws, np.arange(classes))
 
 
+def _prior_labels(first: Arguments, second: Arguments) -> LabelRows:
+    rows, prior = np.asarray(first["rows"], dtype=np.int64), np.asarray(first["prior"], dtype=np.float64)
+    labels, other = (np.asarray(given["labels"], dtype=np.int64)[rows] for given in (first, second))
+    epsilon, classes = first["epsilon"], prior.shape[1]
+
+    def plain(generator: np.random.Generator) -> Labels:
+        return mechanisms.prior_randomized_response(labels, prior, epsilon, SeededNoise(generator))
+
+    def laws(distinct: NDArray[Any]) -> tuple[Floats, Floats]:
+        found = np.empty((2, len(distinct), classes))
+        for answer in range(classes):
+            by_label = mechanisms.prior_likelihood(np.full(len(distinct), answer), distinct[:, 2:], epsilon)
+            for side in (0, 1):
+                label = distinct[:, side].astype(np.int64)[:, None]
+                found[side, :, answer] = np.take_along_axis(by_label, label, axis=1)[:, 0]
+        with np.errstate(divide="ignore"):
+            one, two = np.log(found)
+        return one, two
+
+    return label_rows(plain, labels != other, np.column_stack([labels, other, prior]), laws, np.arange(classes))
+
+
 def _vectors(kind: type[GaussianVectors] | type[LaplaceVectors], first: Arguments, second: Arguments) -> Comparison:
     values, other = (np.asarray(given["values"], dtype=np.float64) for given in (first, second))
     return kind(values, other, float(first["noise_multiplier"] * first["sensitivity"]))
@@ -209,6 +231,7 @@ _MECHANISMS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, Arguments], C
     "laplace": (("values",), partial(_vectors, LaplaceVectors)),
     "randomized_response": (("labels",), _labels),
     "top_k_randomized_response": (("labels",), _labels),
+    "prior_randomized_response": (("labels",), _prior_labels),
     "sampled_noisy_max": (("distances", "labels"), SampledVotes.of),
     "sampled_gaussian": (("values",), SampledSums.of),
 }

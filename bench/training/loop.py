@@ -17,7 +17,7 @@ from bench.core.errors import BenchError
 from bench.core.seeds import seeded
 from bench.training.checkpoint import Checkpoint, Loop, Part
 from bench.training.early_stopping import Settle, holding, settling_for
-from bench.training.transforms import as_float, shifted
+from bench.training.transforms import as_float, mixed, shifted
 
 if TYPE_CHECKING:
     from bench.core.progress import Stage
@@ -35,7 +35,8 @@ class FitSettings:
     last batch being moved back to full size (the published PATE code). `weight_decay` applies to all parameters,
     `dense_decay`, half the squared L2 norm, to dense layers but the last. Training returns the weight average of decay
     `ema`, warmed up as in TensorFlow: min(ema, (1 + step) / (10 + step)). `shift` is the largest random translation in
-    pixels. `settle` stops early by public images only.
+    pixels. `mixup` is the alpha of :func:`bench.training.transforms.mixed`, for soft labels; 0: none. `settle` stops
+    early by public images only.
     """
 
     steps: int | None = None
@@ -55,10 +56,11 @@ class FitSettings:
     label_smoothing: float = 0.0
     shift: int = 0
     settle: Settle | None = None
+    mixup: float = 0.0
 
     def __repr__(self) -> str:
-        """Name every setting, but `settle` only if set: keys of older artefacts hold this text."""
-        named = [entry.name for entry in fields(self) if entry.name != "settle" or self.settle is not None]
+        """Name every setting, but `settle` and `mixup` only if set: keys of older artefacts hold this text."""
+        named = [entry.name for entry in fields(self) if entry.name not in ("settle", "mixup") or getattr(self, entry.name)]
         return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
     def __post_init__(self) -> None:
@@ -125,6 +127,7 @@ def fit(
     watched: Tensor | None = None,
     share: BatchShare | None = None,
     stop: Callable[[int], bool] | None = None,
+    loss_of: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> nn.Module:
     """Train `model` in place and return it, in evaluation mode, on `device`.
 
@@ -133,7 +136,8 @@ def fit(
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
-    at random, is true. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels
+    at random, is true. With ``loss_of(logits, labels)``, which returns a mean, `labels` (n, ...) may be anything that it
+    takes; else it is the cross-entropy. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels
     of another length or, if `must_converge`, a loss that is not finite.
     """
     device = torch.device(device)
@@ -176,12 +180,17 @@ def fit(
                 batch = augment(batch, generator)
             if share is not None:
                 batch, index = share.mine(batch), share.mine(index)
+            targets = labels[index]
+            if settings.mixup:
+                batch, targets = mixed(batch, targets, settings.mixup)
             batch = batch.contiguous(memory_format=layout)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 logits = model(batch)
-            loss = classification_loss(
-                logits.float(), labels[index], weights[index] if weights is not None else None, settings.label_smoothing
-            )
+            if loss_of is not None:
+                loss = loss_of(logits.float(), targets)
+            else:
+                weighing = weights[index] if weights is not None else None
+                loss = classification_loss(logits.float(), targets, weighing, settings.label_smoothing)
             for weight in decayed:
                 loss = loss + 0.5 * settings.dense_decay * weight.square().sum()
             for group in optimizer.param_groups:

@@ -24,3 +24,14 @@ def moved(images: Tensor, moves: Tensor) -> Tensor:
     columns = (torch.arange(width, device=images.device) + moves[1]).clamp_(0, width - 1)
     number = torch.arange(count, device=images.device)[:, None, None]
     return images.permute(0, 2, 3, 1)[number, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def mixed(images: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Return `images` (n, ...) and soft `labels` (n, classes), each mixed with another of the batch (mixup).
+
+    Zhang et al., ICLR 2018 (arXiv:1710.09412): one share for the batch, from Beta(alpha, alpha), by torch's global
+    generator.
+    """
+    share = float(torch.distributions.Beta(alpha, alpha).sample())
+    other = torch.randperm(len(images)).to(images.device)
+    return torch.lerp(images[other], images, share), torch.lerp(labels[other], labels, share)
