@@ -1,13 +1,13 @@
-"""What the methods of unit label share: images are public, each label is released once with noise, nets learn from it.
+"""What the methods of unit label share: images are public, each label is released with noise, nets learn from that.
 
-Unit label, adjacency replace: two sets are adjacent if one label differs. The analysis protects no image; what a
-released student shows of a record's image is not bounded, so nothing finite follows for a record.
+Unit label, adjacency replace: two sets are adjacent if one label differs. The analysis protects no image: nothing
+finite follows for a record, of which a released student may show the image.
 
-Any function of the noisy labels and the images is free of cost. The loss ``likelihood`` uses the law of the noise, which
-is public: the model's class probabilities p give a noisy label o the likelihood ``sum_c p_c P(o | c)``, whose negative
-logarithm is minimised. For randomised response over all classes that is the forward correction of Patrini et al. 2017
-(arXiv:1609.03683); its gradient is that of the cross-entropy to the posterior with prior p, hence ALIBI's. The
-cross-entropy to noisy labels takes more passes to the same accuracy, and then follows the noise.
+Whatever is done with noisy labels and images costs nothing more. The loss ``likelihood`` uses the law of the noise,
+which is public: class probabilities p of a net give what was released of a label, o, the likelihood
+``sum_c p_c P(o | c)``, whose negative logarithm is minimised. For randomised response over all classes this is the
+forward correction of Patrini et al. 2017 (arXiv:1609.03683). Its gradient is that of the cross-entropy to the posterior
+with prior p, which ALIBI takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Randomised response for every label, and a net that learns from the noisy labels.
 
 Warner 1965, as the baseline of Ghazi, Golowich, Kumar, Manurangsi, Zhang, "Deep Learning with Label Differential
-Privacy", NeurIPS 2021 (arXiv:2102.06062). Each label is kept with probability ``e^eps / (e^eps + K - 1)``, else replaced
-by another class, uniformly, once; the loss is corrected for that law (Patrini et al. 2017; :mod:`methods._label`).
+Privacy", NeurIPS 2021 (arXiv:2102.06062). Each label is kept with probability ``e^eps / (e^eps + K - 1)``, else
+replaced by another class, uniformly, once; the loss is corrected for that law (Patrini et al. 2017, see
+:mod:`methods._label`).
 
 Threat model: the attacker holds the student and the noisy labels, all images and all labels but one. Private: labels.
 Public: the images of the private records. Released: the student and the noisy labels. Unit label, adjacency replace,

@@ -60,7 +60,8 @@ class FitSettings:
 
     def __repr__(self) -> str:
         """Name every setting, but `settle` and `mixup` only if set: keys of older artefacts hold this text."""
-        named = [entry.name for entry in fields(self) if entry.name not in ("settle", "mixup") or getattr(self, entry.name)]
+        later = [name for name in ("settle", "mixup") if not getattr(self, name)]
+        named = [entry.name for entry in fields(self) if entry.name not in later]
         return f"FitSettings({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
     def __post_init__(self) -> None:
@@ -136,9 +137,9 @@ def fit(
     every step. Training resumes from `checkpoint`, which the caller clears. `watched` are the public images for
     `settle`. With `share`, which excludes a checkpoint, this process trains on its part of each batch
     (:mod:`bench.training.data_parallel`). Training ends before a step if ``stop(steps done)``, which must draw nothing
-    at random, is true. With ``loss_of(logits, labels)``, which returns a mean, `labels` (n, ...) may be anything that it
-    takes; else it is the cross-entropy. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels
-    of another length or, if `must_converge`, a loss that is not finite.
+    at random, is true. ``loss_of(logits, labels)`` replaces the mean cross-entropy; it takes the labels of a batch as
+    they are. `bf16`: see :mod:`bench.training.precision`. Raises :class:`BenchError` for an empty set, labels of
+    another length or, if `must_converge`, a loss that is not finite.
     """
     device = torch.device(device)
     count = int(images.shape[0])
