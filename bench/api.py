@@ -43,7 +43,7 @@ COLUMNS = {
     "proven": "Least epsilon of a sound, data-independent accountant; infinite without a proof.",
     "replace_one": "`proven` where one unit is replaced: comparable between methods.",
     "data_dependent": "Least epsilon that depends on the private data of this run: not releasable; NaN without one.",
-    "record_level": "`proven` for one training record where `unit` is a query's label; else NaN.",
+    "record_level": "`proven` for one training record where `unit` is a label (infinite with public images), else NaN.",
     "audited": "Lower bound on epsilon by audits of this record; NaN without any, and where none was in reach.",
     "audit_power": "Largest bound that these audits could have shown; infinite for a transcript; NaN without audits.",
     "inconclusive": "Whether the audits could not have contradicted `claimed` or `proven`; None without audits.",

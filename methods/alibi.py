@@ -85,7 +85,7 @@ class ALIBI(LabelMethod):
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
         codes = functional.one_hot(private.labels, private.facts.classes).double().numpy()
-        noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon)
+        noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
         law = laplace_law(noisy, SENSITIVITY / config.epsilon)
         learn(student, private.images, law, config, context, "student")
         return Released(student, config.student, options, extras={"noisy_codes": torch.from_numpy(noisy)})

@@ -237,7 +237,9 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) 
     if privacy is None or not method.private:
         context.note("no epsilon is claimed or proven: there is nothing to refute")
         return {}
-    allowed = privacy.proven if privacy.record_level is None else privacy.record_level
+    # Of a query's label an audit tries records, of a record's label that label.
+    level = privacy.record_level if privacy.unit is PrivacyUnit.QUERY_LABEL else None
+    allowed = level or privacy.proven
     limits = [limit for limit in (privacy.claimed.epsilon, allowed.epsilon) if math.isfinite(limit)]
     target = options.refute if options.refute is not None else min(limits, default=math.inf)
     events = events_of(record, _unit(method.unit, AuditKind.PAIR))
@@ -251,7 +253,7 @@ def _pairs(record: Record, cell: Cell, options: AuditOptions, context: Context) 
         "allowed": allowed.epsilon,
         "reduced": found.reduced,
         "bypassed": found.bypassed,
-        "record_level": privacy.record_level is not None,
+        "record_level": level is not None,
         "mechanisms": mechanisms_of(record, options, context),
     }
 

@@ -144,8 +144,8 @@ def _train(
     if noiseless:
         cost = math.inf
     else:
-        level = ledger.record_level(cell.delta)
-        cost = proven(ledger.events, cell.delta).epsilon if level is None else level.epsilon
+        level = ledger.record_level(cell.delta) if method.unit is PrivacyUnit.QUERY_LABEL else None
+        cost = (level or proven(ledger.events, cell.delta)).epsilon
     logits = student_logits(released.student, material.test_images, context, "test")
     return released, cost, float((logits.argmax(1) == material.test_labels).double().mean())
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from bench.privacy.dp_sgd import DPSGDRun
 
 
+PUBLIC_IMAGES = "images are public in the analysis: nothing bounds what a release shows of a record's image"
+
+
 @dataclass(frozen=True, slots=True)
 class VoteRelease:
     """One batch of votes, for the data-dependent accountants; private, never written."""
@@ -158,15 +161,21 @@ class Ledger(SampledMechanisms):
         self._charge(event)
         return mechanisms.gaussian(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
 
-    def laplace(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
-        """Release :func:`bench.privacy.mechanisms.laplace` of `values`, whose L1 sensitivity the caller states."""
+    def laplace(
+        self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float, entries: int | None = None
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.laplace` of `values`, whose L1 sensitivity the caller states.
+
+        One unit moves as many `entries` at most, all by default: exact noise charges for the rounding of each.
+        """
         given = finite(values)
         positive("sensitivity", sensitivity)
-        multiplier = self._multiplier(noise_multiplier, sensitivity, given.size, 1)
+        moved = given.size if entries is None else entries
+        multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
         steps = None
         if self._noise.exact:
             # Fewer grid steps cost more at the same pure epsilon: rounded down, the event stays an upper bound.
-            steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, given.size, 1) * GRANULARITY))
+            steps = max(1, math.floor(mechanisms.grid_sensitivity(sensitivity, moved, 1) * GRANULARITY))
         event = Laplace(multiplier, grid_steps=steps, unit=self.unit, adjacency=self.adjacency)
         self._charge(event)
         return mechanisms.laplace(self._or_zeros(given), sensitivity, noise_multiplier, self._noise)
@@ -303,9 +312,14 @@ class Ledger(SampledMechanisms):
             )
 
     def record_level(self, delta: float) -> Accounted | None:
-        """Return the epsilon for a training record: all labels compose; None unless the unit is a query's label."""
+        """Return the epsilon for a training record, None unless the unit is a label.
+
+        All labels of queries compose; nothing finite follows from its own label alone, where images are public.
+        """
         from bench.privacy.accountants import proven
 
+        if self.unit is PrivacyUnit.LABEL:
+            return proven([Bypass(PUBLIC_IMAGES)], delta)
         if self.unit is not PrivacyUnit.QUERY_LABEL:
             return None
         events = [event.for_record() if isinstance(event, LabelResponse) else event for event in self._events]

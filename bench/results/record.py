@@ -127,7 +127,7 @@ class Privacy(Row):
     events: list[dict[str, Any]] = []
     """Ledger events in order: mechanism and parameters, no data."""
     record_level: Accountant | None = None
-    """Guarantee for one training record, if the unit is a query's label."""
+    """Guarantee for one training record, if the unit is a label; infinite with public images."""
 
 
 class Queries(Row):

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from itertools import groupby
 from typing import Any, Literal
 
-from bench.core.types import Adjacency
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy.utility_bound import odds, remark
 from bench.results.record import VISIBLE, Audited, Plausibility, Privacy, Provenance, Record
 from bench.results.replaced import replaced_epsilon
@@ -171,7 +171,8 @@ def epsilon_rows(privacy: Privacy) -> list[tuple[str, str, str]]:
         origin = f"a lower bound at {100 * audited.confidence:g}% confidence: {audited.audit}"
         rows.append(("audited", audited_text(audited), origin))
     if level is not None:
-        origin = f"{level.name}; what follows for one record, which can change every label"
+        every = f"{level.name}; what follows for one record, which can change every label"
+        origin = every if privacy.unit is PrivacyUnit.QUERY_LABEL else level.note
         rows.append(("a training record", epsilon_text(level.epsilon, "up"), origin))
     return rows
 

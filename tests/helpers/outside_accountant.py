@@ -19,7 +19,7 @@ from scipy import optimize, special
 
 Event = dict[str, Any]
 OUTSIDE = ("bypass", "top-k-randomized-response-as-printed")  # private data that no mechanism hides
-RESPONSES = ("randomized-response", "top-k-randomized-response")
+RESPONSES = ("randomized-response", "top-k-randomized-response", "prior-randomized-response")
 GRID = 400_000  # points of a privacy loss distribution, about
 
 
@@ -65,7 +65,9 @@ def epsilon(events: list[Event], delta: float) -> float:
     if event["kind"] == "laplace":
         return laplace(1 / event["noise_multiplier"], event["count"], delta)
     if event["kind"] in RESPONSES:
-        return responses(event["epsilon"], event.get("k", event["classes"]), event["count"], delta)
+        # Sets of two are the worst that a prior can choose.
+        outcomes = 2 if event["kind"].startswith("prior") else event.get("k", event["classes"])
+        return responses(event["epsilon"], outcomes, event["count"], delta)
     raise ValueError(f"an event of unknown kind: {event}")
 
 

@@ -24,6 +24,7 @@ from bench.privacy.events import (
     GNMax,
     Laplace,
     LNMax,
+    PriorRandomizedResponse,
     RandomizedResponse,
     RepeatAndSelect,
     SampledGaussian,
@@ -236,6 +237,7 @@ MAKERS: dict[str, Callable[[float, int], Event]] = {
     "exact-gaussian": lambda noise, n: Gaussian(noise, n, exact=True),
     "laplace": lambda noise, n: Laplace(noise, n),
     "randomized-response": lambda noise, n: RandomizedResponse(1 / noise, 10, n),
+    "prior-randomized-response": lambda noise, n: PriorRandomizedResponse(1 / noise, 10, n),
     "dp-sgd": lambda noise, n: DPSGD(0.01, noise, n),
 }
 

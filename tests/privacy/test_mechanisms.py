@@ -125,9 +125,19 @@ def top_k_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
     return lower_bound(first, second), events.TopKRandomizedResponse(epsilon, 3, 10).pure_epsilon()
 
 
+def prior_bound(noise: tuple[Noise, Noise], draws: int = DRAWS) -> Bound:
+    epsilon = 1.0
+    prior = np.tile([0.4, 0.1, 0.4, 0.1], (draws, 1))  # two likely classes, the worst case
+    first, second = (
+        mechanisms.prior_randomized_response(np.full(draws, label), prior, epsilon, n) == 2
+        for label, n in zip((2, 0), noise, strict=True)
+    )
+    return lower_bound(first, second), events.PriorRandomizedResponse(epsilon, 4).pure_epsilon()
+
+
 BOUNDS = [
     lnmax_bound, gnmax_bound, threshold_bound, confident_answer_bound, laplace_bound, gaussian_bound, response_bound,
-    top_k_bound,
+    top_k_bound, prior_bound,
 ]  # fmt: skip
 
 
@@ -173,6 +183,76 @@ def test_top_k_response_to_a_label_outside_its_set_is_within_epsilon() -> None:
     for answer in (3, 5, 8):
         assert lower_bound(inside == answer, outside == answer) < epsilon
         assert lower_bound(outside == answer, inside == answer) < epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0, 900.0])
+def test_the_law_of_a_response_with_a_prior(epsilon: float) -> None:
+    """Every label has the same possible answers, the likeliest classes, with probabilities within epsilon."""
+    generator = np.random.default_rng(0)
+    prior = np.vstack([generator.dirichlet([0.3] * 5, 30), np.full((1, 5), 0.2), np.eye(5)[:1]])
+    law = np.stack([mechanisms.prior_likelihood(np.full(32, o), prior, epsilon) for o in range(5)], axis=1)
+    assert law.sum(axis=1) == pytest.approx(1)
+    possible = law > 0
+    if epsilon < 700:  # above, other answers round to 0
+        assert (possible == possible[:, :, :1]).all()
+        some = possible.any(axis=2)
+        assert (law.max(axis=2)[some] <= law.min(axis=2)[some] * math.exp(epsilon) * (1 + 1e-12)).all()
+    drawn = np.zeros((32, 5, 5))
+    source = SeededNoise(generator)
+    for label in range(5):
+        answers = mechanisms.prior_randomized_response(
+            np.full(32 * 4000, label), np.repeat(prior, 4000, 0), epsilon, source
+        )
+        for row, given in enumerate(answers.reshape(32, 4000)):
+            drawn[row, :, label] = np.bincount(given, minlength=5) / 4000
+    assert drawn == pytest.approx(law, abs=0.05)
+
+
+def test_sets_keep_the_most_labels_that_follow_the_prior() -> None:
+    priors = np.array([[0.5, 0.2, 0.15, 0.15, 0.0], [0.4, 0.3, 0.1, 0.1, 0.1], [0.2] * 5, [0.9, 0.1, 0, 0, 0]])
+    for epsilon in (0.5, 1.0, 3.0):
+        _, sizes = mechanisms.likely_sets(priors, epsilon)
+        for prior, size in zip(priors, sizes, strict=True):
+            kept = [np.sort(prior)[::-1][:k].sum() / (1 + (k - 1) * math.exp(-epsilon)) for k in range(1, 6)]
+            assert size == np.argmax(kept) + 1
+    assert mechanisms.likely_sets(priors, 1.0)[1].tolist() == [2, 2, 5, 1]
+
+
+def test_labels_of_other_records_cost_nothing_more() -> None:
+    labels, flat = np.arange(10) % 4, np.full((5, 4), 0.25)
+
+    def cost(*calls: tuple[np.ndarray, np.ndarray, float]) -> float:
+        book = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(0))
+        for given, rows, epsilon in calls:
+            book.prior_randomized_response(given, flat[: len(rows)], rows=rows, epsilon=epsilon)
+        assert sum(event.as_dict()["answers"] for event in book.events) == sum(len(rows) for _, rows, _ in calls)
+        return sum(event.pure_epsilon() for event in book.events)
+
+    low, high = np.arange(5), np.arange(5, 10)
+    assert cost((labels, low, 1.0), (labels, high, 1.0)) == 1
+    assert cost((labels, low, 1.0), (labels, high[:2], 1.0), (labels, high[2:], 1.0)) == 1
+    assert cost((labels, low, 1.0), (labels, np.arange(4, 8), 1.0)) == 2, "one label is answered twice"
+    assert cost((labels, low, 1.0), (labels[::-1], high, 1.0)) == 2, "other positions may hold the same labels"
+    assert cost((labels, low, 1.0), (labels, high, 0.5)) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels": np.array([0, 1, 4])}, "0..3"),
+        ({"rows": np.array([0, 0])}, "different positions"),
+        ({"rows": np.array([0, 3])}, "0..2"),
+        ({"prior": np.array([[0.5, 0.5, -0.1, 0.1]] * 2)}, "probabilities"),
+        ({"prior": np.full((3, 4), 0.25)}, "probabilities"),
+        ({"prior": np.full((2, 4), np.nan)}, "finite"),
+    ],
+)
+def test_bad_labels_and_priors_are_refused(change: dict[str, np.ndarray], said: str) -> None:
+    given = {"labels": np.array([0, 1, 3]), "prior": np.full((2, 4), 0.25), "rows": np.array([0, 2]), **change}
+    book = seeded_ledger(PrivacyUnit.LABEL, Adjacency.REPLACE, np.random.default_rng(0))
+    with pytest.raises(BenchError, match=said):
+        book.prior_randomized_response(**given, epsilon=1.0)
+    assert book.events == ()
 
 
 def ledger(noise: Noise | None = None) -> Ledger:

@@ -58,6 +58,7 @@ CONFIDENT = {"teachers": 8, "threshold": 5.0, "sigma1": 1.5, "sigma2": 2.0, "max
 THREE = np.vstack([TIED, TIED[:1]]), np.vstack([MOVED, TIED[:1]])
 RESPONSE = {"epsilon": 1.0, "classes": 3}
 SETS = np.array([[0, 1], [2, 0], [2, 1]])
+PRIOR = np.array([[0.1, 0.4, 0.5], [0.4, 0.3, 0.3]])
 LABELS = np.array([0, 2, 1]), np.array([0, 1, 1])
 NEAREST = {"classes": 3, "neighbours": 2, "sampling_rate": 0.6, "sigma": 1.0}
 DISTANCES = np.array([[1.0, 0.5, 2.0, 3.0], [2.0, 1.0, 1.0, 4.0]])
@@ -86,6 +87,9 @@ DISCRETE: dict[str, Case] = {
     "confident": pair("confident_noisy_max", (TIED,), (MOVED,), **CONFIDENT),
     "confident, ended": pair("confident_noisy_max", THREE[:1], THREE[1:], **ENDED),
     "response": pair("randomized_response", LABELS[:1], LABELS[1:], **RESPONSE),
+    "prior": pair(
+        "prior_randomized_response", (LABELS[0], PRIOR), (LABELS[1], PRIOR), rows=np.array([1, 2]), epsilon=1.0
+    ),
     "top k": pair("top_k_randomized_response", (LABELS[0], SETS), (LABELS[1], SETS), **RESPONSE),
     "nearest, removed": pair("sampled_noisy_max", NEIGHBOURS, FEWER, **NEAREST),
     "nearest, added": pair("sampled_noisy_max", FEWER, NEIGHBOURS, **NEAREST),
