@@ -67,7 +67,6 @@ class LabelMethod(Method):
             "batch_size": 128,
             "lr": 0.05,
             "mixup": 0.0,
-            "loss": "likelihood",
         }
         return {"quick": quick, "tiny": {**quick, "epochs": 2.0}}
 
@@ -80,7 +79,7 @@ class LabelMethod(Method):
 def learn(
     net: nn.Module,
     images: Tensor,
-    likelihood: NDArray[np.float64],
+    likelihood: NDArray[np.float64] | None,
     config: Any,
     context: Context,
     name: str,
@@ -89,18 +88,22 @@ def learn(
 ) -> nn.Module:
     """Train `net` on `images` (n, ...) by the `likelihood` (n, classes) of what was released about each label.
 
-    With `labels` (n,), noisy ones, and the config's loss `cross-entropy`, it is trained on those.
+    With the config's loss `cross-entropy` it is trained on `labels` (n,), noisy ones.
     """
     import torch
     from torch.nn import functional
 
     from bench.interface import FitSettings, fit
 
-    law = torch.from_numpy(likelihood)
-    plain = labels is not None and config.loss == "cross-entropy"
-    targets = law.clamp_min(1e-30).log().float()
+    plain = config.loss == "cross-entropy"
     if plain:
-        targets = functional.one_hot(torch.from_numpy(labels), law.shape[1]).float()
+        assert labels is not None
+        targets = torch.from_numpy(labels)
+        if config.mixup:
+            targets = functional.one_hot(targets, net.get_classifier().out_features).float()
+    else:
+        assert likelihood is not None
+        targets = torch.from_numpy(likelihood).clamp_min(1e-30).log().float()
     settings = FitSettings(
         epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum, nesterov=True,
         weight_decay=config.weight_decay, mixup=config.mixup if plain else 0.0,

@@ -18,7 +18,7 @@ sensitivity any label: every label is answered once, so both stages cost what on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,11 @@ class LP1ST(LabelMethod):
 
     Config: type = NoisyLabelConfig
     citation = "Ghazi et al. 2021"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Method.presets`."""
+        return {name: {**changes, "loss": "likelihood"} for name, changes in super().presets(facts).items()}
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
