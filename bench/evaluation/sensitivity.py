@@ -52,7 +52,7 @@ NORMS: dict[str, Norm] = {
     "noisy_max": "votes", "noisy_max_gaussian": "votes", "confident_noisy_max": "votes", "gaussian": "l2",
     "laplace": "l1", "randomized_response": "labels", "top_k_randomized_response": "labels",
     "prior_randomized_response": "labels",
-    "sampled_noisy_max": "records", "sampled_gaussian": "records",
+    "sampled_noisy_max": "records", "sampled_gaussian": "records", "sampled_updates": "records",
     "dp_sgd": "records", "sampled_loss_change": "records",
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.sensitivity import NORMS, Given
 from bench.privacy.ledger import Ledger
+from bench.privacy.sampled_loss import all_updates
 from bench.storage.cache import canonical_json
 
 if TYPE_CHECKING:
@@ -147,6 +148,9 @@ class Taping:
                 for part in (arguments["images"], arguments["labels"][:, None])
             )
             values = np.hstack([images, labels])[None]
+        if name == "sampled_updates":
+            # A client's update is a row; in a simulation a record with another label may lie with another client.
+            return Given(name, all_updates(arguments), norm, 2.0)
         return Given(name, np.array(values), norm, arguments.get("sensitivity", 1.0))
 
     def _released(self, event: Any, counts: Any, answers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,6 +10,8 @@ import numpy as np
 from bench.core.errors import BenchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from bench.privacy.noise import Noise
@@ -142,6 +144,35 @@ def sampled_gaussian(
     """
     sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
     return gaussian(sampled_sum(clipped(values, max_norm), sampled), max_norm, noise_multiplier, noise)
+
+
+def sampled_updates(
+    updates: Callable[[int], NDArray[np.float64]],
+    clients: int,
+    entries: int,
+    max_norm: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    noise: Noise,
+) -> NDArray[np.float64]:
+    """Return :func:`sampled_gaussian` of one sum of what ``updates(number)`` gives for sampled clients 0..clients-1.
+
+    Only they are asked, each for (entries,), the shape of the result. Unit client, either adjacency; an update that is
+    not finite counts as zeros.
+    """
+    total = np.zeros(entries)
+    for number in np.flatnonzero(poisson_sample((clients,), sampling_rate, noise)):
+        total += clipped(update_of(updates, int(number), entries), max_norm)
+    return gaussian(total, max_norm, noise_multiplier, noise)
+
+
+def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
+    """Return the update (entries,) of the client `number`, zeros where it is not finite; raise on another shape."""
+    found = np.asarray(updates(number), dtype=np.float64)
+    if found.shape != (entries,):
+        raise BenchError(f"a client's update must be ({entries},), not {found.shape}.")
+    # It cannot be clipped, and as an error one client would decide whether there is a student.
+    return found if np.isfinite(found).all() else np.zeros(entries)
 
 
 def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:

@@ -169,8 +169,9 @@ class DPSGD(SampledGaussianEvent):
 class SampledGaussian(SampledGaussianEvent):
     """`count` sums of bounded vectors, each over a Poisson sample of the records, with Gaussian noise; unit record.
 
-    Sensitivity: a record adds one vector to a sum; `noise_multiplier` is deviation over the vectors' largest L2 norm.
-    It also stands for a bounded number that depends on the sample in any way, with the width of its range as the norm.
+    Sensitivity: a record, or a client where that is the unit, adds one vector to a sum; `noise_multiplier` is deviation
+    over the vectors' largest L2 norm. It also stands for a bounded number that depends on the sample in any way, with
+    the width of its range as the norm.
     """
 
     sampling_rate: float

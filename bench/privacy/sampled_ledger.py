@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.types import Adjacency
+from bench.core.types import Adjacency, PrivacyUnit
 from bench.privacy import mechanisms
 from bench.privacy.base_event import Event, positive, whole
 from bench.privacy.events import SampledGaussian, SampledGNMax
 from bench.privacy.noise import Noise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from numpy.typing import NDArray
 
@@ -81,6 +83,33 @@ class SampledMechanisms(abc.ABC):
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, len(given), adjacency=self.adjacency))
         return mechanisms.sampled_gaussian(given, max_norm, sampling_rate, noise_multiplier, self._noise)
+
+    def sampled_updates(
+        self,
+        updates: Callable[[int], NDArray[np.float64]],
+        clients: int,
+        *,
+        entries: int,
+        max_norm: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.sampled_updates`: float64 (entries,); unit client.
+
+        `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for the
+        clients of the sample, must keep no trace of them, and may use the data of the client named alone. Raises
+        :class:`BenchError` on another shape, without clients, and on an exact noise source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        whole("the number of clients", clients)
+        whole("the number of entries", entries)
+        positive("max_norm", max_norm)
+        event = SampledGaussian(sampling_rate, noise_multiplier, unit=PrivacyUnit.CLIENT, adjacency=self.adjacency)
+        self._charge(event)
+        return mechanisms.sampled_updates(
+            updates, clients, entries, max_norm, sampling_rate, noise_multiplier, self._noise
+        )
 
     def sampled_loss_change(
         self,

@@ -214,6 +214,27 @@ class SampledSums(Comparison):
         return _beside(self.rate, first, second, noise, generator, tilt)
 
 
+@dataclass(frozen=True)
+class SampledUpdates(SampledSums):
+    """One sum of clients' updates over a Poisson sample with normal noise; both sides compute those of all clients."""
+
+    @classmethod
+    def of(cls, first: Mapping[str, Any], second: Mapping[str, Any]) -> Self:
+        """Return the comparison of two calls of :meth:`bench.privacy.ledger.Ledger.sampled_updates`."""
+        return super().of(*({**given, "values": all_updates(given)} for given in (first, second)))
+
+    def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
+        """See :meth:`Comparison.draw`."""
+        drawn = super().draw(generator, tilt)
+        return Drawn(drawn.answer[0], drawn.loss, drawn.log_weight)
+
+
+def all_updates(given: Mapping[str, Any]) -> Floats:
+    """Return all clients' updates (1, clients, entries), for the arguments of the ledger's ``sampled_updates``."""
+    found = (mechanisms.update_of(given["updates"], number, given["entries"]) for number in range(given["clients"]))
+    return np.stack(list(found))[None]
+
+
 def _beside(
     rate: float, first: Floats, second: Floats, noise: Floats, generator: np.random.Generator, tilt: float
 ) -> tuple[Floats, float, float]:

@@ -26,8 +26,8 @@ OF = {
 
 def ledger(stated: str) -> Ledger:
     adjacency = Adjacency.ADD_REMOVE if stated.endswith(("add-remove", "either")) else Adjacency.REPLACE
-    unit = PrivacyUnit.LABEL if stated.startswith("label") else PrivacyUnit.RECORD
-    return seeded_ledger(unit, adjacency, np.random.default_rng(0))
+    unit = stated.partition(",")[0].replace("the method's", "record")
+    return seeded_ledger(PrivacyUnit(unit), adjacency, np.random.default_rng(0))
 
 
 def test_the_table_has_every_mechanism() -> None:
@@ -51,7 +51,7 @@ def test_an_example_charges_its_event(name: str, code: str) -> None:
     assert event.unit.value == stated.partition(",")[0].replace("the method's", "record")
     assert {OF[words] for words in listed.split(", ")} <= {row.name for row in account([event], 1e-5)}
     if stated.endswith("either"):
-        again = ledger("record, replace")
+        again = ledger(stated.replace("either", "replace"))
         exec(code, {"ledger": again, "rng": np.random.default_rng(1)})
         assert again.events == (event.replaced(),)
 
