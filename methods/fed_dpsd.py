@@ -24,17 +24,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bench.interface import BenchError, Context, Facts, PrivacyUnit, PrivateData, register_method, setting
 from bench.storage.cache import digest_of
 from methods._common import at_least_one, positive
 from methods._dpsd import train_teacher
+from methods._federated import client_parts
 from methods._given_teacher import given_teacher
 from methods.dpsd import DPSD, DPSDConfig
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import nn
 
     from bench.interface import GivenTeacher
@@ -60,6 +58,7 @@ class FedDPSD(DPSD):
     Config = FedDPSDConfig
     version = 2
     unit = PrivacyUnit.CLIENT
+    groups = ("federated",)
     single_teacher = False
 
     @classmethod
@@ -83,28 +82,8 @@ class FedDPSD(DPSD):
 
     def teachers(self, config: Any, private: PrivateData, context: Context) -> list[nn.Module]:
         """Return one teacher for each client. Private."""
-        if config.clients > len(private):
-            raise BenchError(f"{config.clients} clients need as many private records; there are {len(private)}.")
-        shares = context.streams.numpy("clients").dirichlet(
-            np.full(config.clients, config.concentration), private.facts.classes
-        )
-        parts = deal(private.labels.numpy(), shares, context.streams.numpy("clients/records"))
+        parts = client_parts(config.clients, config.concentration, private, context)
         return [
             train_teacher(config, private, context, part, f"client {i} of {config.clients}, {config.concentration:g}")
             for i, part in enumerate(parts)
         ]
-
-
-def deal(
-    labels: NDArray[np.int64], shares: NDArray[np.float64], generator: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    """Return each client's positions; `shares` (classes, clients) are the probabilities of a class's clients.
-
-    A record's client depends on its position and its own label alone. One position per client, drawn without the
-    labels, is dealt first, so that no client is empty. Only the simulation uses the labels.
-    """
-    clients = shares.shape[1]
-    first, draws = generator.permutation(len(labels))[:clients], generator.random(len(labels))
-    client = np.minimum((draws[:, None] >= shares.cumsum(axis=1)[labels]).sum(axis=1), clients - 1)
-    client[first] = np.arange(clients)
-    return [np.flatnonzero(client == number) for number in range(clients)]
