@@ -47,7 +47,7 @@ class FederatedConfig:
 
     clients: int = setting(5, f"DPSD, section IV-A: m; {CODE}README.md")
     concentration: float = setting(0.5, f"DPSD, section IV-E; {CODE}README.md: beta of the Dirichlet distribution")
-    teacher: str = setting("small_cnn_bn", "ours: the clients' net; DENSE's code has a small CNN with normalisation")
+    student: str = setting("small_cnn_bn", "ours; clients and student have the same net, as in DENSE's loop_df_fl.py")
     local_epochs: float = setting(400.0, f"{CODE}README.md: local_ep")
     local_batch: int = setting(128, f"{CODE}loop_df_fl.py: local_bs")
     local_lr: float = setting(0.01, f"{CODE}README.md")
@@ -130,7 +130,7 @@ def deal(
 def local_depends(config: FederatedConfig) -> dict[str, Any]:
     """Return what the clients' first models depend on, besides data set, seed and device."""
     return {
-        "clients": config.clients, "concentration": config.concentration, "net": config.teacher,
+        "clients": config.clients, "concentration": config.concentration, "net": config.student,
         "settings": repr(config.local()),
     }  # fmt: skip
 
@@ -144,7 +144,7 @@ def first_models(
     depends = {**local_depends(config), "seed": context.streams.seed, "device": context.device.type}
 
     def make() -> dict[str, NDArray[Any]]:
-        start = make_student(config.teacher, private.facts, context.streams.torch("federated/start"))[0]
+        start = make_student(config.student, private.facts, context.streams.torch("federated/start"))[0]
         states = local_models(start, config, private, parts, context, 0)
         return {f"{n}/{key}": value.numpy() for n, state in enumerate(states) for key, value in state.items()}
 
@@ -192,6 +192,6 @@ def average(states: Sequence[State], weights: Sequence[float]) -> State:
 
 def net_of(config: FederatedConfig, facts: Facts, state: Mapping[str, Tensor], context: Context) -> nn.Module:
     """Return the clients' net with the weights `state`, in evaluation mode."""
-    net, _ = make_student(config.teacher, facts, context.streams.torch("federated/start"))
+    net, _ = make_student(config.student, facts, context.streams.torch("federated/start"))
     net.load_state_dict(state)
     return net.to(context.device).eval().requires_grad_(False)

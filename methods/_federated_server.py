@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class ServerConfig(FederatedConfig):
     """Settings of a server's distillation."""
 
-    student: str = setting("small_cnn_bn", f"{CODE}loop_df_fl.py: the clients' net")
     epochs: int = setting(200, f"{CODE}README.md")
     batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
     student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")

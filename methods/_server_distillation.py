@@ -57,7 +57,7 @@ class BatchStatistics:
         if not layers:
             raise BenchError(
                 "the clients' net has no batch normalisation, whose statistics this method matches. Take "
-                "small_cnn_bn or another timm model with BatchNorm2d as teacher, or fed-dafl."
+                "small_cnn_bn or another timm model with BatchNorm2d as student, or the method fed-dafl."
             )
         for layer in layers:
             layer.register_forward_pre_hook(self._seen)

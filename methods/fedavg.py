@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedAvgConfig(FederatedConfig):
-    """Settings of FedAvg; the student is the clients' net."""
+    """Settings of FedAvg."""
 
     rounds: int = setting(1, f"{CODE}loop_df_fl.py: clients train once")
 
@@ -68,7 +68,7 @@ class FedAvg(Federated):
 
         ledger.bypass(self.bypass)
         parts = client_parts(config.clients, config.concentration, private, context)
-        net, options = make_student(config.teacher, private.facts, context.streams.torch("federated/start"))
+        net, options = make_student(config.student, private.facts, context.streams.torch("federated/start"))
         depends = {"method": self.name, **student_depends(config, context)}
         with (
             context.checkpoint("rounds", depends) as checkpoint,
@@ -84,7 +84,7 @@ class FedAvg(Federated):
                 self.fuse(net, states, config, private.facts, public, context, done)
                 stage.advance()
                 loop.done(done + 1, config.rounds)
-        return Released(net.eval(), config.teacher, options)
+        return Released(net.eval(), config.student, options)
 
     def fuse(
         self, net: nn.Module, states: Sequence[State], config: Any, facts: Facts, public: PublicData, context: Context,
