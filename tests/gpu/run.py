@@ -69,7 +69,7 @@ class Plan:
     def __init__(self, work: Path, into: Path, deadline: float) -> None:
         self.work, self.into, self.deadline = work, into, deadline
         self.failed = False
-        self._merged: set[str] = set()
+        self._told: set[str] = set()
         work.mkdir(parents=True, exist_ok=True)
 
     def run(self, stage: Stage) -> str:
@@ -125,11 +125,11 @@ class Plan:
             return
         found = merge(sources, RunDir(self.into))
         for line in found.left_out:
-            if line not in self._merged:
+            if line not in self._told:
                 say(f"not merged: {line}")
         for record in RunDir(self.into).read_records_of(found.added)[0]:
             say(f"merged: {line_of(record)}")
-        self._merged.update(found.left_out)
+        self._told.update(found.left_out)
 
 
 def say(text: str) -> None:
@@ -207,7 +207,7 @@ def stages(bundles: dict[Path, Bundle], work: Path, gpus: int) -> list[Stage]:
         Stage("apart", 20, 90, [apart]),
         Stage("speed", 45, 150, [[*speed, "--at-least", "20"] if gpus else speed]),
         Stage("cells", 45, 120, [one_each, *each_precision], lambda: check_cells(work, gpus)),
-        Stage("bundles", 45, math.inf, found),
+        Stage("bundles", 45, math.inf, found, lambda: f"{sum(len(held.cells) for held in bundles.values())} cells."),
         Stage("paper-net", 45, 110, [paper_net]),
     ]
     return plan if gpus else plan[1:-1]

@@ -1,4 +1,4 @@
-"""60 cells of MNIST's board, one after the other and by two processes: `pytest -m performance -n 0 -s FILE`.
+"""60 cells of methods of MNIST's board, one after the other and by two processes: `pytest -m performance -n 0 -s FILE`.
 
 The runs are paired: 20 cells of one seed at a time, in either order, each run with a cache of its own. Printed are
 ratios of the time that one waits, start of processes included, and of the CPU time. MNIST is fetched if not stored.
@@ -18,7 +18,7 @@ import pytest
 from helpers.launches import finish, outcome
 from helpers.paths import ROOT
 
-METHODS = "dp-sgd,pate,pate-gnmax,pate-confident,pate-bayes,dpsd,dpsd-sound,dgd,dgd-plus,dgd-sound"
+METHODS = "pate,pate-gnmax,pate-confident,pate-bayes,diet-pate,dpsd,dpsd-sound,dgd,dgd-plus,dgd-sound"
 
 
 def cpu() -> float:
@@ -30,7 +30,7 @@ def cpu() -> float:
 def run(out: Path, seed: int, *options: str) -> tuple[float, float]:
     """Return the seconds and the CPU seconds of a run of 20 cells."""
     command = [
-        sys.executable, "-m", "bench", "run", "-m", METHODS, "-d", "mnist", "-e", "1,10", "-s", str(seed), "-p", "tiny",
+        sys.executable, "-m", "bench", "run", "-m", METHODS, "-d", "mnist", "-e", "5,10", "-s", str(seed), "-p", "tiny",
         "--device", "cpu", "--noise-salt", "none", "-q", "-o", str(out), *options,
     ]  # fmt: skip
     begin, used = time.perf_counter(), cpu()
