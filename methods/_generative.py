@@ -28,6 +28,7 @@ SAME = "ours: the same student for all generative methods"
 LEAST_SPREAD = 0.01  # mean standard deviation of a pixel over the images; of MNIST's it is 0.19
 LEAST_BETWEEN = 1.5  # variance between classes over that within them, 1 on average for images that ignore their label
 LOOKED_AT = 5000  # images at most
+ENOUGH = 50  # images of a class
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,8 @@ def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
 def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> None:
     """Raise :class:`CollapsedError` unless `images` (uint8) and `labels` can teach a student something; all are public.
 
-    Of no use are equal images, images of a single class, and images whose pixels do not depend on the label. Classes
-    without images are noted.
+    Of no use are equal images, images of a single class, and images whose pixels do not depend on the label, which
+    fewer than `ENOUGH` of each class do not show. Classes without images are noted.
     """
     import torch
 
@@ -172,5 +173,5 @@ def usable(images: Tensor, labels: Tensor, classes: int, context: Context) -> No
     means = own.T @ pixels / sizes.clamp_min(1)[:, None]
     between = float((sizes[:, None] * (means - pixels.mean(0)).square()).sum()) / (found - 1)
     within = float((pixels - own @ means).square().sum()) / max(1, len(pixels) - found)
-    if between < LEAST_BETWEEN * within:
+    if len(pixels) >= ENOUGH * classes and between < LEAST_BETWEEN * within:
         raise CollapsedError("the generator collapsed: its images do not depend on their labels.", images, labels)

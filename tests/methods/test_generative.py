@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def test_useless_images_are_refused_and_kept(images: torch.Tensor, labels: torch
     with pytest.raises(CollapsedError, match=says) as caught:
         usable(as_bytes(images, labels), labels, 10, context())
     assert caught.value.images.shape == images.shape
-    assert torch.equal(caught.value.labels, labels)
+    again = pickle.loads(pickle.dumps(caught.value))  # between the processes of checks
+    assert str(again) == str(caught.value)
+    assert torch.equal(again.labels, labels)
 
 
 def test_useful_images_pass_and_missing_classes_are_noted() -> None:
