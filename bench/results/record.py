@@ -262,7 +262,7 @@ class Record(Row, Specified):
     student: Student | None = None
     """The released student; null for a failed cell."""
     image_grid: ImageGrid | None = None
-    """Released images; null without any of a displayable shape."""
+    """Released images, or those of a generator that collapsed; null without any of a displayable shape."""
     notes: list[str] = []
     """Remarks of the run."""
     failure: Failure | None = None
