@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from bench.interface import Context
+    from bench.interface import Context, PrivateData
 
 CHOSEN = "ours: chosen on Fashion-MNIST's training records, see methods/_label.py"
 
@@ -74,6 +74,15 @@ class LabelMethod(Method):
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
         """Return `config` with the budget as the pure epsilon of each label."""
         return dataclasses.replace(config, epsilon=budget.epsilon)
+
+
+def true_labels(private: PrivateData) -> NDArray[np.int64]:
+    """Return the private labels, int64 (n,); raise :class:`BenchError` where one is no class."""
+    from bench.privacy.mechanisms import check_labels
+
+    labels: NDArray[np.int64] = private.labels.numpy()
+    check_labels(labels, private.facts.classes)
+    return labels
 
 
 def learn(

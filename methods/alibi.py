@@ -29,7 +29,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._label import LabelMethod, NoisyLabelConfig, learn
+from methods._label import LabelMethod, NoisyLabelConfig, learn, true_labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,11 +80,11 @@ class ALIBI(LabelMethod):
         self, config: ALIBIConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Release all codes with noise and train a net on their posteriors."""
+        import numpy as np
         import torch
-        from torch.nn import functional
 
         student, options = make_student(config.student, private.facts, context.streams.torch("student/start"))
-        codes = functional.one_hot(private.labels, private.facts.classes).double().numpy()
+        codes = np.eye(private.facts.classes)[true_labels(private)]
         noisy = ledger.laplace(codes, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
         law = laplace_law(noisy, SENSITIVITY / config.epsilon)
         learn(student, private.images, law, config, context, "student")

@@ -31,7 +31,7 @@ from bench.interface import (
     setting,
 )
 from methods._common import at_least_one
-from methods._label import LabelMethod, NoisyLabelConfig, learn
+from methods._label import LabelMethod, NoisyLabelConfig, learn, true_labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +95,7 @@ class ClusterRR(LabelMethod):
         points = principal(private.images, config.components)
         cluster = k_means(points, config.clusters, config.passes, context)
         counts = np.zeros((config.clusters, classes))
-        np.add.at(counts, (cluster, private.labels.numpy()), 1.0)
+        np.add.at(counts, (cluster, true_labels(private)), 1.0)
         noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
         labels = drawn(noisy, cluster, context.streams.numpy("labels"))
         learn(student, private.images, None, config, context, "student", labels=labels)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import (
     BenchError,
@@ -66,11 +66,16 @@ class LP1ST(LabelMethod):
 
     Config: type = NoisyLabelConfig
     citation = "Ghazi et al. 2021"
+    fewer: ClassVar[Mapping[str, Any]] = {}
+    """What the quick preset also changes where records are many."""
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
-        return {name: {**changes, "loss": "likelihood"} for name, changes in super().presets(facts).items()}
+        found = {name: {**changes, "loss": "likelihood"} for name, changes in super().presets(facts).items()}
+        if facts.private_records > 10_000:
+            found["quick"] |= cls.fewer
+        return found
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
@@ -149,6 +154,7 @@ class LP2ST(LP1ST):
     """Two stages: the net of the first is the prior of the second."""
 
     Config: type = LP2STConfig
+    fewer: ClassVar[Mapping[str, Any]] = {"epochs": 8.0, "first": 0.6, "temperature": 1.0}
 
     @staticmethod
     def stages(config: Any, records: int) -> list[NDArray[np.int64]]:

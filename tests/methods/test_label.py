@@ -1,0 +1,154 @@
+"""Methods of unit label: what they charge, what they learn from, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.core.config import Preset, build_config
+from bench.core.errors import BenchError
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.core.types import Budget, Facts, PrivacyUnit, PrivateData, PublicKind, Released
+from bench.evaluation.pairs import worst_pairs
+from bench.interface.registry import METHODS, method_groups
+from bench.privacy.accountants import proven
+from bench.privacy.ledger import Ledger, seeded_ledger
+from bench.privacy.mechanisms import keep_probability
+from bench.storage.cache import Cache
+from bench.training.context import Context
+from helpers.small_sets import SMALL, private_pair, public_set
+from methods._label import negative_log_likelihood, response_law
+from methods.alibi import laplace_law
+from methods.cluster_rr import drawn
+
+NAMES = sorted(name for name in METHODS.names() if METHODS.get(name).unit is PrivacyUnit.LABEL)
+MNIST = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
+
+
+def run(name: str, private: PrivateData | None = None, **change: Any) -> tuple[Released, Ledger]:
+    """Run the tiny preset of `name` with `change`."""
+    method = METHODS.get(name)
+    private = private or private_pair()[0]
+    config = dataclasses.replace(build_config(method, Preset.TINY, private.facts)[0], **change)
+    ledger = seeded_ledger(method.unit, method.adjacency, np.random.default_rng(0))
+    context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+    return method().train_student(config, private, public_set(), ledger, context), ledger
+
+
+def accuracy(released: Released, private: PrivateData) -> float:
+    with torch.no_grad():
+        guessed = released.student.eval()(private.images / 255).argmax(1)
+    return float((guessed == private.labels).double().mean())
+
+
+def test_they_have_a_group_and_say_that_images_are_public() -> None:
+    assert set(NAMES) <= set(method_groups()["label"])
+    assert len(NAMES) >= 5
+    for name in NAMES:
+        assert METHODS.get(name).public_data_kinds == (PublicKind.PRIVATE_IMAGES,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_finite_follows_for_a_record(name: str) -> None:
+    _, ledger = run(name)
+    level = ledger.record_level(1e-5)
+    assert level is not None
+    assert level.epsilon == math.inf
+    assert "images are public" in level.note
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worst_pair_is_one_label(name: str) -> None:
+    method = METHODS.get(name)
+    config = method.calibrate(build_config(method, Preset.QUICK, MNIST)[0], Budget(1.0, 1e-5), MNIST)
+    for pair in worst_pairs(method, config, MNIST, 1e-5):
+        assert torch.equal(pair.first.images, pair.second.images)
+        assert int((pair.first.labels != pair.second.labels).sum()) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_outside_the_classes_are_refused(name: str) -> None:
+    private = private_pair()[0]
+    wrong = dataclasses.replace(private, labels=private.labels + 1)
+    with pytest.raises(BenchError, match=r"labels must lie in 0\.\.9"):
+        run(name, wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_class_alone_is_learnt(name: str) -> None:
+    private = private_pair()[0]
+    alone = dataclasses.replace(private, labels=torch.full_like(private.labels, 3))
+    released, _ = run(name, alone, epsilon=8.0)
+    assert accuracy(released, alone) > 0.9
+
+
+@pytest.mark.parametrize("name", ["rr", "lp-1st", "lp-2st"])
+def test_a_huge_epsilon_leaves_labels_as_they_are(name: str) -> None:
+    for loss in ("likelihood", "cross-entropy"):
+        released, _ = run(name, epsilon=800.0, loss=loss, epochs=15.0)
+        assert torch.equal(released.extras["noisy_labels"], private_pair()[0].labels)
+        assert accuracy(released, private_pair()[0]) > 0.9
+
+
+def test_two_stages_cost_one_and_the_second_keeps_more_labels() -> None:
+    facts = dataclasses.replace(SMALL, private_records=600)
+    private, epsilon = private_pair(facts)[0], 3.0
+    change = {"epochs": 10.0, "first": 0.5, "batch_size": 16, "lr": 0.02}
+    released, ledger = run("lp-2st", private, epsilon=epsilon, **change)
+    (event,) = ledger.events
+    assert event.as_dict()["answers"] == len(private)
+    assert proven(ledger.events, 1e-5).epsilon == pytest.approx(epsilon, rel=1e-4)
+    stages = METHODS.get("lp-2st").stages(dataclasses.replace(METHODS.get("lp-2st").Config(), first=0.5), 600)
+    assert sorted(np.concatenate(stages)) == list(range(600))
+    kept = (released.extras["noisy_labels"] == private.labels).double()
+    before, after = (float(kept[torch.from_numpy(rows)].mean()) for rows in stages)
+    assert before == pytest.approx(keep_probability(epsilon, 10), abs=0.08)
+    assert after > before + 0.1
+
+
+def test_the_likelihood_has_the_gradient_of_the_cross_entropy_to_the_posterior() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 4, generator=generator, requires_grad=True)
+    law = torch.rand(6, 4, generator=generator)
+    (found,) = torch.autograd.grad(negative_log_likelihood(logits, law.log()), logits)
+    posterior = torch.nn.functional.normalize(logits.detach().softmax(1) * law, p=1, dim=1)
+    (wanted,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, posterior), logits)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_laws_are_those_of_the_noise() -> None:
+    answers = np.array([2, 0])
+    law = response_law(answers, 1.5, 4)
+    assert law[0, 2] / law[0, 1] == pytest.approx(math.exp(1.5))
+    assert law[:, 0].sum() + (law[0, 1] * 2) == pytest.approx(law[1, 0] + 3 * law[0, 0])
+    noisy, scale = np.random.default_rng(0).normal(size=(5, 3)), 0.7
+    density = np.stack([np.exp(-np.abs(noisy - np.eye(3)[c]).sum(axis=1) / scale) for c in range(3)], axis=1)
+    wanted = density / density.max(axis=1, keepdims=True)
+    np.testing.assert_allclose(laplace_law(noisy, scale), wanted)
+    assert np.isfinite(laplace_law(noisy, 1e-9)).all()
+
+
+def test_drawn_labels_follow_the_noisy_counts() -> None:
+    counts = np.array([[3.0, -2.0, 1.0], [-1.0, -1.0, -4.0], [0.0, 0.0, 5.0]])
+    cluster = np.repeat([0, 1, 2], 6000)
+    labels = drawn(counts, cluster, np.random.default_rng(0)).reshape(3, 6000)
+    shares = np.stack([np.bincount(row, minlength=3) / 6000 for row in labels])
+    np.testing.assert_allclose(shares, [[0.75, 0, 0.25], [1 / 3] * 3, [0, 0, 1]], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("rr", {"epsilon": 0.0}), ("rr", {"lr": -1.0}), ("alibi", {"epsilon": math.inf}), ("rr", {"batch_size": 0}),
+        ("lp-2st", {"first": 1.0}), ("lp-2st", {"temperature": 0.0}), ("cluster-rr", {"clusters": 0}),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(BenchError, match=next(iter(change))):
+        METHODS.get(name).Config(**change)
