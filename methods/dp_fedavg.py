@@ -8,14 +8,13 @@ clients moves the model.
 
 Threat model: the attacker holds the student and the weights of every round, and may know the records of all clients but
 one; the server that samples and adds the noise is trusted. Private: each client's records and their number, and who is
-in a sample. Public: the number of clients. Released: the student. Unit client, adjacency replace: with another client
-in its place, a sum moves by up to twice `max_norm` where the sample holds it.
+in a sample. Public: the number of clients. Released: the student. Unit client, adjacency add-remove, as zero-out: one
+client sends nothing, the number of clients stays. It moves a sum by up to `max_norm`, a client in its place by up to
+twice that; the board shows both costs.
 
-Claimed: the moments accountant for a client added or removed, as in the paper. Proven: the same Poisson samples for a
-replaced client, whose cost is higher. A client is one of few: noise that hides one of 5 is five times the mean, and no
-student learns from it. Hence 1,000 clients here by default, where the other federated methods have DPSD's 5; the
-paper has over 700,000. In the simulation a record with another label may lie with another client: that costs as much as
-a group of two clients.
+A client of few is expensive: with DPSD's 5, noise that hides one drowns what the other 4 send. Hence 1,000 clients
+here, where the other federated methods have 5. Claimed: the moments accountant, as in the paper. In the simulation a
+record with another label may lie with another client: that costs as much as a group of two clients.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import (
     Adjacency,
-    Basis,
     BenchError,
     Budget,
     Claim,
@@ -87,6 +85,7 @@ class DPFedAvg(Method):
 
     Config: ClassVar[type] = DPFedAvgConfig
     unit = PrivacyUnit.CLIENT
+    adjacency = Adjacency.ADD_REMOVE
     groups = ("federated",)
     citation = "McMahan et al. 2018"
     public_data = "none"
@@ -110,40 +109,30 @@ class DPFedAvg(Method):
             )
         from bench.privacy.claims import moments_accountant
 
-        charged = cls.claimed_charges if budget.basis is Basis.CLAIMED else cls.charges
-
         def events(noise: float) -> Sequence[Event]:
-            return charged(dataclasses.replace(config, noise_multiplier=noise), facts)
+            return cls.charges(dataclasses.replace(config, noise_multiplier=noise), facts)
 
-        noise = least_noise(events, budget, moments_accountant, "proven", tolerance=1e-4)
+        # The exact figure replaces the PLD where every client is in every sample.
+        sound = "proven" if config.rate == 1 else "pld"
+        noise = least_noise(events, budget, moments_accountant, sound, tolerance=1e-4)
         return dataclasses.replace(config, noise_multiplier=noise)
 
     @classmethod
     def claimed(cls, config: Any, facts: Facts, delta: float) -> Claim:
-        """Return the moments accountant's figure for a client added or removed, as in the paper."""
+        """Return the moments accountant's figure, as in the paper."""
         from bench.privacy.claims import moments_accountant
 
-        row = moments_accountant(cls.claimed_charges(config, facts), delta)
+        row = moments_accountant(cls.charges(config, facts), delta)
         source = "McMahan et al., ICLR 2018 (arXiv:1710.06963), section 2: moments accountant, a user added or removed"
-        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound for these neighbours, and loose")
-
-    @classmethod
-    def claimed_charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
-        """Return all rounds, for a client added or removed."""
-        return cls._rounds(config, Adjacency.ADD_REMOVE)
+        return Claim(row.epsilon, delta, source, f"order {row.order:g}; sound, and loose")
 
     @classmethod
     def charges(cls, config: Any, facts: Facts) -> Sequence[Event]:
         """Return all rounds."""
-        return cls._rounds(config, cls.adjacency)
-
-    @classmethod
-    def _rounds(cls, config: Any, adjacency: Adjacency) -> Sequence[Event]:
         from bench.interface import SampledGaussian
 
-        return [
-            SampledGaussian(config.rate, config.noise_multiplier, config.rounds, unit=cls.unit, adjacency=adjacency)
-        ]
+        noise = config.noise_multiplier
+        return [SampledGaussian(config.rate, noise, config.rounds, unit=cls.unit, adjacency=cls.adjacency)]
 
     def train_student(
         self, config: DPFedAvgConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
@@ -151,6 +140,7 @@ class DPFedAvg(Method):
         """Move the student by noisy sums of updates; the ledger asks the clients of its samples."""
         import copy
 
+        import numpy as np
         import torch
 
         from bench.interface import FitSettings, fit
@@ -161,7 +151,7 @@ class DPFedAvg(Method):
                 "the student has batch normalisation, whose running statistics no noise protects. Choose a net without "
                 "(tanh_cnn_mnist, small_cnn, or one with GroupNorm or LayerNorm)."
             )
-        parts = client_parts(config.clients, config.concentration, private, context)
+        parts = parts_of(config, private, context)
         settings = FitSettings(
             epochs=config.local_epochs, batch_size=config.local_batch, lr=config.local_lr, momentum=0.0,
             schedule="constant",
@@ -171,6 +161,8 @@ class DPFedAvg(Method):
 
         def update(client: int) -> NDArray[np.float64]:
             rows, order = torch.from_numpy(parts[client]), streams.torch(f"client {client}")
+            if not len(rows):
+                return np.zeros(len(weights))
             local.load_state_dict(student.state_dict())
             # A diverged client sends nothing: as an error, it would decide whether there is a student.
             fit(
@@ -193,6 +185,17 @@ class DPFedAvg(Method):
                         parameter.copy_(piece.view_as(parameter))
                 stage.advance()
         return Released(student.eval(), config.student, options)
+
+
+def parts_of(config: DPFedAvgConfig, private: PrivateData, context: Context) -> list[NDArray[np.int64]]:
+    """Return the positions of each client's records; with no more records than clients one each, or none. Private."""
+    import numpy as np
+
+    records = len(private)
+    if records > config.clients:
+        return client_parts(config.clients, config.concentration, private, context)
+    # As in audits: clients are counted from the last record, so that an absent first one moves no other.
+    return [np.full(int(number < records), records - 1 - number) for number in range(config.clients)]
 
 
 def flat(net: nn.Module) -> Tensor:

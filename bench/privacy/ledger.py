@@ -109,6 +109,8 @@ class Ledger(SampledMechanisms):
             PrivacyUnit.LABEL: (PrivacyUnit.LABEL, PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
             PrivacyUnit.RECORD: (PrivacyUnit.RECORD, PrivacyUnit.CLIENT),
         }.get(self.unit, (self.unit,))
+        if self.adjacency is Adjacency.ADD_REMOVE:  # a record that is absent is another value of its client
+            covering = (self.unit,)
         if event.unit not in covering or event.adjacency is not self.adjacency:
             raise BenchError(
                 f"{event.kind} protects one {event.unit.value} under {event.adjacency.value}, and the method states "

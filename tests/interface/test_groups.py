@@ -10,9 +10,11 @@ from helpers.commands import bench
 
 def test_groups_follow_from_unit_and_base_classes() -> None:
     assert groups_of(METHODS.get("trpate-gnmax")) == {"record", "transfer", "pate-family"}
-    assert groups_of(METHODS.get("fed-dpsd")) == {"client"}
+    assert groups_of(METHODS.get("fed-dpsd")) == {"client", "federated"}
     assert groups_of(METHODS.get("nonprivate")) == set(), "it has no unit of privacy"
     groups = method_groups()
+    assert groups["client"] == ["dp-fedavg", "fed-dpsd"]
+    assert groups["federated"] == ["dense", "dp-fedavg", "fed-adi", "fed-dafl", "fed-dpsd", "fedavg", "feddf"]
     assert next(iter(groups.items())) == ("all", METHODS.names())
     assert all(name in METHODS for names in groups.values() for name in names)
     assert not set(groups) & set(METHODS.names()), "a method's name would hide the group"
@@ -22,7 +24,7 @@ def test_a_method_named_itself_stays_so_in_any_order() -> None:
     for words in (("pate", "client", "dp-sgd"), ("dp-sgd", "client", "dp-sgd")):
         assert methods_named(words)["dp-sgd"]
         assert methods_named(words)["fed-dpsd"] is False
-    assert list(methods_named(["dpsd", "client"])) == ["dpsd", "fed-dpsd"]
+    assert list(methods_named(["dpsd", "client"])) == ["dpsd", "dp-fedavg", "fed-dpsd"]
     assert methods_named(["some.py", "unknown"]) == {"some.py": True, "unknown": True}
 
 

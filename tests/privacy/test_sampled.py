@@ -32,6 +32,7 @@ from bench.privacy.events import (
 )
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.noise import SeededNoise, ZeroNoise
+from helpers.draws import DELTA, best
 from helpers.paths import ROOT
 
 FEW = settings(max_examples=10, deadline=None)
@@ -303,6 +304,59 @@ def test_sampled_sums_are_clipped_and_unbiased() -> None:
     assert sums.mean(axis=0) == pytest.approx([0.25 * 2.3, 0.25 * 0.4], abs=0.1)
     assert sums.max() < 2.3 + 0.1
     assert book.events == (SampledGaussian(0.25, 0.01, 2000),)
+
+
+def of_clients() -> Ledger:
+    return seeded_ledger(PrivacyUnit.CLIENT, ADD_REMOVE, np.random.default_rng(3))
+
+
+SENT = {"entries": 2, "max_norm": 2.0, "sampling_rate": 0.25, "noise_multiplier": 0.01}
+
+
+def test_sampled_clients_alone_are_asked_and_their_updates_clipped() -> None:
+    values, asked = np.array([[100.0, 0.0], [0.3, 0.4], [math.nan, 5.0]]), np.zeros(3)
+
+    def updates(number: int) -> np.ndarray:
+        asked[number] += 1
+        return values[number]
+
+    book = of_clients()
+    sums = np.stack([book.sampled_updates(updates, 3, **SENT) for _ in range(2000)])
+    assert asked / 2000 == pytest.approx([0.25] * 3, abs=0.05)
+    assert sums.mean(axis=0) == pytest.approx([0.25 * 2.3, 0.25 * 0.4], abs=0.1)
+    assert sums.max() < 2.3 + 0.1
+    assert set(book.events) == {SampledGaussian(0.25, 0.01, unit=PrivacyUnit.CLIENT)}
+
+
+def test_a_client_shows_no_more_than_is_charged() -> None:
+    """Every client is in the sample: one moves the sum by the whole norm, and half the noise would show it."""
+    stated, cuts = proven([SampledGaussian(1.0, 1.5)], DELTA).epsilon, (1.0, 2.0, 4.0, 6.0)
+
+    def bound(multiplier: float) -> float:
+        noise = SeededNoise(np.random.default_rng(0))
+        first, second = (
+            np.array([mechanisms.sampled_updates(sent.get, 1, 1, 2.0, 1.0, multiplier, noise)[0] for _ in range(3000)])
+            for sent in ({0: np.array([9.0])}, {0: np.zeros(1)})
+        )
+        return best([(first > cut, second > cut) for cut in cuts], DELTA)
+
+    assert 0.5 * stated < bound(1.5) < stated
+    assert bound(0.75) > stated
+
+
+@pytest.mark.parametrize(
+    ("clients", "changed", "message"),
+    [
+        (0, {}, "number of clients"), (3, {"entries": 1}, r"must be \(1,\), not \(2,\)"),
+        (3, {"max_norm": 0.0}, "max_norm"), (3, {"sampling_rate": 2.0}, "at most 1"),
+    ],
+)  # fmt: skip
+def test_sampled_updates_are_checked(clients: int, changed: dict[str, float], message: str) -> None:
+    settings = {**SENT, "sampling_rate": 1.0, **changed}
+    with pytest.raises(BenchError, match=message):
+        of_clients().sampled_updates(lambda number: np.zeros(2), clients, **settings)
+    with pytest.raises(BenchError, match="protects one client"):
+        ledger().sampled_updates(lambda number: np.zeros(2), 3, **SENT)
 
 
 def test_what_is_given_is_checked() -> None:

@@ -38,7 +38,8 @@ def bound(name: str, *given: Any, **options: Any) -> dict[str, Any]:
 
 
 def ledger(name: str, seed: int) -> Ledger:
-    unit = PrivacyUnit.LABEL if "response" in name else PrivacyUnit.RECORD
+    unit = {"sampled_updates": PrivacyUnit.CLIENT}.get(name, PrivacyUnit.RECORD)
+    unit = PrivacyUnit.LABEL if "response" in name else unit
     return seeded_ledger(unit, Adjacency.REPLACE, np.random.default_rng(seed))
 
 
@@ -80,6 +81,7 @@ NEIGHBOURS = DISTANCES, KINDS
 FEWER = np.delete(DISTANCES, REMOVED, 1), np.delete(KINDS, REMOVED)
 OTHER_KIND = DISTANCES, np.array([0, 2, 0, 2])
 ABSENT = np.delete(VALUES, REMOVED, 1)
+SENT = {"clients": 4, "entries": 3, **SAMPLED}
 NOISE = {"sensitivity": 2.0, "noise_multiplier": 1.5}
 DISCRETE: dict[str, Case] = {
     "noisy_max": pair("noisy_max", (TIED,), (MOVED,), **LAPLACE),
@@ -101,6 +103,7 @@ CONTINUOUS: dict[str, Case] = {
     "sum, removed": pair("sampled_gaussian", (VALUES,), (ABSENT,), **SAMPLED),
     "sum, added": pair("sampled_gaussian", (ABSENT,), (VALUES,), **SAMPLED),
     "sum, opposite": pair("sampled_gaussian", (VALUES,), (OTHER,), **SAMPLED),
+    "updates": pair("sampled_updates", (VALUES[0].__getitem__,), (OTHER[0].__getitem__,), **SENT),
     "sum, sideways": pair("sampled_gaussian", (VALUES,), (SIDEWAYS,), **SAMPLED),
 }
 CASES = DISCRETE | CONTINUOUS

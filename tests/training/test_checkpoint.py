@@ -265,6 +265,9 @@ def run_method(
         ("dp-merf", {"generator_epochs": 2.0}),
         ("dp-kernel", {"iterations": 8}),
         ("nonprivate", {"epochs": 3.0}),
+        ("fedavg", {"rounds": 3}),
+        ("fed-dafl", {"epochs": 5}),
+        ("dense", {"epochs": 4}),
     ],
 )
 def test_methods_go_on_to_the_byte_and_charge_once(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
