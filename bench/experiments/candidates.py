@@ -101,7 +101,7 @@ def public_words_of(cell: Cell) -> str:
         words = f"{words}: {facts.public_records} images of the folder itself, taken as public"
     if cell.spec.tuning is None or cell.spec.tuning.score is not Score.PUBLIC:
         return words
-    chosen = f"{facts.public_records} official test records with labels, to choose settings"
+    chosen = f"labels of the {facts.public_records} public records, to choose settings"
     return chosen if words == "none" else f"{words}; {chosen}"
 
 

@@ -1,7 +1,7 @@
 """Tuning of one cell: a secret random number of trials with random candidates, of which only the best is released.
 
 What is kept must not tell the number of trials. Trials run in a folder of their own (mode 0700), with their own cache,
-checkpoints, locks and salts; it is deleted at the end, with all losers. Until then losers are deleted as they lose. The
+checkpoints, locks and salts, and find there what earlier runs made; it is deleted at the end, with all losers. Until then losers are deleted as they lose. The
 display shows no trial, nothing is logged, and the record has no running time, time of day, memory or cache counts; the
 files that are kept are dated to the day. The clock of the machine while it runs is out of reach, as are copies of the
 folder.
@@ -19,6 +19,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,7 +163,11 @@ def run_tuning(
     else:
         with writing(home):
             run_dir.tuning_path.mkdir(mode=0o700, exist_ok=True)
-            home.mkdir(mode=0o700, exist_ok=True)
+            (home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in run_dir.cache_path.glob("*.safetensors"):  # what earlier runs left: features, teachers
+            if not path.name.startswith("checkpoint-"):
+                with suppress(OSError):
+                    os.link(path, home / "cache" / path.name)
         progress.say("tuning: the number of trials is secret, so nothing is shown until the last has ended")
         progress.doing([("tuning, a secret number of trials", 0, 1)])
         try:
