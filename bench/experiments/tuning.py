@@ -1,10 +1,10 @@
 """Tuning of one cell: a secret random number of trials with random candidates, of which only the best is released.
 
 What is kept must not tell the number of trials. Trials run in a folder of their own (mode 0700), with their own cache,
-checkpoints, locks and salts, and find there what earlier runs made; it is deleted at the end, with all losers. Until then losers are deleted as they lose. The
-display shows no trial, nothing is logged, and the record has no running time, time of day, memory or cache counts; the
-files that are kept are dated to the day. The clock of the machine while it runs is out of reach, as are copies of the
-folder.
+checkpoints, locks and salts, and find there what earlier runs made; it is deleted at the end, with all losers. Until
+then losers are deleted as they lose. The display shows no trial, nothing is logged, and the record has no running
+time, time of day, memory or cache counts; the files that are kept are dated to the day. The clock of the machine while
+it runs is out of reach, as are copies of the folder.
 
 A killed tuning resumes with the number of trials and the candidates that were drawn at its start, and with each trial's
 noise: an unfinished trial goes on as in ``bench run``, a finished one keeps its score. So stopping it, for whatever
