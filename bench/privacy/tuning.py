@@ -114,7 +114,7 @@ class RepeatAndSelect(Event):
         return {**Event.as_dict(self), "runs": [[event.as_dict() for event in run] for run in self.runs]}
 
     def pure_step(self) -> tuple[float, int] | None:
-        """Return ``(2 + shape)`` times the pure epsilon of a trial (arXiv:2110.03620, corollary 3), once."""
+        """Return ``(2 + shape)`` times the pure epsilon of a trial (arXiv:2110.03620), once."""
         epsilon = max(sum(event.pure_epsilon() for event in run) for run in self.runs)
         return ((2 + self.shape) * epsilon, 1) if math.isfinite(epsilon) else None
 

@@ -68,6 +68,8 @@ def epsilon(events: list[Event], delta: float) -> float:
         # Sets of two are the worst that a prior can choose.
         outcomes = 2 if event["kind"].startswith("prior") else event.get("k", event["classes"])
         return responses(event["epsilon"], outcomes, event["count"], delta)
+    if event["kind"] == "repeat-and-select":
+        return selected(event, delta)
     raise ValueError(f"an event of unknown kind: {event}")
 
 
@@ -106,6 +108,20 @@ def sampled_gaussian(rate: float, noise: float, steps: int, delta: float) -> flo
     accountant = PLDAccountant(value_discretization_interval=3e-4 if noise < 5 else 3e-5)
     accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps))
     return float(accountant.get_epsilon(delta))
+
+
+def selected(event: Event, delta: float) -> float:
+    """Return the epsilon of the best of a random number of DP-SGD trainings (Koskela et al. 2024), on a grid."""
+    (run,), mean = event["runs"], event["mean"]
+    (one,) = run
+    law = {1.0: lambda g: 1 / g, 0.0: lambda g: (1 - 1 / g) / math.log(g)}[event["shape"]]
+    gamma = float(optimize.brentq(lambda g: law(g) - mean, 1e-9, 1 - 1e-9))
+    accountant = PLDAccountant(value_discretization_interval=3e-4)
+    noisy = PoissonSampledDpEvent(one["sampling_rate"], GaussianDpEvent(one["noise_multiplier"]))
+    accountant.compose(SelfComposedDpEvent(noisy, one["steps"]))
+    at = np.linspace(0, accountant.get_epsilon(delta), 100)
+    factor = min(math.exp(e) + (1 / gamma - 1) * accountant.get_delta(e) for e in at)
+    return float(accountant.get_epsilon(delta / mean)) + (event["shape"] + 1) * math.log(factor)
 
 
 def responses(step: float, outcomes: int, count: int, delta: float) -> float:

@@ -15,10 +15,11 @@ from scipy import stats
 
 from bench.core.errors import BenchError
 from bench.core.types import Adjacency, PrivacyUnit
-from bench.privacy.accountants import account, proven, replace_one
+from bench.privacy.accountants import ORDERS, account, proven, replace_one
 from bench.privacy.conversions import exact_gaussian_epsilon
 from bench.privacy.events import DPSGD, Event, Gaussian, Laplace, RandomizedResponse, RepeatAndSelect
 from bench.privacy.tuning import draw_trials, gamma_of
+from helpers import outside_accountant
 
 Floats = NDArray[np.float64]
 DELTA = 1e-5
@@ -91,6 +92,19 @@ def test_dp_sgd(sigma: float, one: str, logarithmic: str, geometric: str, rdp: s
     ours = figures(event)
     assert f"{ours['rdp']:.4f}" == rdp
     assert 0.99 * found < ours["selection-profile"] < found  # a finer grid
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0])
+def test_another_program_says_the_same(shape: float) -> None:
+    from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    theirs = RdpAccountant(orders=list(ORDERS))
+    theirs.compose(RepeatAndSelectDpEvent(GaussianDpEvent(4.0), 10.0, shape))
+    assert figures(best_of(Gaussian(4.0), shape=shape))["rdp"] == pytest.approx(theirs.get_epsilon(DELTA), rel=1e-3)
+    event = best_of(DPSGD(0.1, 2.0, 20), shape=shape)
+    outside = outside_accountant.epsilon([event.as_dict()], DELTA)
+    assert proven([event], DELTA).epsilon == pytest.approx(outside, rel=2e-3)
 
 
 @settings(max_examples=40, deadline=None)
