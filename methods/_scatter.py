@@ -13,13 +13,12 @@ test record was used; on Fashion-MNIST itself no epsilon counts that choice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import BenchError, Budget, Context, Facts, PrivateData, PublicData, Released, setting
+from bench.interface import BenchError, Context, Facts, PrivateData, PublicData, Released
 from methods._common import student_depends
-from methods.dp_sgd import DPSGD, DPSGDConfig
+from methods.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 
 RUNS = "Tramer and Boneh 2021, the authors' code ftramer/Handcrafted-DP: "
 """Where the settings of each data set are from."""
-
-
-@dataclass(frozen=True)
-class ScatterConfig(DPSGDConfig):
-    """Settings that all methods on scattering coefficients have."""
-
-    scale_lr: bool = setting(False, "ours: chosen on Fashion-MNIST's training records, see methods/_scatter.py")
 
 
 class ScatterDPSGD(DPSGD):
@@ -58,13 +50,6 @@ class ScatterDPSGD(DPSGD):
             "quick": {"scale_lr": True, **({"batch_size": fitting} if fitting < batch else {})},
             "tiny": {"epochs": 1.0, "batch_size": min(32, fitting)},
         }
-
-    @classmethod
-    def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """See :meth:`methods.dp_sgd.DPSGD.calibrate`; `scale_lr` divides the rate by the noise above the stated one."""
-        found = super().calibrate(config, budget, facts)
-        lower = min(1.0, config.noise_multiplier / found.noise_multiplier) if config.scale_lr else 1.0
-        return replace(found, lr=config.lr * lower)
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:

@@ -73,6 +73,10 @@ class DPSGDConfig(PoissonBatches):
     momentum: float = setting(0.9, "Tramer and Boneh 2021, appendix C")
     max_grad_norm: float = setting(0.1, "Tramer and Boneh 2021, appendix C")
     noise_multiplier: float = setting(1.23, "Tramer and Boneh 2021, appendix C: epsilon 3; calibrated to the budget")
+    scale_lr: bool = setting(
+        False, "ours: divides lr by the noise above the stated one; chosen on Fashion-MNIST's training records",
+        later=True,
+    )  # fmt: skip
 
 
 def least_noise(
@@ -130,19 +134,23 @@ class DPSGD(Method):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`; the quick one's rate was chosen on Fashion-MNIST.
 
-        With 10,000 of its training records held out, 10 epochs at a proven 3: rates 0.5 and 2 gave 79.6% and 84.5%.
+        With 10,000 of its training records held out, 10 epochs: noise 0.9, rates 0.5 and 2 gave 79.6% and 84.5%; noise
+        1.4, rates 1 and 2 82.3% both; noise 1.8, 82.0% and 81.2%.
         """
         batch = min(512, max(8, facts.private_records // 8))
         many = facts.private_records > 10_000
-        quick = {"epochs": 10.0, "lr": 2.0} if many else {"epochs": 30.0}
+        rate = {"epochs": 10.0, "lr": 2.0, "noise_multiplier": 0.9, "scale_lr": True} if many else {"epochs": 30.0}
         return {
-            "quick": {**quick, "batch_size": batch},
+            "quick": {**rate, "batch_size": batch},
             "tiny": {"epochs": 1.0, "batch_size": min(32, batch)},
         }
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`."""
+        """Return `config` with the least noise that keeps the claim or the PLD (proven) within `budget`.
+
+        With `scale_lr` the rate is divided by that noise over the stated one where it is above.
+        """
         records = facts.private_records
         if not 1 <= config.batch_size <= records:
             raise BenchError(
@@ -157,7 +165,8 @@ class DPSGD(Method):
         # The exact figure replaces the PLD where every record is in every batch.
         sound = "proven" if config.sampling_rate(records) == 1 else "pld"
         noise = least_noise(events, budget, cls.accountant(), sound, tolerance=1e-4)
-        return dataclasses.replace(config, noise_multiplier=noise)
+        lower = min(1.0, config.noise_multiplier / noise) if config.scale_lr else 1.0
+        return dataclasses.replace(config, noise_multiplier=noise, lr=config.lr * lower)
 
     @classmethod
     def accountant(cls) -> AccountantFunction | str:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods._scatter import RUNS, ScatterConfig, ScatterDPSGD
+from methods._scatter import RUNS, ScatterDPSGD
+from methods.dp_sgd import DPSGDConfig
 
 
 @dataclass(frozen=True)
-class ScatterCNNConfig(ScatterConfig):
+class ScatterCNNConfig(DPSGDConfig):
     """Settings for MNIST; those of other data sets are in `by_dataset`."""
 
     student: str = setting("scatter_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
