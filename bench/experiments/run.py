@@ -184,7 +184,7 @@ def _train(
             sha256=digest,
         ),
         image_grid=grid,
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
     )
 
 

@@ -5,6 +5,7 @@ Of a file only path and digest are kept, in the data root: records name it by SH
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts, GivenTeacher
 from bench.data.spec import Progress
 from bench.models.frozen_backbone import BackboneSpec, prepared
-from bench.models.pretrained import find_weights
+from bench.models.pretrained import find_weights, native_input
 from bench.models.registration import OWN_MODULES, check_model, model_options
 from bench.models.weight_packages import PACKAGES
 from bench.models.weight_store import (
@@ -78,7 +79,8 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
             hint = "For weights of your own take teacher_weights=file:PATH."
             raise UnknownNameError("teacher with a package of weights", given.net, PACKAGES, hint)
         pinned = PACKAGES[given.net].sha256
-        classes = int(timm.get_pretrained_cfg(given.net).num_classes) if timm.get_pretrained_cfg(given.net) else 1000  # type: ignore[union-attr]
+        known: Any = timm.get_pretrained_cfg(given.net)
+        classes = 1000 if known is None else int(known.num_classes)  # Keras' net: ImageNet's
         if classes != facts.classes:
             raise BenchError(_other_classes(given.net, classes, facts))
         if given.sha256 not in ("", pinned):
@@ -96,7 +98,11 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
     digest = file_sha256(path)
     if given.sha256 not in ("", digest):
         raise BenchError(f"{path} has SHA-256 {digest}, not {given.sha256}.")
-    write_manifest(PublicWeights(given.net, "file", digest, f"file {path.name}", "", 0, (), (), path))
+    # As a frozen backbone the same file has this manifest too.
+    size, mean, std = 0, (), ()  # type: tuple[int, tuple[float, ...], tuple[float, ...]]
+    with contextlib.suppress(BenchError):
+        size, mean, std, _ = native_input(given.net)
+    write_manifest(PublicWeights(given.net, "file", digest, f"file {path.name}", "", size, mean, std, path))
     return replace(given, weights=f"file:{path.name}", sha256=digest)
 
 
@@ -131,12 +137,10 @@ def _ready(given: GivenTeacher, facts: Facts) -> BackboneSpec | None:
     if given.net in PACKAGES:
         size, mean, std = PACKAGES[given.net].size, PACKAGES[given.net].mean, PACKAGES[given.net].std
     else:
-        config: Any = timm.get_pretrained_cfg(given.net)
-        if config is None or config.input_size[0] != 3:
-            raise BenchError(
-                f"timm does not say which images {given.net} takes: set teacher_size=0 where they are the data's own."
-            )
-        size, mean, std = int(config.input_size[-1]), tuple(config.mean), tuple(config.std)
+        try:
+            size, mean, std, _ = native_input(given.net)
+        except BenchError as error:
+            raise BenchError(f"{error} Where they are the data's own, set teacher_size=0.") from error
     size = size if given.size is None else given.size
     if facts.shape[0] not in (1, 3):
         raise BenchError(f"{given.net} takes images, and {facts.dataset} has {facts.shape[0]} channels.")

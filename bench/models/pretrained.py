@@ -181,7 +181,8 @@ def check_backbone(backbone: str) -> None:
         )
 
 
-def _facts(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
+def native_input(backbone: str) -> tuple[int, tuple[float, ...], tuple[float, ...], str]:
+    """Return size, mean, std and tag that timm states; raise BenchError unless it takes square RGB images."""
     config: Any = timm.get_pretrained_cfg(backbone)
     if config is None:
         raise BenchError(f"timm does not say which images {backbone} takes: it has no default configuration.")
@@ -225,7 +226,7 @@ def _fitting(backbone: str, state: Mapping[str, Tensor], path: Path) -> State:
 def _own_file(backbone: str, given: Path) -> PublicWeights:
     path = given.absolute()
     _fitting(backbone, read_state(path), path)
-    size, mean, std, _ = _facts(backbone)
+    size, mean, std, _ = native_input(backbone)
     found = PublicWeights(backbone, "file", file_sha256(path), f"file {path.name}", "", size, mean, std, path)
     if read_manifest(manifest_path(found)) != found:
         write_manifest(found)
@@ -256,7 +257,7 @@ def _fetched(backbone: str, origin: str, fetch: bool, say: Progress) -> PublicWe
             size, mean, std = package.size, package.mean, package.std
             state, source, data = _from_package(backbone, say), package.route.label, package.trained_on
         else:
-            size, mean, std, tag = _facts(backbone)
+            size, mean, std, tag = native_input(backbone)
             state, source = fetch_from_hub(backbone, tuple(PACKAGES), say)
             data = trained_on(tag)
         # Cloned: safetensors refuses shared memory. Sorted and without metadata, the bytes are always the same.
