@@ -31,16 +31,25 @@ _PATIENCE = 30.0  # seconds that a stopped run has to end by itself
 
 
 def demand_audits(found: Publication) -> None:
-    """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none."""
+    """Refuse each row of added records that has no finished audit of any seed, old or new; baselines need none.
+
+    A tuned row, which no audit repeats, needs one of its method with fixed settings on the same data.
+    """
+    audited = {(r.method, r.dataset) for r in found.board.values() if r.cell.tuning is None and found.audits.get(r.key)}
     rows = defaultdict(list)
     for record in found.board.values():
         rows[row_key(record)].append(record)
     for seeds in rows.values():
         added = [r for r in seeds if r.key in found.added and r.epsilon is not None]
+        tuned = seeds[0].cell.tuning is not None
+        if tuned and (seeds[0].method, seeds[0].dataset) in audited:
+            continue
         if added and not any(found.audits.get(record.key) for record in seeds):
             key = min(added, key=lambda r: (r.provenance.wall_seconds, r.key)).key
             run = found.added[key][1]
             why = f"no seed of its row is audited. Audit one: python -m bench audit {key} -o {shlex.quote(str(run))}"
+            if tuned:
+                why = "it is tuned, and no row of its method with fixed settings is audited on its data. Publish one first."
             found.items.append(Item("record", f"{run.name}/records/{key}.json", Fate.REFUSED, why))
 
 

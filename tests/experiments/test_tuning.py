@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from bench.cli.main import app
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
@@ -40,8 +42,10 @@ from bench.interface import (
 )
 from bench.privacy.accountants import proven
 from bench.privacy.events import Event, Gaussian
+from bench.publishing.publish import Publication
 from bench.publishing.reproduce import command_of
 from bench.publishing.validate import vet_record
+from bench.publishing.verify import demand_audits
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from reports.leaderboard import build_board, cells_of
@@ -313,6 +317,33 @@ def test_published_records_are_accounted_for_again(tmp_path: Path, monkeypatch: 
     told = record.privacy.proven.model_copy(update={"epsilon": figure.epsilon})
     forged = record.privacy.model_copy(update={"events": [one], "proven": told})
     assert "its settings cost epsilon" in problems(privacy=forged)
+
+
+def test_a_tuned_row_is_published_beside_an_audited_one_with_fixed_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws(monkeypatch, 1, 1)
+    record = tuned(tmp_path)
+    fixed = record.model_copy(update={"key": "fixed", "cell": record.cell.model_copy(update={"tuning": None})})
+    found = Publication(board={record.key: record}, added={record.key: (record, tmp_path)})
+    demand_audits(found)
+    assert ["it is tuned" in item.why for item in found.refused] == [True]
+    audited = Publication(board={record.key: record, "fixed": fixed}, added=found.added, audits={"fixed": {"a": None}})  # type: ignore[dict-item]
+    demand_audits(audited)
+    assert audited.refused == []
+
+
+def test_the_command_tunes(tmp_path: Path) -> None:
+    (tmp_path / "space.json").write_text(json.dumps(SPACE))
+    words = ["tune", "-m", "noisy-sums", "-d", "digits", "-p", "tiny", "-e", "3", "--trials-mean", "1.5", "--json"]
+    words += ["--space", str(tmp_path / "space.json"), "-o", str(tmp_path / "runs")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    (record,) = json.loads(done.stdout)["records"]
+    assert record["cell"]["tuning"]["trials_mean"] == 1.5
+    assert record["cell"]["basis"] == "proven"
+    assert done.stderr == ""
+    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert json.loads(again.stdout)["records"] == [record]
 
 
 def test_a_tuned_cell_does_not_run_alone(tmp_path: Path) -> None:
