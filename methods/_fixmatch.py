@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from bench.core.progress import Stage
-    from bench.training.checkpoint import Checkpoint
+    from bench.training.checkpoint import Checkpoint, Part
 
 SHIFT = 2  # pixels
 
@@ -67,7 +67,7 @@ def fixmatch(
     optimizer, average = make_optimizer(net, plan), [p.detach().clone() for p in net.parameters()]
     known = Batches(len(images), settings.batch_size, generator, joined=True)
     others = Batches(len(pool), settings.batch_size * settings.times, generator, joined=True)
-    held = {
+    held: dict[str, Part] = {
         "model": net, "optimizer": optimizer, "average": average, "order": generator, "known": known, "others": others,
     }  # fmt: skip
     loop = Loop(checkpoint, held, [images, labels, pool], device)

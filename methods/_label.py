@@ -88,7 +88,7 @@ def true_labels(private: PrivateData) -> NDArray[np.int64]:
 def learn(
     net: nn.Module,
     images: Tensor,
-    likelihood: NDArray[np.float64] | None,
+    likelihood: NDArray[np.float64],
     config: Any,
     context: Context,
     name: str,
@@ -97,21 +97,17 @@ def learn(
 ) -> nn.Module:
     """Train `net` on `images` (n, ...) by the `likelihood` (n, classes) of what was released about each label.
 
-    With the config's loss `cross-entropy` it is trained on `labels` (n,), noisy ones.
+    With `labels` (n,), noisy ones, and the config's loss `cross-entropy`, it is trained on those.
     """
     import torch
     from torch.nn import functional
 
     from bench.interface import FitSettings, fit
 
-    plain = config.loss == "cross-entropy"
+    plain = labels is not None and config.loss == "cross-entropy"
     if plain:
-        assert labels is not None
-        targets = torch.from_numpy(labels)
-        if config.mixup:
-            targets = functional.one_hot(targets, net.get_classifier().out_features).float()
+        targets = functional.one_hot(torch.from_numpy(labels), likelihood.shape[1]).float()
     else:
-        assert likelihood is not None
         targets = torch.from_numpy(likelihood).clamp_min(1e-30).log().float()
     settings = FitSettings(
         epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, momentum=config.momentum, nesterov=True,

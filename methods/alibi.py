@@ -97,4 +97,5 @@ def laplace_law(noisy: NDArray[np.float64], scale: float) -> NDArray[np.float64]
 
     # |o - e_c|_1 differs between labels c only by |o_c - 1| - |o_c|.
     exponent = (np.abs(noisy) - np.abs(noisy - 1)) / scale
-    return np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    law: NDArray[np.float64] = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    return law

@@ -98,7 +98,7 @@ class ClusterRR(LabelMethod):
         np.add.at(counts, (cluster, true_labels(private)), 1.0)
         noisy = ledger.laplace(counts, sensitivity=SENSITIVITY, noise_multiplier=1 / config.epsilon, entries=2)
         labels = drawn(noisy, cluster, context.streams.numpy("labels"))
-        learn(student, private.images, None, config, context, "student", labels=labels)
+        learn(student, private.images, np.eye(classes)[labels], config, context, "student", labels=labels)
         return Released(student, config.student, options, extras={"noisy_histograms": torch.from_numpy(noisy)})
 
 
@@ -107,7 +107,8 @@ def drawn(counts: NDArray[np.float64], cluster: NDArray[np.int64], rng: np.rando
     positive = counts.clip(0)
     positive[positive.sum(axis=1) == 0] = 1.0
     below = (positive / positive.sum(axis=1, keepdims=True)).cumsum(axis=1)
-    return (rng.random(len(cluster))[:, None] >= below[cluster, :-1]).sum(axis=1)
+    labels: NDArray[np.int64] = (rng.random(len(cluster))[:, None] >= below[cluster, :-1]).sum(axis=1)
+    return labels
 
 
 def principal(images: torch.Tensor, components: int) -> torch.Tensor:
@@ -120,7 +121,8 @@ def principal(images: torch.Tensor, components: int) -> torch.Tensor:
     points = points - points.mean(0)
     # Of float64: on a CPU the vectors then differ in sign at most between machines.
     vectors = torch.linalg.eigh((points.T @ points).double()).eigenvectors[:, -components:]
-    return points @ vectors.float()
+    scores: torch.Tensor = points @ vectors.float()
+    return scores
 
 
 def k_means(points: torch.Tensor, clusters: int, passes: int, context: Context) -> NDArray[np.int64]:

@@ -173,4 +173,5 @@ def posterior_mean(moments: Tensor, sums: Tensor, deviation: float) -> Tensor:
             likelihood = float(-(variance.log() * seen.shape[1]).sum() - (seen**2 / variance).sum())
             if likelihood > best:
                 best, result = likelihood, tau * g / variance * seen
-    return vectors @ result
+    weights: Tensor = vectors @ result
+    return weights

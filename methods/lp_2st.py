@@ -64,7 +64,7 @@ class LP2STConfig(NoisyLabelConfig):
 class LP1ST(LabelMethod):
     """One stage: randomised response over all classes."""
 
-    Config: type = NoisyLabelConfig
+    Config: ClassVar[type] = NoisyLabelConfig
     citation = "Ghazi et al. 2021"
     fewer: ClassVar[Mapping[str, Any]] = {}
     """What the quick preset also changes where records are many."""
@@ -153,7 +153,7 @@ class LP1ST(LabelMethod):
 class LP2ST(LP1ST):
     """Two stages: the net of the first is the prior of the second."""
 
-    Config: type = LP2STConfig
+    Config: ClassVar[type] = LP2STConfig
     fewer: ClassVar[Mapping[str, Any]] = {"epochs": 8.0, "first": 0.6, "temperature": 1.0}
 
     @staticmethod

@@ -218,4 +218,5 @@ def ridge(points: torch.Tensor, labels: torch.Tensor, classes: int, penalty: flo
 
     targets = torch.nn.functional.one_hot(labels, classes).float()
     inner = points @ points.T + penalty * torch.eye(len(points))
-    return points.T @ torch.linalg.solve(inner, targets)
+    weights: torch.Tensor = points.T @ torch.linalg.solve(inner, targets)
+    return weights
