@@ -3,8 +3,8 @@
 Malek, Mironov, Prasad, Shilov, Tramer, "Antipodes of Label Differential Privacy: PATE and ALIBI", NeurIPS 2021
 (arXiv:2106.03408). Images are public: each teacher sees all of them, and the labels of its own slice alone. Teachers
 vote on some of the images; an image passes if its largest count, with noise, reaches the threshold, and gets the class
-of the largest noisy count. A student learns from the answers and all images. With ``teacher=ridge``, ours, teachers are
-ridge regressions on the images' principal components, thousands of times faster than FixMatch.
+of the largest noisy count. A student learns from the answers and all images. With ``teacher_training=ridge``, ours,
+teachers are ridge regressions on the images' principal components, thousands of times faster than FixMatch.
 
 The authors' code differs, and its epsilon is not claimed here: it is data-dependent, not sanitised, and taken where the
 expected number of answers is reached; its threshold tests the largest of counts with noise on each, and a tied
@@ -59,7 +59,9 @@ class PATEFMConfig:
     """Settings of teachers, aggregator and student."""
 
     teachers: int = setting(800, README)
-    teacher: Literal["fixmatch", "ridge"] = setting("fixmatch", "Malek et al. 2021, section on PATE-FM; ridge: ours")
+    teacher_training: Literal["fixmatch", "ridge"] = setting(
+        "fixmatch", "Malek et al. 2021, section on PATE-FM; ridge: ours"
+    )
     teacher_steps: int = setting(31_200, f"{README}: 40 epochs of 50,000 images in batches of 64")
     queries: int = setting(10_000, "Malek et al. 2021, authors' code: student_dataset_max_size")
     max_answers: int = setting(250, README)
@@ -75,8 +77,6 @@ class PATEFMConfig:
     def __post_init__(self) -> None:
         at_least_one(self, "teachers", "queries", "max_answers", "teacher_steps", "student_steps")
         positive(self, "sigma1", "sigma2")
-        if self.max_answers > self.queries:
-            raise BenchError(f"max_answers is at most the number of queries, {self.queries}, not {self.max_answers}.")
 
     def fixmatch(self, steps: int) -> FixMatchSettings:
         """Return the settings of a training of so many `steps`."""
@@ -96,7 +96,7 @@ class PATEFM(LabelMethod):
         teachers = max(2, min(800, facts.private_records // 30))
         quick = {
             "teachers": teachers,
-            "teacher": "ridge",
+            "teacher_training": "ridge",
             "queries": 1000,
             "threshold": teachers / 2,
             "student_steps": 1500,
@@ -141,7 +141,8 @@ class PATEFM(LabelMethod):
         """Return the event that the ledger will record."""
         from bench.interface import ConfidentGNMax
 
-        return ConfidentGNMax(config.threshold, config.sigma1, config.sigma2, config.queries, config.max_answers)
+        most = min(config.max_answers, config.queries)
+        return ConfidentGNMax(config.threshold, config.sigma1, config.sigma2, config.queries, most)
 
     def train_student(
         self, config: PATEFMConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
@@ -185,7 +186,7 @@ class PATEFM(LabelMethod):
         facts, labels = private.facts, torch.from_numpy(true_labels(private))
         parts = partition(len(private), config.teachers, f"{facts.dataset}/labels/{context.streams.seed}")
         votes = np.zeros((len(asked), facts.classes), dtype=np.int64)
-        points = with_constant(principal(private.images, 50)) if config.teacher == "ridge" else None
+        points = with_constant(principal(private.images, 50)) if config.teacher_training == "ridge" else None
         with context.progress.stage("teachers", len(parts)) as stage:
             for number, rows in enumerate(map(torch.from_numpy, parts)):
                 if points is not None:
