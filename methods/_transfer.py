@@ -318,10 +318,11 @@ def _source_records(
         # Stored with the private set, whose revision is part of every cache key.
         return source.images[kept], source.labels[kept], facts.classes, source.name, ""
     from bench.data.datasets import load
+    from bench.data.splits import map_images
     from bench.training.pretraining import LazyImages
 
     _check_source(config, facts)
-    loaded = load(name)
+    loaded = map_images(load(name))
     which = source_part(loaded.train.labels, config.source_fraction, name)
     labels = torch.from_numpy(loaded.train.labels[which])
     # The record has the name of a user's folder, not its path.

@@ -71,15 +71,13 @@ def _row(spec: DatasetSpec, root: Path) -> dict[str, Any]:
 def get(names: Names, quiet: Quiet = False, json_: Json = False) -> None:
     """Fetch missing data sets, decode sets of image files; a failure does not stop the others."""
     from bench.data.datasets import get_dataset, load
-    from bench.data.image_map import mapped
-    from bench.data.splits import file_order, split
+    from bench.data.splits import map_images
 
     for name in names:
         get_dataset(name)
 
     def fetch(name: str, progress: Progress) -> tuple[dict[str, Any], str]:
-        loaded = load(name, progress=progress)
-        loaded = mapped(loaded, file_order(loaded, split(loaded)), progress)
+        loaded = map_images(load(name, progress=progress), progress)
         train, test, path = len(loaded.train), len(loaded.test), loaded.paths[0]
         row = {"name": name, "revision": loaded.revision, "route": loaded.route, "path": str(path)}
         line = f"{name}: {train:,} + {test:,} records, {loaded.revision}, from {loaded.route}, in {path}"

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError, UnknownNameError
-from bench.data.image_map import MappedRecords
+from bench.data.image_map import MappedRecords, is_files, mapped
 from bench.data.index_hash import ranks
-from bench.data.spec import DatasetSpec, Loaded
+from bench.data.spec import DatasetSpec, Loaded, Progress, silent
 
 if TYPE_CHECKING:
     import torch
@@ -194,6 +194,14 @@ def materialise(loaded: Loaded, split: Split) -> Materialised:
         and min(split.public) >= len(loaded.train)
         and len(split.public) + len(split.test) == len(loaded.test),
     )
+
+
+def map_images(loaded: Loaded, progress: Progress = silent) -> Loaded:
+    """Return `loaded`, a set of image files over its decoded images, each part of the usual split in one piece.
+
+    Raises what :func:`bench.data.image_map.mapped` raises.
+    """
+    return mapped(loaded, file_order(loaded, split(loaded)), progress) if is_files(loaded) else loaded
 
 
 def file_order(loaded: Loaded, split: Split) -> Indices:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from bench.core.progress import Progress, Stage
 from bench.data.datasets import load
-from bench.data.image_map import mapped
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress
-from bench.data.splits import Materialised, Split, facts, file_order, materialise, split
+from bench.data.splits import Materialised, Split, facts, map_images, materialise, split
 from bench.experiments.plan import Dataset
 
 
@@ -39,7 +38,7 @@ class DataSource:
         if name not in self._material:
             loaded, parts = self._open(name)
             with fetch_display(self._progress, name, "is decoded once") as tell:
-                loaded = mapped(loaded, file_order(loaded, parts), tell)
+                loaded = map_images(loaded, tell)
             self._material[name] = materialise(loaded, parts)
         return self._material[name]
 

@@ -174,8 +174,9 @@ def train_teachers(
             return _stacked(states)
 
         finish((first, last), make)
-    every = [done[one] for one in chunks]
-    return Ensemble(task, shape, {name: np.concatenate([part[name] for part in every]) for name in every[0]})
+    every = [dict(done.pop(one)) for one in chunks]
+    # Name by name: not all weights are in memory twice.
+    return Ensemble(task, shape, {name: np.concatenate([part.pop(name) for part in every]) for name in list(every[0])})
 
 
 def _stacked(states: Sequence[Arrays]) -> Arrays:

@@ -23,9 +23,9 @@ from bench.data import file_list, image_map
 from bench.data.array_store import DamagedError
 from bench.data.datasets import load
 from bench.data.file_list import ChangedError, place
-from bench.data.image_map import mapped, mapping_of, verify_map
+from bench.data.image_map import mapping_of, verify_map
 from bench.data.spec import Loaded, silent
-from bench.data.splits import Materialised, file_order, materialise, split
+from bench.data.splits import Materialised, map_images, materialise, split
 from bench.interface.registry import METHODS
 from bench.models.frozen_backbone import random_backbone
 from bench.privacy.ledger import seeded_ledger
@@ -67,7 +67,7 @@ def opened(folder: Path) -> Loaded:
 
 
 def as_mapped(loaded: Loaded) -> Loaded:
-    return mapped(loaded, file_order(loaded, split(loaded)))
+    return map_images(loaded)
 
 
 def kept(folder: Path) -> Path:
@@ -166,7 +166,7 @@ def test_rows_written_wrongly_are_decoded_again(folder: Path, monkeypatch: pytes
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mapped(loaded, file_order(loaded, split(loaded)), stop)
+        map_images(loaded, stop)
     (partial,) = kept(folder).parent.glob(".*.partial")
     images = np.lib.format.open_memmap(partial / "images.npy", mode="r+")
     images[3] = 0
