@@ -49,7 +49,7 @@ def demand_audits(found: Publication) -> None:
             run = found.added[key][1]
             why = f"no seed of its row is audited. Audit one: python -m bench audit {key} -o {shlex.quote(str(run))}"
             if tuned:
-                why = "it is tuned, and no row of its method with fixed settings is audited on its data. Publish one first."
+                why = "it is tuned, and no row of its method with fixed settings is audited there. Publish one first."
             found.items.append(Item("record", f"{run.name}/records/{key}.json", Fate.REFUSED, why))
 
 
