@@ -49,6 +49,7 @@ def test_a_stage_that_passed_is_not_repeated_and_one_that_failed_is(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_whole_command_at_preset_tiny_without_a_network_killed_and_given_again(tmp_path: Path) -> None:
     source = tmp_path / "papers.zip"
     pack(Grid(("pate", "dpsd", "dgd"), ("digits",), (2.04,), preset=Preset.TINY), source, Progress())
@@ -58,7 +59,7 @@ def test_the_whole_command_at_preset_tiny_without_a_network_killed_and_given_aga
     work, into = tmp_path / "work", tmp_path / "all"
     command = [
         *alone, sys.executable, str(ROOT / "tests" / "gpu" / "run.py"), str(source), "--cpu", "--into", str(into),
-        "--work", str(work),
+        "--work", str(work), "--minutes", "30",
     ]  # fmt: skip
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "empty"), "PYTHONPATH": ""}
     environment.pop("BENCH_DATA", None)
