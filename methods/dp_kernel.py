@@ -84,7 +84,7 @@ class DPKernel(Generative):
         given = super().presets(facts)
         batch = min(60, max(8, facts.private_records // 8))
         quick = {"iterations": 2000, "generator_lr": 1e-3, "batch_size": batch, "generator_maps": 16}
-        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "iterations": 20}}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "iterations": 10}}
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:

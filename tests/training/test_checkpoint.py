@@ -262,7 +262,7 @@ def run_method(
         ("dgd", {"vae_steps": 8, "student_steps": 10, "teachers": 3}),
         ("dgd", {"images": "acgan", "generator_steps": 5, "teachers": 3}),
         ("pate", {"student_training": "improved-gan", "student": "salimans_mlp", "student_epochs": 8}),
-        ("dp-merf", {"generator_epochs": 2.0}),
+        ("dp-merf", {}),
         ("dp-kernel", {"iterations": 8}),
         ("nonprivate", {"epochs": 3.0}),
         ("fedavg", {"rounds": 3}),
