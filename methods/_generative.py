@@ -135,6 +135,17 @@ def drawn(
     return torch.cat(parts)
 
 
+def balanced(net: ConditionalGenerator, classes: int, device: torch.device | str) -> Source:
+    """Return the source of as many images of each class by `net`."""
+    import torch
+
+    def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % classes
+        return drawn(net, labels, draws, device), labels
+
+    return Source(draw, net)
+
+
 def as_bytes(images: Tensor, labels: Tensor) -> Tensor:
     """Return `images` as uint8; raise :class:`CollapsedError` where a pixel is not finite."""
     import torch
