@@ -125,7 +125,16 @@ def train_teachers(
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
     starts = [first for first in range(0, len(parts), chunk) if only is None or first in only]
     chunks = [(first, min(first + chunk, len(parts))) for first in starts]
-    done: dict[tuple[int, int], Arrays] = {}
+    done: list[tuple[int, int]] = []
+    states: Arrays = {}
+
+    def put(one: tuple[int, int], made: Arrays) -> None:
+        """Copy what a chunk made to its place, so that no weights are in memory twice at the end."""
+        for name, array in made.items():
+            if name not in states:
+                states[name] = np.empty((chunks[-1][1] - starts[0], *array.shape[1:]), array.dtype)
+            states[name][one[0] - starts[0] : one[1] - starts[0]] = array
+        done.append(one)
 
     shown = 0
 
@@ -138,13 +147,13 @@ def train_teachers(
             shown = now
 
     def finish(one: tuple[int, int], make: Callable[[], Arrays]) -> None:
-        done[one] = make() if keep is None else keep(*one, make)
+        put(one, make() if keep is None else keep(*one, make))
         show()
 
     if _as_one_program(task, shape, say):
         for one in chunks:
             if find is not None and (stored := find(*one)) is not None:
-                done[one] = stored
+                put(one, stored)
         show()
         missing = [one for one in chunks if one not in done]
         for one, made in _trained_together(task, images, labels, parts, streams, missing, watched, at_once):
@@ -155,28 +164,26 @@ def train_teachers(
         def make(first: int = first, last: int = last) -> Arrays:
             with contextlib.ExitStack() as until_done:
                 saved = until_done.enter_context(checkpoint("teachers", first)) if checkpoint is not None else None
-                states = _finished(saved)
-                for number in range(first, first + len(states)):
+                trained = _finished(saved)
+                for number in range(first, first + len(trained)):
                     if checkpoint is not None:
                         checkpoint("teacher", number).clear()
                 jobs: list[tuple[Any, ...]] = []
-                for number in range(first + len(states), last):
+                for number in range(first + len(trained), last):
                     part, own = torch.from_numpy(parts[number]), streams.child(f"teacher-{number}")
                     jobs.append((task, rows_of(images, part), labels[part], own, watched))
                     if checkpoint is not None and pool is None and len(task.devices) < 2:
                         # Only in this process can a teacher resume from inside its training.
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
-                    states.append(state)
-                    show(len(states))
-                    if saved is not None and saved.due() and len(states) < last - first:
-                        saved.save({name: torch.from_numpy(array) for name, array in _stacked(states).items()})
-            return _stacked(states)
+                    trained.append(state)
+                    show(len(trained))
+                    if saved is not None and saved.due() and len(trained) < last - first:
+                        saved.save({name: torch.from_numpy(array) for name, array in _stacked(trained).items()})
+            return _stacked(trained)
 
         finish((first, last), make)
-    every = [dict(done.pop(one)) for one in chunks]
-    # Name by name: not all weights are in memory twice.
-    return Ensemble(task, shape, {name: np.concatenate([part.pop(name) for part in every]) for name in list(every[0])})
+    return Ensemble(task, shape, states)
 
 
 def _stacked(states: Sequence[Arrays]) -> Arrays:

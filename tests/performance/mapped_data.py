@@ -8,8 +8,9 @@ Makes a set in ImageNet's layout under FOLDER, which it must be given alone: 1,0
 with its number behind the end of the picture, so that each has an inode and a content of its own. The set grows in
 place: each size is listed and decoded anew. Each step is a process of its own. Memory is the peak over time of what
 belongs to the process and its children alone (RssAnon and RssShmem), sampled every 0.1 s: pages of mapped files, which
-the system may drop, do not count. Seconds are of the wall; CPU seconds are those of the process and its children; those in braces are of the process alone. The
-disk's cache is as the step before has left it: warm. A whole run counts from its start to its end.
+the system may drop, do not count. Seconds are of the wall; CPU seconds are those of the process and its children, those
+in braces of the process alone. The disk's cache is as the step before has left it: warm. A whole run counts from its
+start to its end.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,32 +66,35 @@ def make_set(folder: Path, size: int) -> None:
                 path.write_bytes(made[number * 7 % DISTINCT] + number.to_bytes(8, "big"))
 
 
-def known_pixels() -> None:
+def known_pixels(shape: tuple[int, int, int]) -> None:
     """Let this process take each file's pixels from the picture that it holds, for a tenth of the cost of decoding."""
     from bench.data import image_map
     from bench.data.image_files import decode
 
-    known = [decode(io.BytesIO(one), (3, 224, 224), "picture") for one in pictures()]
+    known = [decode(io.BytesIO(one), shape, "picture") for one in pictures()]
 
-    def looked_up(source: Path, shape: tuple[int, int, int]) -> Any:
+    def looked_up(source: Path, _: tuple[int, int, int]) -> Any:
         return known[int.from_bytes(source.read_bytes()[-8:], "big") * 7 % DISTINCT]
 
     image_map.decode, image_map.POOL_FROM = looked_up, sys.maxsize  # type: ignore[assignment]
 
 
-def step(teachers: int, known: bool) -> dict[str, float]:
+def step(teachers: int, pixels: int, known: bool) -> dict[str, float]:
     """Open the set and read one teacher's first batch in this process; return its CPU seconds by their use."""
     import torch
 
     if known:
-        known_pixels()
-    from bench.data.datasets import load
+        known_pixels((3, pixels, pixels))
+    from bench.data.array_store import data_root
+    from bench.data.datasets import DATASETS
+    from bench.data.spec import LoadRequest, silent
     from bench.data.splits import map_images, materialise, partition, split
     from bench.training.loop import Batches
     from bench.training.mapped_rows import rows_of
 
     times = [time.process_time()]
-    loaded = load("imagenet")
+    spec = replace(DATASETS["imagenet"], shape=(3, pixels, pixels))
+    loaded = spec.loader(LoadRequest(spec, data_root(), True, silent))
     times.append(time.process_time())
     loaded, parts = map_images(loaded), split(loaded)
     times.append(time.process_time())
@@ -99,7 +104,7 @@ def step(teachers: int, known: bool) -> dict[str, float]:
     rows = rows_of(material.private.images, torch.from_numpy(own))
     batch = rows[next(Batches(len(rows), 128, torch.Generator().manual_seed(0)))]
     times.append(time.process_time())
-    assert batch.shape == (min(128, len(own)), 3, 224, 224)
+    assert batch.shape == (min(128, len(own)), 3, pixels, pixels)
     names = ("list", "map", "split", "batch")
     return {name: after - before for name, before, after in zip(names, times, times[1:], strict=False)}
 
@@ -158,14 +163,24 @@ def main() -> None:
     parser.add_argument("--runs", default="")
     parser.add_argument("--teachers", type=int, default=50)
     parser.add_argument("--set", action="append", default=[], help="a setting of a run, as of `bench run`")
+    parser.add_argument("--pixels", type=int, default=224, help="side of the decoded images; runs have 224")
     parser.add_argument("--known-pixels", action="store_true", help="do not decode, where that would take too long")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:
-        print(json.dumps(step(given.teachers, given.known_pixels)))
+        print(json.dumps(step(given.teachers, given.pixels, given.known_pixels)))
         return
     folder = given.folder.resolve()
-    again = [sys.executable, __file__, str(folder), "--step", "--teachers", str(given.teachers)]
+    again = [
+        sys.executable,
+        __file__,
+        str(folder),
+        "--step",
+        "--teachers",
+        str(given.teachers),
+        "--pixels",
+        str(given.pixels),
+    ]
     for size in map(int, given.sizes.split(",")):
         make_set(folder, size)
         for name in ("first", "again"):
