@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from bench.interface import Context, PrivateData
 
-CHOSEN = "ours: chosen on Fashion-MNIST's training records, see methods/_label.py"
-
 
 @dataclass(frozen=True)
 class NoisyLabelConfig:
@@ -59,7 +57,12 @@ class LabelMethod(Method):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
+        """See :meth:`bench.interface.Method.presets`.
+
+        Tried on 50,000 of Fashion-MNIST's training records at epsilon 1, with the other 10,000 for accuracy: after 4
+        epochs of all noisy labels the cross-entropy with mixup was at 71.5%, the likelihood at 76.9% (shifted images:
+        68.5%); after 12 epochs at 83.4%, ALIBI's at 84.3%; two stages of 6 and 8 epochs gave 84.0%.
+        """
         large = facts.private_records > 10_000
         quick = {
             "student": "small_cnn",

@@ -91,7 +91,8 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
         yield "proven > claimed" + " without the votes" * bool(row["data_dependent"])
     of_record = None if math.isnan(row["record_level"]) else row["record_level"]
     if of_record is not None:
-        yield f"record level: epsilon {epsilon_text(of_record, 'up')}"
+        why = ", as images are public" if row["unit"] == PrivacyUnit.LABEL.value else ""
+        yield f"record level: epsilon {epsilon_text(of_record, 'up')}{why}"
     if impossible := _impossible(row):
         yield impossible
     yield from _audit_remarks(row, of_record)
