@@ -63,7 +63,7 @@ class DPFedAvgConfig:
     student: str = setting("tanh_cnn_mnist", "ours: a small net, as there is noise on each weight")
     rounds: int = setting(200, OURS)
     sampled: float = setting(100.0, f"{OURS}; expected number of clients in a round")
-    max_norm: float = setting(1.0, f"{OURS}; L2 norm to which a client's update is clipped")
+    max_norm: float = setting(0.3, f"{OURS}; L2 norm to which a client's update is clipped")
     noise_multiplier: float = setting(1.0, "McMahan et al. 2018, section 4: z; calibrated to the budget")
     local_epochs: float = setting(1.0, OURS)
     local_batch: int = setting(16, OURS)

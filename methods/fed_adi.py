@@ -56,7 +56,7 @@ class FedADI(DistillingServer):
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
         """See :meth:`methods._federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 15, "student_steps": 60, "iterations": 100}
+        return {"epochs": 8, "student_steps": 60, "iterations": 60, "batch": 128}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:

@@ -57,7 +57,7 @@ class FedDAFL(DistillingServer):
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
         """See :meth:`methods._federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 600, "batch": 128, "generator_width": 32, "generator_lr": 0.01}
+        return {"epochs": 600, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
