@@ -56,7 +56,7 @@ class DENSE(DistillingServer):
     @classmethod
     def quick_server(cls) -> Mapping[str, Any]:
         """See :meth:`methods._federated_server.DistillingServer.quick_server`."""
-        return {"epochs": 25, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
+        return {"epochs": 20, "student_steps": 40, "batch": 64, "generator_width": 32, "generator_lr": 0.01}
 
     @classmethod
     def tiny_server(cls) -> Mapping[str, Any]:
