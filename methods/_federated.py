@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -67,6 +67,24 @@ class FederatedConfig:
             epochs=self.local_epochs, batch_size=self.local_batch, lr=self.local_lr, momentum=self.local_momentum,
             schedule="constant",
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServerConfig(FederatedConfig):
+    """Settings of a server's distillation."""
+
+    epochs: int = setting(200, f"{CODE}README.md")
+    batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
+    student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")
+    student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train")
+    student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
+    student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
+    temperature: float = setting(20.0, f"{CODE}README.md: T")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "epochs", "batch", *(["student_steps"] if self.student_steps is not None else []))
+        positive(self, "student_lr", "temperature")
 
 
 class Federated(Method):

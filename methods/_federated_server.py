@@ -1,37 +1,18 @@
-"""Settings and frame of the federated methods whose server makes images and distils the clients' models on them."""
+"""The frame of the federated methods whose server makes images and distils the clients' models on them."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student, setting
-from methods._common import SHOWN, at_least_one, positive, student_depends
-from methods._federated import CODE, Federated, FederatedConfig, client_parts, first_models, net_of, quick_clients
+from bench.interface import Context, Facts, PrivateData, PublicData, Released, make_student
+from methods._common import SHOWN, student_depends
+from methods._federated import Federated, ServerConfig, client_parts, first_models, net_of, quick_clients
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
     from methods._server_distillation import Server, Synthesiser
-
-
-@dataclass(frozen=True)
-class ServerConfig(FederatedConfig):
-    """Settings of a server's distillation."""
-
-    epochs: int = setting(200, f"{CODE}README.md")
-    batch: int = setting(256, f"{CODE}README.md: batch_size and synthesis_batch_size")
-    student_steps: int | None = setting(None, f"{CODE}loop_df_fl.py: a pass over all images in each epoch")
-    student_lr: float = setting(0.005, f"{CODE}README.md: lr of kd_train")
-    student_momentum: float = setting(0.9, f"{CODE}loop_df_fl.py")
-    student_optimizer: Literal["sgd", "adam"] = setting("sgd", f"{CODE}loop_df_fl.py")
-    temperature: float = setting(20.0, f"{CODE}README.md: T")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "epochs", "batch", *(["student_steps"] if self.student_steps is not None else []))
-        positive(self, "student_lr", "temperature")
 
 
 class DistillingServer(Federated):

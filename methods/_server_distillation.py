@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bench.core.progress import Stage
     from bench.interface import Facts
     from bench.training.checkpoint import Checkpoint, Part
+    from methods._federated import ServerConfig
 
 
 class Ensemble(nn.Module):
@@ -130,7 +131,7 @@ class _Pool:
 
 
 def distil(
-    config: Any, server: Server, synthesiser: Synthesiser, stage: Stage, checkpoint: Checkpoint | None = None
+    config: ServerConfig, server: Server, synthesiser: Synthesiser, stage: Stage, checkpoint: Checkpoint | None = None
 ) -> Tensor:
     """Train the server's student in place, in all epochs; return the last images, uint8, on the CPU.
 

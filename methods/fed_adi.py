@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.interface import register_method, setting
 from methods._common import at_least_one, positive
-from methods._federated_server import DistillingServer, ServerConfig
+from methods._federated import ServerConfig
+from methods._federated_server import DistillingServer
 
 if TYPE_CHECKING:
     from torch import Tensor
