@@ -25,6 +25,7 @@ Claimed: Renyi accounting of the discriminator's steps. Proven: their PLD.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -122,8 +123,6 @@ class DPGAN(Generative, DPSGD):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Source:
         """Train the discriminator through the ledger, the generator between its steps."""
-        import dataclasses
-
         from bench.core.seeds import seeded
         from bench.models.discriminators import ConvDiscriminator
         from methods._gan import AdamAgainst, Forger
@@ -181,7 +180,7 @@ class Game:
         with torch.no_grad():
             images, labels = self._forger.images(self._config.batch_size)
         self._gradients.backward(self.fake_loss(self._copy(images), labels), len(images))
-        samples = [parameter.grad_sample for parameter in self._copy.parameters()]
+        samples = [parameter.grad_sample for parameter in self._copy.parameters()]  # type: ignore[attr-defined]
         length = torch.stack([norms(sample) for sample in samples], 1).norm(dim=1)
         factors = (self._config.max_grad_norm / (length + 1e-6)).clamp(max=1.0) / self._config.batch_size
         for parameter, sample in zip(self._critic.parameters(), samples, strict=True):
