@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bench.results.text import epsilon_text, markdown_table
 from reports.leaderboard import Board, BoardRow, claim_text
 from reports.order import dataset_order
-from reports.reported.numbers import Reported, Verdict
+from reports.reported.numbers import Reported
 from reports.reported.systems import System, Systems
 
 TARGET = 10.0
@@ -55,8 +55,6 @@ def _lines(
         yield name, *_measured(row), paper, code, reason
     else:
         measured = "no row yet" if system.method else "not built"
-        if system.verdict == Verdict.NONE.value and not system.method:
-            measured = "not built: not private"
         yield name, system.method or "–", measured, "–", "–", "–", "–", "–", paper, code, reason
     corrected = _shown(rows.get(system.corrected or "", ()))
     if corrected is not None:
