@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bench.interface import BenchError, Budget, Claim, Context, Facts, register_method, setting
 from methods._common import at_least_one, positive
 from methods._guided import Guide, Guided, GuidedConfig
+from methods.dp_sgd import least_noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,7 @@ class GPATEConfig(GuidedConfig):
     teachers: int = setting(2000, CODE + "epsilon 10; 4000 at epsilon 1")
     batch: int = setting(30, CODE + "epsilon 10, 15 at epsilon 1: as many images as a part has records")
     steps: int = setting(66, "calibrated to the budget")
+    least_steps: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are")
     directions: int = setting(10, CODE + "dimensions of the random projection")
     bins: int = setting(10, CODE + "values of a coordinate")
     bound: float = setting(0.1, "ours, of a gradient of norm 1; 1e-4 of one that is not normalised in " + CODE)
@@ -55,7 +57,7 @@ class GPATEConfig(GuidedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "steps", "directions", "bins")
+        at_least_one(self, "steps", "least_steps", "directions", "bins")
         positive(self, "bound", "threshold", "sigma1", "sigma2")
 
     def events(self, steps: int) -> list[Event]:
@@ -79,8 +81,13 @@ class GPATE(Guided):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
-        quick = {"teachers": min(2000, max(2, facts.private_records // 30)), "critic_units": 8, "critic_steps": 1}
-        tiny = {"batch": 20, "directions": 2, "steps": 3, "sigma1": 90.0, "sigma2": 30.0}
+        quick = {
+            "teachers": min(2000, max(2, facts.private_records // 30)),
+            "critic_units": 8,
+            "critic_steps": 1,
+            "least_steps": 30,
+        }
+        tiny = {"batch": 20, "directions": 2, "steps": 3, "least_steps": 30, "sigma1": 9.0, "sigma2": 3.0}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **tiny}}
 
     @classmethod
@@ -95,21 +102,21 @@ class GPATE(Guided):
             config, threshold=half, sigma1=config.sigma1 or wide * config.teachers,
             sigma2=config.sigma2 or narrow * config.teachers,
         )  # fmt: skip
+        accountant = "pate-2018-rdp-data-independent"
         try:
-            steps = largest_count(config.events, budget, claimed="pate-2018-rdp-data-independent")
+            steps = largest_count(config.events, budget, claimed=accountant)
         except BenchError:
-            # Few teachers: less noise than one step takes would not do.
-            from bench.interface import smallest_noise
+            steps = 0
+        if steps >= config.least_steps:
+            return dataclasses.replace(config, steps=steps)
 
-            def events(noise: float) -> Sequence[Event]:
-                found: Sequence[Event] = dataclasses.replace(config, sigma1=3 * noise, sigma2=noise).events(1)
-                return found
+        def louder(times: float) -> Any:
+            return dataclasses.replace(config, sigma1=times * config.sigma1, sigma2=times * config.sigma2)
 
-            noise = smallest_noise(
-                events, budget, claimed="pate-2018-rdp-data-independent", start=100.0, tolerance=1e-4
-            )
-            return dataclasses.replace(config, steps=1, sigma1=3 * noise, sigma2=noise)
-        return dataclasses.replace(config, steps=steps)
+        times = least_noise(
+            lambda times: louder(times).events(config.least_steps), budget, accountant, "proven", tolerance=1e-4
+        )
+        return dataclasses.replace(louder(times), steps=config.least_steps)
 
     @classmethod
     def generator_steps(cls, config: Any) -> int:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bench.interface import Basis, BenchError, Budget, Claim, Context, Facts, register_method, setting
 from methods._common import at_least_one, positive
 from methods._guided import Guide, Guided, GuidedConfig
+from methods.dp_sgd import least_noise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,12 +52,13 @@ class PATEGANConfig(GuidedConfig):
     votes: Literal["laplace", "gaussian"] | None = setting(None, "laplace in the paper; none: by the basis, see above")
     noise_scale: float = setting(100.0, "ours: scale of Laplace noise, deviation of Gaussian noise on a count")
     queries: int = setting(40_000, "calibrated to the budget")
+    least_queries: int = setting(1, "ours: where fewer are payable, the noise is raised until so many are")
     student_critic_steps: int = setting(1, CODE + "n_s, on each batch of answers")
     student_critic_lr: float = setting(1e-3, "ours; 1e-4 of RMSProp in " + CODE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "queries", "student_critic_steps")
+        at_least_one(self, "queries", "least_queries", "student_critic_steps")
         positive(self, "noise_scale", "student_critic_lr")
 
     def events(self, queries: int) -> list[Event]:
@@ -81,15 +83,15 @@ class PATEGAN(Guided):
         """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
         teachers = min(600, max(2, facts.private_records // 25))
-        quick = {"teachers": teachers, "noise_scale": max(1.0, teachers / 8), "critic_steps": 1}
+        quick = {"teachers": teachers, "noise_scale": max(1.0, teachers / 8), "critic_steps": 1, "least_queries": 6400}
         return {
             "quick": {**given["quick"], **quick},
-            "tiny": {**given["tiny"], "batch": 16, "noise_scale": 10.0, "queries": 16},
+            "tiny": {**given["tiny"], "batch": 16, "noise_scale": 5.0, "queries": 16, "least_queries": 400},
         }
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
-        """Return `config` with the most queries that `budget` pays for, in whole batches."""
+        """Return `config` with the most queries that `budget` pays for, or more noise for `least_queries`."""
         from bench.interface import largest_count
 
         cls.check_teachers(config, facts)
@@ -97,11 +99,18 @@ class PATEGAN(Guided):
             votes = "laplace" if budget.basis is Basis.CLAIMED else "gaussian"
             config = dataclasses.replace(config, votes=votes)
         accountant = "rdp-classic" if config.votes == "gaussian" else "pate-2017-moments-data-independent"
+        noise = config.noise_scale
         try:
             queries = largest_count(config.events, budget, claimed=accountant)
-        except BenchError as error:
-            raise BenchError(f"{error} For {cls.name} that is a larger noise_scale.") from error
-        return dataclasses.replace(config, queries=queries)
+        except BenchError:
+            queries = 0
+        if queries < config.least_queries:
+            queries = config.least_queries
+            noise = least_noise(
+                lambda scale: dataclasses.replace(config, noise_scale=scale).events(queries), budget, accountant,
+                "proven", tolerance=1e-4,
+            )  # fmt: skip
+        return dataclasses.replace(config, queries=queries, noise_scale=noise)
 
     @classmethod
     def generator_steps(cls, config: Any) -> int:

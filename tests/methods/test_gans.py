@@ -159,6 +159,17 @@ def test_gaussian_votes_answer_so_many_queries(epsilon: float, noise: float, que
     assert proven(PATEGAN.charges(config, MNIST), 1e-5).epsilon <= epsilon
 
 
+@pytest.mark.parametrize("basis", [Basis.CLAIMED, Basis.PROVEN])
+def test_noise_is_raised_for_the_least_number_of_queries(basis: Basis) -> None:
+    config = PATEGAN.calibrate(PATEGANConfig(noise_scale=1.0, least_queries=500), budget(1.0, basis), MNIST)
+    assert config.queries == 500
+    assert proven(PATEGAN.charges(config, MNIST), 1e-5).epsilon <= 1
+    several = GPATE.calibrate(GPATEConfig(teachers=4, least_steps=7), budget(1.0, basis), MNIST)
+    assert several.steps == 7
+    assert several.sigma1 == pytest.approx(3 * several.sigma2)
+    assert 0.7 < proven(GPATE.charges(several, MNIST), 1e-5).epsilon <= 1
+
+
 def test_the_paper_takes_laplace_votes_and_its_figure_on_the_votes_is_lower() -> None:
     config = PATEGAN.calibrate(PATEGANConfig(noise_scale=20.0), budget(10.0, Basis.CLAIMED), MNIST)
     assert config.votes == "laplace"
