@@ -28,8 +28,8 @@ from helpers.small_sets import SMALL, private_pair, public_set
 
 FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
-LONG = {"dpsur", "gep"}
-"""Variants of DP-SGD whose checks take a quarter of a minute; those of the others are as deep."""
+LONG = {"datalens", "dpsur", "g-pate", "gep"}
+"""Variants of DP-SGD, and of GANs of teachers, whose checks take long; those of the others are as deep."""
 
 
 @pytest.fixture(params=METHODS.names())
