@@ -7,8 +7,8 @@ Gaussian process is added to the values, and the generator descends the square o
 
 Threat model: the attacker holds all that is released and may know all records but one. Private: images and labels.
 Public: the number of records; generated labels are drawn evenly. Released: the generator, some of its images, the
-student. Unit record, adjacency replace: an image's embedding has norm sqrt(m) for m kernels, all positive, so a
-replaced one of N moves f by sqrt(2 m) / N in the kernel's norm.
+student. Unit record, adjacency add-remove, as zero-out (see :mod:`methods.dp_sgd`), the neighbours of what is claimed;
+an image's embedding has norm sqrt(m) in the kernel's norm, for m kernels.
 
 Claimed: Renyi accounting of a Gaussian release on Poisson samples, as if each step released f plus the process. Proven:
 nothing. The noise is a sample that autograd does not differentiate (``mmd.py``: mvn_Dxy.sample()): what reaches the
@@ -26,7 +26,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+from bench.interface import (
+    Adjacency,
+    BenchError,
+    Budget,
+    Claim,
+    Context,
+    Facts,
+    PrivateData,
+    PublicData,
+    register_method,
+    setting,
+)
 from methods._common import at_least_one, check_latent_size, positive, student_depends
 from methods._generative import Generative, GenerativeConfig, Source, drawn
 
@@ -76,6 +87,7 @@ class DPKernel(Generative):
         "the generator follows the gradient of the private batch's mean embedding without noise; the noise changes its "
         "length and sign only"
     )
+    adjacency = Adjacency.ADD_REMOVE
     repaired_by = "dp-kernel-sound"
 
     @classmethod

@@ -165,8 +165,10 @@ class DPSGD(Method):
         # The exact figure replaces the PLD where every record is in every batch.
         sound = "proven" if config.sampling_rate(records) == 1 else "pld"
         noise = least_noise(events, budget, cls.accountant(), sound, tolerance=1e-4)
-        lower = min(1.0, config.noise_multiplier / noise) if config.scale_lr else 1.0
-        return dataclasses.replace(config, noise_multiplier=noise, lr=config.lr * lower)
+        found = dataclasses.replace(config, noise_multiplier=noise)
+        if getattr(config, "scale_lr", False):  # not a setting of all that are calibrated here
+            found = dataclasses.replace(found, lr=config.lr * min(1.0, config.noise_multiplier / noise))
+        return found
 
     @classmethod
     def accountant(cls) -> AccountantFunction | str:

@@ -309,6 +309,15 @@ def _usual(fields: Iterable[str], quick: Mapping[str, Setting]) -> dict[str, Che
     return {name: as_preset(name, **({"quick": quick[name]} if name in quick else {})) for name in fields}
 
 
+def _by_classes(name: str, few: Setting, many: Setting) -> Check:
+    """Return a check that `name` is the quick preset's, which is `many` from 1,000 classes on."""
+
+    def usual(record: Record) -> bool:
+        return as_preset(name, quick=many if _CLASSES.get(record.dataset, 10) >= 1000 else few)(record)
+
+    return usual
+
+
 def _all_classes(record: Record) -> bool:
     """Return whether k is the preset's: all classes in quick, else that of section IV-A."""
     if record.preset == "quick":
@@ -319,7 +328,8 @@ def _all_classes(record: Record) -> bool:
 PLAIN: Plain = {
     "dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
     "dpsd-t": _usual((*_ABLATED, *_DATA_SENSITIVE), _QUICK),
-    "fed-dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200}),
+    "fed-dpsd": _usual((*_ABLATED, *_DATA_SENSITIVE, "clients", "concentration"), {**_QUICK, "iterations": 200})
+    | {"beta": _by_classes("beta", 1e-4, 1e-6)},
     "dpsd-label": {**_usual((*_ABLATED, "outside"), _QUICK), "k": _all_classes},
     "dpsd-sound": _usual(("answer", "rounds", "random_share", "distillation", "k", "teacher", "student"), {}),
     "nonprivate": {"records": as_preset("records")},

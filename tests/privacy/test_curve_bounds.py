@@ -35,6 +35,7 @@ from bench.privacy.events import (
     SampledGNMax,
     TopKRandomizedResponse,
 )
+from bench.privacy.label_events import PriorRandomizedResponse
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -177,7 +178,8 @@ def test_which_curve_is_proven() -> None:
     printed = PrintedTopK("as printed", epsilon=1.0, k=3, classes=10, answers=5)
     tuned = RepeatAndSelect(((Gaussian(3.0),),), 10.0)
     discrete = Gaussian(1.0, exact=True), GNMax(40.0, 1, exact=True)
-    for event in (response, top, printed, tuned, Bypass("raw images"), *discrete):
+    prior = PriorRandomizedResponse(1.0, 10)
+    for event in (response, top, printed, prior, tuned, Bypass("raw images"), *discrete):
         assert curve_family([event]) is None
         assert curve_family([Gaussian(1.0), event]) is None
         assert one_run_by_curve([event], 1000, 100, 100, 1e-5) is None
@@ -187,7 +189,7 @@ def test_which_curve_is_proven() -> None:
     assert curve_family([Gaussian(1.0), GNMax(40.0, 100)]) == "gaussian"
     assert curve_family([LNMax(0.1, 10), GNMax(40.0, 100)]) == "pld"
     # A new kind of event has to be decided on.
-    decided = {type(event) for event in (*ADDED, response, top, printed, tuned, Bypass("why"))}
+    decided = {type(event) for event in (*ADDED, response, top, printed, prior, tuned, Bypass("why"))}
     assert {event for event in EVENTS.values() if event.__module__.startswith("bench.")} <= decided
 
 
