@@ -56,13 +56,8 @@ class Ensemble:
         if self._together():
             return self._logits_together(images, stage)
         found = torch.empty(len(self), len(images), self.task.classes)
-        net = self.teacher(0)
-        with one_thread(), arithmetic(self.task.precision, self.task.device):
-            for number in range(len(self)):
-                net.load_state_dict({name: torch.as_tensor(array[number]) for name, array in self.states.items()})
-                found[number] = predict(net, images, device=self.task.device, bf16=self.task.bf16)
-                if stage is not None:
-                    stage.advance()
+        for number, logits in enumerate(self._one_by_one(images, stage)):
+            found[number] = logits
         return found
 
     def labels(self, images: Tensor, pool: ProcessPoolExecutor | None = None, stage: Stage | None = None) -> Labels:
@@ -70,12 +65,25 @@ class Ensemble:
         if self._together():
             chosen: Labels = self._logits_together(images, stage).argmax(2).numpy()
             return chosen
-        images = images if pool is None else sendable(images)
+        if pool is None:
+            return np.stack([logits.argmax(1).numpy() for logits in self._one_by_one(images, stage)])
+        images = sendable(images)
         jobs = [
             (self.task, self.shape, {name: array[number] for name, array in self.states.items()}, images)
             for number in range(len(self))
         ]
         return np.stack(list(_each(pool, teacher_labels, jobs, stage)))
+
+    def _one_by_one(self, images: Tensor, stage: Stage | None) -> Iterator[Tensor]:
+        """Yield each teacher's logits (n, classes) from one net: new nets would scatter large pieces of memory."""
+        net = self.teacher(0)
+        with one_thread(), arithmetic(self.task.precision, self.task.device):
+            for number in range(len(self)):
+                weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
+                net.load_state_dict(weights, strict=not self.task.batch_statistics)  # which has none of its own
+                yield predict(net, images, device=self.task.device, bf16=self.task.bf16)
+                if stage is not None:
+                    stage.advance()
 
     def _together(self) -> bool:
         from bench.training.vectorised import why_not
