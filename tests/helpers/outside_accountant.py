@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from scipy import optimize, special
 Event = dict[str, Any]
 OUTSIDE = ("bypass", "top-k-randomized-response-as-printed")  # private data that no mechanism hides
 RESPONSES = ("randomized-response", "top-k-randomized-response", "prior-randomized-response")
+SAMPLED = ("dp-sgd", "sampled-gaussian", "sampled-gnmax")
 GRID = 400_000  # points of a privacy loss distribution, about
 
 
@@ -55,11 +57,11 @@ def epsilon(events: list[Event], delta: float) -> float:
     squares = [_mu_squared(event) for event in events]
     if None not in squares:
         return gaussian(math.sqrt(sum(filter(None, squares))), delta)
+    if all(event["kind"] in SAMPLED for event in events):
+        return sampled_gaussians(Counter(map(_sampled, events)), delta)
     if len(events) > 1:
         raise ValueError(f"no composition of {sorted({event['kind'] for event in events})} here")
     (event,) = events
-    if event["kind"] == "dp-sgd":
-        return sampled_gaussian(event["sampling_rate"], event["noise_multiplier"], event["steps"], delta)
     if event["kind"] == "lnmax":  # a moved vote changes two counts by 1 each, both with Laplace noise
         return laplace(event["gamma"], 2 * event["queries"], delta)
     if event["kind"] == "laplace":
@@ -102,11 +104,23 @@ def laplace(step: float, count: int, delta: float) -> float:
     return float(one.self_compose(count).get_epsilon_for_delta(delta))
 
 
-def sampled_gaussian(rate: float, noise: float, steps: int, delta: float) -> float:
-    """Return the epsilon of DP-SGD for a record added or removed, by dp-accounting's own accountant."""
+def _sampled(event: Event) -> tuple[float, float, int]:
+    """Return rate, noise over sensitivity, and number of Gaussian releases on Poisson samples."""
+    if event["adjacency"] != "add-remove":
+        raise ValueError(f"no replaced record here: {event}")
+    if event["kind"] == "sampled-gnmax":  # a sample a query; a record adds its vote and displaces another's
+        return event["sampling_rate"], event["sigma"] / math.sqrt(2), event["queries"]
+    return event["sampling_rate"], event["noise_multiplier"], event.get("steps", 0) or event["count"]
+
+
+def sampled_gaussians(releases: Mapping[tuple[float, float, int], int], delta: float) -> float:
+    """Return the epsilon of `releases`, each so many times, for a record added or removed, by dp-accounting's own."""
     # Rounds up by some 1e-4 in all: the wider the noise, the smaller are the losses against the grid.
-    accountant = PLDAccountant(value_discretization_interval=3e-4 if noise < 5 else 3e-5)
-    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps))
+    wide = min(noise for _, noise, _ in releases) >= 5
+    accountant = PLDAccountant(value_discretization_interval=3e-5 if wide else 3e-4)
+    for (rate, noise, steps), times in releases.items():
+        one = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
+        accountant.compose(SelfComposedDpEvent(one, steps * times))
     return float(accountant.get_epsilon(delta))
 
 

@@ -21,6 +21,12 @@ from reports.reported.numbers import Reported, Verdict
 NASTY = "<script>alert(1)</script></script><!-- \"'>&amp; {{ 7*7 }}\n=HYPERLINK(1)|x"
 UNSEEN = frozenset({"meta", "link", "col", "img", "input", "br"})
 
+PAPERS = (
+    "https://arxiv.org/abs/", "https://doi.org/10.", "https://openreview.net/forum?id=", "https://eprint.iacr.org/",
+    "https://github.com/dihjiang/DP-kernel",
+)  # fmt: skip
+"""Where links may lead that leave the site."""
+
 
 def attack(student: str, **changes: object) -> AttackRecord:
     given: dict[str, object] = {
@@ -162,7 +168,7 @@ def dead_links(site: Path) -> list[str]:
         address, fragment = urldefrag(link)
         target = (path.parent / unquote(address)).resolve() if address else path
         if urlsplit(address).scheme or not target.is_relative_to(site.resolve()) or not target.is_file():
-            return link == "data:," or link.startswith(("https://arxiv.org/abs/", "https://doi.org/10."))
+            return link == "data:," or link.startswith(PAPERS)
         if target == index and "=" in fragment:
             return all(value in known[name] for name, value in parse_qsl(fragment))
         return not fragment or target not in pages or unquote(fragment) in pages[target].ids
