@@ -13,9 +13,9 @@ import typer
 
 from bench.cli import epsilon_output as shared
 from bench.cli import epsilon_papers
-from bench.cli.options import LawOption, TrialsMean
+from bench.cli.epsilon_tuning import tuning
 from bench.core.errors import BenchError
-from bench.core.types import Law, TargetAdjacency
+from bench.core.types import TargetAdjacency
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(epsilon_papers.claimed, name="claimed")
 app.add_typer(epsilon_papers.proven, name="proven")
+app.command()(tuning)
 
 E = TypeVar("E", bound="Event")
 
@@ -348,53 +349,6 @@ def dp_sgd(
         facts["sigma"] = sigma = smallest_noise(make, budget)
     assert sigma is not None
     shared.report_events([DPSGD(rate, sigma, steps)], delta, json, (), facts)
-
-
-@app.command()
-def tuning(
-    sigma: Annotated[
-        float | None, typer.Option("--sigma", "--noise-multiplier", help="Noise of one trial over the sensitivity.")
-    ] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help="Instead of --sigma: the least noise within this epsilon, tuning included.")
-    ] = None,
-    trials_mean: TrialsMean = 10.0,
-    law: LawOption = Law.GEOMETRIC,
-    steps: shared.Steps = 1,
-    sampling_rate: shared.Rate = None,
-    batch: shared.Batch = None,
-    records: shared.Records = None,
-    delta: shared.Delta = 1e-5,
-    json: shared.Json = False,
-) -> None:
-    """The best of a secret random number of trials: Gaussian noise, or DP-SGD where a sampling rate is given."""
-    from bench.core.types import Adjacency, Basis, Budget
-    from bench.privacy.accountants import proven
-    from bench.privacy.calibrate import smallest_noise
-    from bench.privacy.conversions import check_delta
-    from bench.privacy.cost import sampling_rate_of
-    from bench.privacy.events import DPSGD, Gaussian, RepeatAndSelect
-
-    check_delta(delta)
-    sampled = (sampling_rate, batch, records) != (None, None, None)
-    rate = sampling_rate_of(sampling_rate, batch, records) if sampled else 1.0
-    if (sigma is None) == (target_epsilon is None):
-        raise BenchError("give one of --sigma and --target-epsilon.")
-
-    def trial(noise: float) -> Event:
-        return DPSGD(rate, noise, steps) if sampled else Gaussian(noise, steps)
-
-    def make(noise: float) -> list[Event]:
-        adjacency = Adjacency.ADD_REMOVE if sampled else Adjacency.REPLACE
-        return [RepeatAndSelect(((trial(noise),),), trials_mean, law.shape, adjacency=adjacency)]
-
-    facts: dict[str, float] = {}
-    if target_epsilon is not None:
-        budget = Budget(target_epsilon, delta, Basis.PROVEN, TargetAdjacency.OWN)
-        facts["sigma"] = sigma = smallest_noise(make, budget, tolerance=1e-4)
-    assert sigma is not None
-    facts["epsilon_of_one_trial"] = proven([trial(sigma)], delta).epsilon
-    shared.report_events(make(sigma), delta, json, (), facts)
 
 
 @app.command()

@@ -126,27 +126,14 @@ class TopKRandomizedResponse(LabelResponse):
 
 
 @dataclass(frozen=True, slots=True)
-class PriorRandomizedResponse(LabelResponse):
+class PriorRandomizedResponse(RandomizedResponse):
     """Randomised response over each label's most probable classes, whose number follows from a prior.
 
     The prior must be known without the private label. Sensitivity: any label. Unit: label; adjacency: replace. The cost
     is that of sets of two, the most that any answer of this pure epsilon costs.
     """
 
-    epsilon: float
-    classes: int
-    count: int = 1
-    answers: int = field(default=1, kw_only=True)
-    unit: PrivacyUnit = field(default=PrivacyUnit.LABEL, kw_only=True)
-    adjacency: Adjacency = field(default=Adjacency.REPLACE, kw_only=True)
     kind: ClassVar[str] = "prior-randomized-response"
-    counted: ClassVar[str] = "count"
-
-    def __post_init__(self) -> None:
-        positive("epsilon of randomised response", self.epsilon)
-        whole("the number of classes", self.classes, 2)
-        whole("how often a label is answered", self.count)
-        whole("the number of labels answered", self.answers)
 
     @property
     def outcomes(self) -> int:
