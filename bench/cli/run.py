@@ -50,7 +50,7 @@ from bench.cli.options import (
 )
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
-from bench.core.progress import echo, open_progress, print_json, print_table
+from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
 from bench.core.types import Basis, TargetAdjacency
 
 if TYPE_CHECKING:
@@ -257,7 +257,19 @@ def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool
         if all(line["proven"] == line["proven, replace-one"] for line in lines):
             idle.add("proven, replace-one")
         shown = [name for name in COLUMNS if name not in idle | {"rank", "public data"}]
+        notes: dict[str, int] = {}
+        if not fits_unfolded(shown, [[line[name] for name in shown] for line in lines]):
+            same = [name for name in ("seeds", "preset") if len({line[name] for line in lines}) == 1]
+            title += "".join(f"; {name}: {lines[0][name]}" for name in same)
+            shown = [name for name in shown if name not in {"drop", *same}]
+            for line, row in zip(lines, rows, strict=True):
+                line["proven"] = line["proven"].replace(" (add-remove)", "*")
+                line["remarks"] = ", ".join(str(notes.setdefault(text, len(notes) + 1)) for text in row.remarks)
         print_table(title, tuple(shown), [tuple(line[name] for name in shown) for line in lines])
+        if any("*" in line["proven"] for line in lines):
+            echo("*: add-remove neighbours")
+        for text, number in notes.items():
+            print_fields(f"{number}: {text}")
     for record in board.failures:
         echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
     for key, why in board.refused:

@@ -63,6 +63,15 @@ def print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, 
     console.print(table)
 
 
+def fits_unfolded(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a table stands in the console with each of its cells, but for the heads, on one line."""
+    from rich.cells import cell_len
+
+    words = [max(map(cell_len, ["", *column.split()])) for column in columns]
+    texts = [max(map(cell_len, column), default=0) for column in zip(*rows, strict=True)]
+    return sum(map(max, words, texts)) <= make_console().width - 3 * len(columns) - 1
+
+
 def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """Return widths that break no word; None without any, and where three columns would fold on a narrow terminal."""
     from rich.cells import cell_len
@@ -74,8 +83,9 @@ def _column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int] | Non
     if sum(least) > room or (width < NARROW and len(least) > 2 and sum(longest) > room):
         return None
     widths = [max(1, low, min(high, room)) for low, high in zip(least, longest, strict=True)]
-    while sum(widths) > room:  # from the widest column that is above its longest word
-        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+    cells = [max(map(cell_len, texts[1:]), default=0) for texts in by_column]
+    while sum(widths) > room:  # from the widest column above its longest word, heads first
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] > cells[i], widths[i]))
         widths[widest] -= 1
     return widths
 

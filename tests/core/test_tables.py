@@ -11,7 +11,9 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.cli.run import print_board
 from bench.core.progress import print_table
+from helpers.records import record
 
 word = st.text("abcdefgh0123456789.-=_", min_size=1, max_size=40)
 cell = st.lists(word, max_size=8).map(" ".join)
@@ -65,3 +67,17 @@ def test_what_fits_is_a_table_on_a_narrow_terminal() -> None:
 
 def test_no_row_is_said() -> None:
     assert printed(80, COLUMNS, []) == ["a title: none"]
+
+
+def test_a_board_that_would_fold_has_one_line_per_row_and_its_remarks_below() -> None:
+    seen = "the student is trained on all private records without noise"
+    records = [record(method=name, bypasses=(seen,)) for name in ("the-first-of-them", "the-other-one")]
+    records.append(record(method="sound"))
+    with mock.patch.dict(os.environ, COLUMNS="160"), redirect_stdout(StringIO()) as out:
+        print_board(records, [], json_=False)
+    lines = out.getvalue().splitlines()
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == 3
+    assert sum(seen in line for line in lines) == 1
+    number = next(line for line in lines if seen in line).split(":")[0]
+    assert [number in row.split("│")[-2] for row in rows].count(True) == 2
