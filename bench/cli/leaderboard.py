@@ -11,6 +11,7 @@ from bench.cli.options import Json
 from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.progress import echo
+from bench.core.types import PrivacyUnit
 
 COMMITTED = Path("leaderboards")  # committed records, below the repository
 
@@ -27,9 +28,13 @@ def leaderboard(
     readme: Annotated[
         Path | None, typer.Option("--readme", help="A Markdown file that gets MNIST's table between its marks.")
     ] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
+    units = None if unit is None else frozenset(map(_unit, unit.split(",")))
     from reports.pages import gather, write_pages
 
     folders = runs or [_committed()]
@@ -39,9 +44,17 @@ def leaderboard(
     pages = write_pages(folders[0] if into is None else into, found, readme=readme)
     for key, why in found.board.refused:
         echo(f"warning: {key} is not shown: {why}", err=True)
-    print_board(found.shown(), found.audits, json_=json_, board=found.board)
+    print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)
     for page in pages:
         echo(f"wrote {page}", err=True)
+
+
+def _unit(name: str) -> PrivacyUnit:
+    try:
+        return PrivacyUnit(name.strip())
+    except ValueError:
+        accepted = ", ".join(unit.value for unit in PrivacyUnit)
+        raise BenchError(f"--unit takes names with commas between them, of {accepted}; not {name!r}.") from None
 
 
 def _committed() -> Path:

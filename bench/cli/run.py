@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,7 @@ from bench.cli.options import (
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
 from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
-from bench.core.types import Basis, TargetAdjacency
+from bench.core.types import Basis, PrivacyUnit, TargetAdjacency
 
 if TYPE_CHECKING:
     from bench.launchers.settings import Cluster
@@ -238,17 +239,27 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
 
 
-def print_board(records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None) -> None:
-    """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON."""
+def print_board(
+    records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None,
+    units: Collection[PrivacyUnit] | None = None,
+) -> None:  # fmt: skip
+    """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON.
+
+    Of `units`, where given; failed cells have no unit and are always printed.
+    """
     from bench.results.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
 
     if json_:
+        if units is not None:
+            records = [record for record in records if record.privacy is None or record.privacy.unit in units]
         filled = with_audits(records, audits)
         print_json({"records": [record.model_dump(mode="json") for record in filled]})
         return
     board = build_board(records, audits) if board is None else board
     for (dataset, unit), rows in board.tables().items():
+        if units is not None and unit not in units:
+            continue
         deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
         title = f"{dataset}, unit {unit}, delta {deltas}; accuracy in %"
         lines = [cells_of(row) for row in rows]

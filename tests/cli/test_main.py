@@ -190,6 +190,7 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["run", "-m", "pat"], "Did you mean 'pate'?"),
+        (["leaderboard", "--unit", "person"], "record, label, query-label, client"),
         (["run", "-m", "PATE"], "Did you mean 'pate'?"),
         (["run", "-m", "pate", "-d", "minst"], "mnist"),
         (["run", "-m", "pate", "-e", "0"], "positive"),

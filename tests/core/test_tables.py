@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bench.cli.run import print_board
 from bench.core.progress import print_table
+from bench.core.types import PrivacyUnit
 from helpers.records import record
 
 word = st.text("abcdefgh0123456789.-=_", min_size=1, max_size=40)
@@ -81,3 +82,12 @@ def test_a_board_that_would_fold_has_one_line_per_row_and_its_remarks_below() ->
     assert sum(seen in line for line in lines) == 1
     number = next(line for line in lines if seen in line).split(":")[0]
     assert [number in row.split("│")[-2] for row in rows].count(True) == 2
+
+
+def test_a_board_of_one_unit_leaves_out_the_others() -> None:
+    records = [record(method="of-records"), record(method="of-labels", unit=PrivacyUnit.LABEL)]
+    for json_ in (False, True):
+        with redirect_stdout(StringIO()) as out:
+            print_board(records, [], json_=json_, units={PrivacyUnit.LABEL})
+        assert "of-labels" in out.getvalue()
+        assert "of-records" not in out.getvalue()
