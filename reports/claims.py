@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
+from bench.core.config import Preset
 from bench.core.types import AuditKind, PrivacyUnit
+from bench.interface.registry import METHODS
 from bench.privacy.utility_bound import remark
 from bench.results.attack_record import AuditRecord, MechanismVerdict, above
 from bench.results.audited import audited_of, counted, no_power
@@ -96,12 +98,19 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
     if impossible := _impossible(row):
         yield impossible
     yield from _audit_remarks(row, of_record)
+    if _chosen_on_test(row):
+        yield "settings chosen on this data set's test records"
     if count := len(row["reduced"]):
         yield f"{count} setting{'s differ' if count > 1 else ' differs'} from the paper's"
     if row["noise"] == "secure":
         yield "secure noise, not reproducible"
     if row["precision"] != "float32":
         yield f"teachers in {row['precision']}"
+
+
+def _chosen_on_test(row: Mapping[str, Any]) -> bool:
+    ours = row["preset"] == Preset.QUICK.value and not row["plugin"] and row["method"] in METHODS
+    return ours and row["dataset"] in METHODS.get(row["method"]).chosen_on_test
 
 
 def _audit_remarks(row: Mapping[str, Any], of_record: float | None) -> Iterator[str]:

@@ -27,6 +27,19 @@ def row(one: Record) -> BoardRow:
     return build_board([one]).rows[0]
 
 
+@pytest.mark.parametrize(
+    ("method", "dataset", "preset", "said"),
+    [
+        ("pate", "mnist", "quick", True), ("pate", "fmnist", "quick", False), ("pate", "mnist", "paper", False),
+        ("trpate", "mnist", "quick", False), ("scatter-linear", "mnist", "quick", False),
+        ("unknown", "mnist", "quick", False),
+    ],
+)  # fmt: skip
+def test_settings_chosen_on_test_records_are_said(method: str, dataset: str, preset: str, said: bool) -> None:
+    (row,) = build_board([record(method=method, dataset=dataset, preset=preset)]).rows
+    assert ("settings chosen on this data set's test records" in row.remarks) == said
+
+
 def test_the_four_marks() -> None:
     assert row(record(claimed=1.0, proven=1.0)).claim is Claim.HOLDS
     assert row(record(claimed=1.0, proven=1.1)).claim is Claim.FAILS
