@@ -208,12 +208,12 @@ def _each_student(
 
     The directory is held exclusively, or, if `shared`, joined: `do` then claims what it makes.
     """
+    from bench.core.processes import available_cores
     from bench.core.progress import open_progress
     from bench.experiments.data_source import DataSource
     from bench.experiments.device import prepare_device
     from bench.experiments.noise_salt import sweep_salts
     from bench.storage.interrupts import Stopped, stopping_signals
-    from bench.training.processes import available_cores
 
     run_dir, students = _chosen(out, keys, methods, data)
     with contextlib.ExitStack() as stack:

@@ -42,9 +42,9 @@ def launch_audits(
 
     Return the signal that stopped it, the keys that other processes make, and a line for each command that failed.
     """
+    from bench.core.processes import available_cores
     from bench.launchers.commands import run_commands
     from bench.storage.interrupts import Stopped
-    from bench.training.processes import available_cores
 
     jobs = min(settings.jobs or max(1, available_cores() // threads), max(1, len(todo)))
     crew = workers or (settings.cpus if settings.launcher == "slurm" else max(1, available_cores() // jobs))

@@ -35,9 +35,9 @@ def check(
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     with starting(quiet=quiet or json_):
+        from bench.core.processes import available_cores
         from bench.evaluation.noninterference import SECONDS, check_method
         from bench.interface.registry import METHODS
-        from bench.training.processes import available_cores
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())

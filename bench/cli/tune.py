@@ -72,9 +72,9 @@ def tune(
     )  # fmt: skip
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):
+            from bench.core.processes import available_cores
             from bench.experiments.device import prepare_device
             from bench.experiments.tuning import read_space, run_tunings, tuning_of
-            from bench.training.processes import available_cores
 
             tuning = tuning_of(
                 read_space(space), trials_mean=trials_mean, law=law, score=score, score_noise=score_noise

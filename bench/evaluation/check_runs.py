@@ -238,7 +238,9 @@ def fresh_processes() -> Any:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
-        context.set_forkserver_preload([__name__, "opacus", "timm", "sklearn", "scipy.stats"])
+        ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
+        others = ["opacus", "timm", "sklearn", "scipy.stats"]
+        context.set_forkserver_preload([__name__, *(f"bench.{name}" for name in ours), *others])
     return context
 
 

@@ -124,7 +124,7 @@ def _slots(settings: Cluster, jobs: int) -> int:
     if settings.launcher == "slurm":
         return settings.parallel or jobs or 1
     if settings.launcher == "local" and settings.jobs == 0:
-        from bench.training.processes import available_cores  # imports torch, which planning does not need
+        from bench.core.processes import available_cores
 
         return available_cores()
     return max(1, settings.jobs)

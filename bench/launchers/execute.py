@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.core.processes import available_cores
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.experiments.device import prepare_device
@@ -17,7 +18,6 @@ from bench.launchers.settings import Cluster
 from bench.launchers.slurm_cli import check
 from bench.launchers.worker import Outcome
 from bench.results.run_dir import RunDir
-from bench.training.processes import available_cores
 
 
 def execute(

@@ -197,8 +197,8 @@ def _about(launch: Launch, unit: Unit) -> dict[str, object]:
 def _run(
     launch: Launch, unit: Unit, run_dir: RunDir, source: DataSource, progress: Progress, device: str, held: Held
 ) -> Record | None:
+    from bench.core.processes import available_cores
     from bench.experiments.run import make_shard, record_failure, run_cell
-    from bench.training.processes import available_cores
 
     lost = held.attempt > launch.options.retries + 1
     if lost and unit.shard is None:

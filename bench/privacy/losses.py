@@ -160,14 +160,13 @@ def _gaussian_deltas(loss: Any, epsilons: Floats) -> Floats:
             whole = _loss_without_sampling(whole[inside], rate)
             deltas = -np.expm1(epsilons) if removed else deltas
         thresholds = -0.5 - whole * noise**2 if removed else 1 + (-0.5 + whole * noise**2)
-    below = np.exp(epsilons[inside] + loss.mu_lower_log_cdf(thresholds))
-    deltas[inside] = loss.mu_upper_cdf(thresholds) - below
-    return np.clip(deltas, 0, 1)
+    deltas[inside] = loss.mu_upper_cdf(thresholds) - np.exp(epsilons[inside] + loss.mu_lower_log_cdf(thresholds))
+    return deltas.clip(0, 1)
 
 
 def _loss_without_sampling(values: Floats, rate: float) -> Floats:
     """Return ``log(1 + (exp(values) - 1) / rate)``."""
-    found = values + np.log(1 / rate)
+    found: Floats = values + np.log(1 / rate)
     with np.errstate(divide="ignore"):
         found += np.log1p(-np.minimum(np.exp(np.log(1 / rate - 1) - found), 1.0))
     found[values == 0] = np.log(1 / rate + (1 - 1 / rate))

@@ -32,7 +32,6 @@ from bench.interface import (
     register_method,
     setting,
 )
-from bench.training.processes import worker_pool
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,7 @@ class GridMethod(Method):
         self, config: GridConfig, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         from bench.interface import make_student
+        from bench.training.processes import worker_pool
 
         name = f"{config.noise:g}-{context.streams.seed}"
         log(f"start {name}")
