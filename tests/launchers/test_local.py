@@ -19,6 +19,7 @@ from bench.results.run_dir import RunDir
 from helpers.commands import bench
 from helpers.launches import METHOD, finish, lines, nothing_is_left_over, outcome, until
 
+FOUR = ["--eps", "1,2", "--seeds", "0,1"]
 EIGHT = ["--eps", "1,2,4,8", "--seeds", "0,1"]
 SIXTY = ["--eps", "1,2,3,4,5,6", "--seeds", "0,1,2,3,4,5,6,7,8,9"]
 
@@ -37,8 +38,8 @@ def start(out: Path, *options: str, methods: str = METHOD) -> subprocess.Popen[b
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("inline") / "runs"
-    finish(start(out, *EIGHT))
-    assert len(outcome(out)) == 8
+    finish(start(out, *FOUR))
+    assert len(outcome(out)) == 4
     done = lines(out)
     assert done["made 0 0"] == done["made 0 1"] == done["made 1 0"] == 1
     nothing_is_left_over(out)
@@ -48,7 +49,7 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_local_processes_run_every_cell_again_once_and_make_the_same_records(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(inline.parent, tmp_path, dirs_exist_ok=True)
-    said = finish(start(out, *EIGHT, "--reuse", "none", "--launcher", "local", "--jobs", "2"))
+    said = finish(start(out, *FOUR, "--reuse", "none", "--launcher", "local", "--jobs", "2"))
     assert outcome(out) == outcome(inline)
     assert "grid-test" in said
     done = lines(out)
@@ -59,22 +60,22 @@ def test_local_processes_run_every_cell_again_once_and_make_the_same_records(inl
 
 def test_two_launchers_at_once_share_the_cells(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    first = start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--set", "seconds=0.1")
-    second = start(out, *EIGHT, "--set", "seconds=0.1")
+    first = start(out, *FOUR, "--launcher", "local", "--jobs", "2", "--set", "seconds=0.1")
+    second = start(out, *FOUR, "--set", "seconds=0.1")
     finish(first)
     finish(second)
     assert outcome(out) == outcome(inline)
     done = lines(out)
     assert {name: count for name, count in done.items() if count > 1} == {}
     assert sum(name.startswith("made") for name in done) == 4  # two parts for each of two seeds
-    assert sum(name.startswith("start") for name in done) == 8
+    assert sum(name.startswith("start") for name in done) == 4
     nothing_is_left_over(out)
 
 
 @pytest.mark.slow
 def test_shards_are_made_first_and_by_several(inline: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    finish(start(out, *EIGHT, "--launcher", "local", "--jobs", "2", "--shards", "2"))
+    finish(start(out, *FOUR, "--launcher", "local", "--jobs", "2", "--shards", "2"))
     assert outcome(out) == outcome(inline)
     log = [line.rpartition(" ")[0] for line in (out.parent / "log").read_text().splitlines()]
     for seed in (0, 1):
