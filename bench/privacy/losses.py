@@ -115,7 +115,11 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
 
 def gaussian_pld(mu: float | None, interval: float) -> Any | None:
     """Return the PLD of one Gaussian release of sensitivity over deviation `mu`; None for None."""
-    return None if mu is None else sampled_gaussian_pld(1 / mu, 1.0, interval)
+    from dp_accounting.pld import privacy_loss_distribution as distribution
+
+    if mu is None:
+        return None
+    return distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
 
 
 def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced: bool = False) -> Any:
@@ -123,69 +127,13 @@ def sampled_gaussian_pld(noise: float, rate: float, interval: float, *, replaced
 
     A sampled record moves the answer by 1. The pairs are those of :mod:`bench.privacy.sampled_events`.
     """
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as distribution
 
-    def one(adjacency: AdjacencyType) -> Any:
-        loss = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=adjacency)
-        bounds = loss.connect_dots_bounds()
-        lowest, highest = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
-        deltas = _gaussian_deltas(loss, interval * np.arange(lowest, highest + 1))
-        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lowest, highest, deltas)
-
-    if replaced:
-        return PrivacyLossDistribution(one(AdjacencyType.REPLACE))
-    if rate == 1:  # the same in both orders
-        return PrivacyLossDistribution(one(AdjacencyType.REMOVE))
-    return PrivacyLossDistribution(one(AdjacencyType.REMOVE), one(AdjacencyType.ADD))
-
-
-def _gaussian_deltas(loss: Any, epsilons: Floats) -> Floats:
-    """Return ``loss.get_delta_for_epsilon(epsilons)``, to the bit, without its loop over the points in Python.
-
-    To the bit, because calibrated noise is part of a cell's key.
-    """
-    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
-
-    rate, noise = loss.sampling_prob, loss.standard_deviation
-    inside, deltas = np.ones(len(epsilons), dtype=bool), np.zeros(len(epsilons))
-    if loss.adjacency_type is AdjacencyType.REPLACE:
-        thresholds = _replaced_thresholds(epsilons, rate, noise)
-    else:
-        removed = loss.adjacency_type is AdjacencyType.REMOVE
-        whole = epsilons if removed else -epsilons
-        if rate < 1:
-            inside = whole > math.log1p(-rate)
-            whole = _loss_without_sampling(whole[inside], rate)
-            deltas = -np.expm1(epsilons) if removed else deltas
-        thresholds = -0.5 - whole * noise**2 if removed else 1 + (-0.5 + whole * noise**2)
-    deltas[inside] = loss.mu_upper_cdf(thresholds) - np.exp(epsilons[inside] + loss.mu_lower_log_cdf(thresholds))
-    return deltas.clip(0, 1)
-
-
-def _loss_without_sampling(values: Floats, rate: float) -> Floats:
-    """Return ``log(1 + (exp(values) - 1) / rate)``."""
-    found: Floats = values + np.log(1 / rate)
-    with np.errstate(divide="ignore"):
-        found += np.log1p(-np.minimum(np.exp(np.log(1 / rate - 1) - found), 1.0))
-    found[values == 0] = np.log(1 / rate + (1 - 1 / rate))
-    found[np.isclose(values, math.log(1 - rate), rtol=1e-9, atol=0)] = -np.inf
-    return found
-
-
-def _replaced_thresholds(epsilons: Floats, rate: float, noise: float) -> Floats:
-    """Return the outcomes at which the loss of a sampled Gaussian release for replace neighbours is `epsilons`."""
-    if rate == 1:
-        return -epsilons * noise**2 / 2
-    half = np.where(epsilons == 0, 1.0, np.abs(epsilons)) / 2
-    # Of Python's math, whose last bit may differ from NumPy's.
-    powers = np.fromiter(map(math.exp, -2 * half), np.float64, len(half))
-    log_sinh = half + np.fromiter(map(math.log1p, -powers), np.float64, len(half)) - math.log(2)
-    exponent = 0.5 * (1 / noise) ** 2 + math.log1p(-rate) - math.log(rate) + log_sinh
-    asinh = np.logaddexp(0.5 * np.logaddexp(0, 2 * exponent), exponent)
-    found: Floats = noise**2 * (-np.sign(epsilons) * asinh - epsilons / 2)
-    return found
+    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    return distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=interval, neighboring_relation=relation
+    )
 
 
 def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
@@ -200,7 +148,7 @@ def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
     removed = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=AdjacencyType.REMOVE)
     top = math.ceil(removed.connect_dots_bounds().epsilon_upper / interval)
     epsilons = interval * np.arange(top + 1)
-    up = _gaussian_deltas(removed, epsilons)
+    up = np.asarray(removed.get_delta_for_epsilon(epsilons))
     down = -np.expm1(-epsilons) + np.exp(-epsilons) * up
     deltas = np.concatenate([down[:0:-1], up]).clip(0, 1)
     return distribution.PrivacyLossDistribution(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
@@ -148,17 +147,6 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
     moment = math.fsum(parts)
     wanted = (math.log(moment) + top) / (order - 1)
     assert losses.replaced_gaussian_rdp(noise, rate, [order])[0] == pytest.approx(wanted, rel=1e-8, abs=1e-12)
-
-
-@pytest.mark.parametrize("rate", [1e-4, 0.1, 0.5, 0.9999, 1.0])
-@pytest.mark.parametrize("noise", [0.05, 1.1, 30.0])
-@pytest.mark.parametrize("adjacency", list(AdjacencyType))
-def test_deltas_are_dp_accountings_to_the_bit(adjacency: AdjacencyType, noise: float, rate: float) -> None:
-    loss = GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=adjacency)
-    bounds = loss.connect_dots_bounds()
-    grid = np.linspace(bounds.epsilon_lower - 0.1, bounds.epsilon_upper + 0.1, 400)
-    epsilons = np.concatenate([grid, [0.0, 1e-9, -1e-9, math.log(2), -math.log(2)]])
-    assert np.array_equal(losses._gaussian_deltas(loss, epsilons), loss.get_delta_for_epsilon(epsilons))
 
 
 def test_hardly_any_noise_costs_a_finite_amount_in_little_memory() -> None:
