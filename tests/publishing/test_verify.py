@@ -244,6 +244,7 @@ def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:
     assert "run again it costs epsilon 5" in why
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_second_run_and_leaves_the_board(into: Path, tmp_path: Path) -> None:
     """The plug-in writes its process id, and sleeps once the file `slow` is there."""
     waits = (
