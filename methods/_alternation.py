@@ -155,7 +155,8 @@ class Alternating:
             "one_hot": config.one_hot_loss, "entropy": config.entropy_loss, "activation": config.activation_loss
         }  # fmt: skip
         terms = {name: term for name, term in terms.items() if wanted[name]}
-        terms["Eq. 7"] = soft_loss(logits, labels)
+        if config.labels_reach_generator:
+            terms["Eq. 7"] = soft_loss(logits, labels)
         check_finite(terms, iteration, "the generator")
         self._generator_step.zero_grad(set_to_none=True)
         self.latents.grad = None

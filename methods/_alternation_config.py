@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from bench.interface import BenchError, setting
 from methods._common import at_least_one, check_latent_size, positive
@@ -36,6 +36,8 @@ class AlternationConfig(GivenTeacherConfig):
     activation_loss: bool = setting(True, "Eq. 8, third term; Table VI leaves it out")
     generator_loss: Literal["dafl", "printed"] = setting("dafl", "Eq. 8 as its text says; its formula says otherwise")
     random_share: float = setting(0.0, "ours: share of a batch made by random processes, not the generator")
+
+    labels_reach_generator: ClassVar[bool] = True  # Algorithm 1, line 6: Eq. 7 is in the generator's loss too
 
     def __post_init__(self) -> None:
         at_least_one(self, "iterations", "batch", "generator_width")
