@@ -138,6 +138,21 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
             "verdict": _power,
         },
     ),
+    "release": (
+        "released images: how many copy a private record, in %, and AUC of which records they were trained on",
+        {
+            "attack": lambda attack: attack.attack,
+            "images": lambda attack: f"{attack.details.get('images', 0):,}",
+            "copies": lambda attack: score(attack, Role.STUDENT, "copies"),
+            "nearest is private": lambda attack: score(attack, Role.STUDENT, "nearest is private"),
+            "for other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "nearest is private"),
+            "AUC": lambda attack: score(attack, Role.STUDENT, "records auc", 1),
+            "of a release of records": lambda attack: score(attack, Role.NON_PRIVATE, "records auc", 1),
+            "of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "records auc", 1),
+            "TPR at 1%": lambda attack: score(attack, Role.STUDENT, "records tpr@0.01"),
+            "verdict": _power,
+        },
+    ),
     "robustness": (
         "adversarial robustness (no privacy): accuracy in % at the smallest and the largest perturbation",
         {

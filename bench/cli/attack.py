@@ -313,7 +313,7 @@ def attack(
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
-    """Attack the students of a run directory, beside their controls: inversion, membership, robustness.
+    """Attack the students of a run directory, beside controls: inversion, membership, release, robustness.
 
     Controls: the same net without privacy, one trained on other records, and an untrained one. A cell is inconclusive
     (`no power`) if its attack does not break the net without privacy.
@@ -321,7 +321,7 @@ def attack(
     from bench.core.config import check_overrides
 
     with starting(quiet=quiet or json_):
-        from bench.evaluation.attack import attack_names, attack_student, planned_key
+        from bench.evaluation.attack import applies, attack_names, attack_student, planned_key
         from bench.evaluation.workplace import AttackOptions, Workplace, configurable
 
     names = attack_names(attacks)
@@ -338,6 +338,9 @@ def attack(
             places.append(Workplace(run_dir, source, progress, options, where, crew, data, stack=stack))
         with progress.stage("attacks", len(names)) as stage:
             for name in names:
+                if attacks == "all" and not applies(record, name):
+                    stage.advance()
+                    continue
                 found = run_dir.read_attack(planned_key(record, name, places[0]))
                 if found is None or not _kept(found.failure is not None, reuse):
                     with progress.stage(name, 1):

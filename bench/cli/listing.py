@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.core.config import field_table
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
-from bench.interface.attack import Attack, MembershipAttack
+from bench.interface.attack import Attack
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, method_groups
 from bench.publishing.reproduce import command_of, missing_plugin
@@ -88,8 +88,7 @@ def _method_row(method: type[Method]) -> tuple[str, ...]:
 
 
 def _attack_row(attack: type[Attack]) -> tuple[str, ...]:
-    goal = "membership" if issubclass(attack, MembershipAttack) else "inversion"
-    return (attack.name, goal, attack.access.value, attack.knowledge.value, attack.citation)
+    return (attack.name, attack.goal, attack.access.value, attack.knowledge.value, attack.citation)
 
 
 def _record_row(record: Record) -> tuple[str, ...]:

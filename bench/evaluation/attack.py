@@ -16,7 +16,7 @@ from bench.evaluation.data_roles import TINY_RECORDS
 from bench.evaluation.workplace import ROBUSTNESS, AttackOptions, Workplace, attempted, configurable, configured
 from bench.experiments.plan import Cell
 from bench.experiments.run import cache_base
-from bench.interface.attack import InversionAttack, MembershipAttack
+from bench.interface.attack import InversionAttack, MembershipAttack, ReleaseAttack
 from bench.interface.registry import ATTACKS
 from bench.results.attack_record import AttackRecord
 from bench.results.provenance import Clock
@@ -24,7 +24,7 @@ from bench.results.record import Record
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
-JUDGED = {"inversion": 3, "membership": 2, "robustness": 1}
+JUDGED = {"inversion": 3, "membership": 2, "release": 1, "robustness": 1}
 """Version of the scoring by goal, part of every key. Inversion records of version 2 stay valid."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
@@ -122,7 +122,12 @@ def attack_student(record: Record, name: str, place: Workplace) -> AttackRecord:
 def _goal(name: str) -> str:
     if name == ROBUSTNESS:
         return "robustness"
-    return "membership" if issubclass(ATTACKS.get(name), MembershipAttack) else "inversion"
+    return ATTACKS.get(name).goal
+
+
+def applies(record: Record, name: str) -> bool:
+    """Return whether the attack `name` can run on the student of `record`: some need released images."""
+    return record.image_grid is not None or name == ROBUSTNESS or _goal(name) != "release"
 
 
 def _run(
@@ -142,4 +147,8 @@ def _run(
         from bench.evaluation.membership import membership
 
         return membership(record, cell, attack, config, key, place, context)
-    raise BenchError(f"{name} is neither an inversion nor a membership attack: derive it from one of these.")
+    if isinstance(attack, ReleaseAttack):
+        from bench.evaluation.release_attack import attack_release
+
+        return attack_release(record, cell, attack, config, key, place, context)
+    raise BenchError(f"{name} is no inversion, membership or release attack: derive it from one of these.")

@@ -28,7 +28,7 @@ from bench.core.types import (
     Signals,
     TargetAdjacency,
 )
-from bench.interface.attack import Attack, InversionAttack, MembershipAttack
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack, ReleasedImages
 from bench.interface.method import Method
 from bench.interface.registry import ATTACKS, METHODS, register_attack, register_method
 
@@ -109,7 +109,9 @@ __all__ = [
     "PublicData",
     "PublicKind",
     "Reconstructions",
+    "ReleaseAttack",
     "Released",
+    "ReleasedImages",
     "SampledGNMax",
     "SampledGaussian",
     "Signals",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -145,3 +146,20 @@ class ConditionalGenerator(Generator):
         """Return inputs (n, noise_size + classes) for images of the classes `labels`, int64 (n,), with drawn noise."""
         noise = torch.randn(len(labels), self.noise_size, generator=generator, device=generator.device)
         return torch.cat([noise.to(device), nn.functional.one_hot(labels.to(device), self.classes)], 1)
+
+
+def generator_of(
+    weights: Mapping[str, Tensor], shape: tuple[int, int, int], classes: int
+) -> DataFreeGenerator | ConditionalGenerator | None:
+    """Return the net, in evaluation mode, of a release's generator `weights`; None if they are of another net."""
+    net: DataFreeGenerator | ConditionalGenerator
+    try:
+        if "project.weight" in weights:
+            net = DataFreeGenerator(*shape, weights["project.weight"].shape[1], weights["net.0.weight"].shape[0])
+        else:
+            units, inputs = weights["project.0.weight"].shape
+            net = ConditionalGenerator(*shape, classes, inputs - classes, units, weights["net.1.weight"].shape[1])
+        net.load_state_dict(dict(weights))
+    except (KeyError, IndexError, ValueError, RuntimeError, BenchError):
+        return None
+    return net.eval().requires_grad_(False)

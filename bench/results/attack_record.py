@@ -40,7 +40,7 @@ class AttackRecord(Row):
     """Name of the attack."""
     attack_version: int
     """Version of the attack."""
-    goal: Literal["inversion", "membership", "robustness"]
+    goal: Literal["inversion", "membership", "release", "robustness"]
     """What the attacker wants."""
     access: str = ""
     """What the attack uses of the student."""

@@ -94,7 +94,9 @@ def _attack_table(attack: AttackRecord) -> Table:
         ("accuracy of the target, %", *(_share(attack.targets[role].accuracy) for role in roles))
     ]
     for measure in measures:
-        share = attack.goal == "robustness" or any(word in measure for word in ("top-", "tpr@", "recovery"))
+        share = attack.goal == "robustness" or any(
+            word in measure for word in ("top-", "tpr@", "recovery", "copies", "nearest is")
+        )
         found = (attack.targets[role].metrics.get(measure) for role in roles)
         unit = ", %" if share else ""
         rows.append((measure + unit, *(percent(estimate, 100 if share else 1) for estimate in found)))

@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.config import Preset, build_config, source_of
 from bench.core.types import Access, Facts
-from bench.interface.attack import Attack, InversionAttack, MembershipAttack
+from bench.interface.attack import Attack, InversionAttack, MembershipAttack, ReleaseAttack
 from bench.interface.registry import ATTACKS
 
 FACTS = [
@@ -38,6 +38,8 @@ def test_attacks_are_found() -> None:
         "rmia",
         "loss",
         "label-gap",
+        "nearest-record",
+        "reconstruction-membership",
     }
     assert wanted <= set(ATTACKS.names())
     assert ATTACKS.broken == {}
@@ -48,8 +50,8 @@ def test_it_says_what_it_is(attack: type[Attack]) -> None:
     assert len(text) > 200
     assert attack.citation
     assert attack.access in Access
-    assert issubclass(attack, (InversionAttack, MembershipAttack))
-    if issubclass(attack, InversionAttack):
+    assert issubclass(attack, (InversionAttack, MembershipAttack, ReleaseAttack))
+    if issubclass(attack, (InversionAttack, ReleaseAttack)):
         assert "threat model" in text
         assert "differs from the paper" in text
     if issubclass(attack, MembershipAttack):

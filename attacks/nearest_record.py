@@ -1,0 +1,60 @@
+"""The nearest record: is a released image a copy of a private record? After Meehan, Chaudhuri, Dasgupta, AISTATS 2020.
+
+Threat model: the attacker holds what is released, images and perhaps a generator, and asks of each image how near it
+lies to a private record, and how near to records that no student saw. An image that is far nearer to a private one is
+a copy; a generator that has learnt the distribution alone lies as near to the others.
+
+Meehan et al. (arXiv:2004.05675) compare the distances of generated and of test samples to training samples by a rank
+test over cells. What differs from the paper: each image's own two distances are compared, in L2 on pixels, without
+cells, so that one copy among many images shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attacks._nearest import nearest
+from bench.interface import Access, BenchError, Context, Facts, ReleaseAttack, register_attack, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import ReleasedImages
+
+
+@dataclass(frozen=True)
+class NearestRecordConfig:
+    """Settings of the attack."""
+
+    draws: int = setting(10_000, "ours: images drawn from a released generator, beside those released")
+    ratio: float = setting(0.5, "ours: a copy is nearer to a private record than so much of its distance to others")
+
+    def __post_init__(self) -> None:
+        if self.draws < 0 or not 0 < self.ratio <= 1:
+            raise BenchError(f"draws must be at least 0 and ratio lie in (0, 1], not {self.draws} and {self.ratio}.")
+
+
+@register_attack("nearest-record")
+class NearestRecord(ReleaseAttack):
+    """Score an image by its nearness to a record."""
+
+    Config = NearestRecordConfig
+    access = Access.GENERATOR
+    citation = "after Meehan, Chaudhuri and Dasgupta, AISTATS 2020"
+    of_images = True
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {"quick": {"draws": 900}, "tiny": {"draws": 50}}
+
+    def score(
+        self, config: NearestRecordConfig, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor,
+        context: Context,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return minus the distance of each image to the nearest of `records`."""
+        return -nearest(release.images, records, context.device)[0].double().numpy()

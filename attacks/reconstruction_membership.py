@@ -1,0 +1,109 @@
+"""Membership by reconstruction: a record that the release shows best was trained on. Chen, Yu, Zhang, Fritz, CCS 2020.
+
+Threat model: the attacker holds what is released, images and perhaps a generator's weights, and other images of the
+data set, none private; they ask which of some records were trained on. "GAN-Leaks" (arXiv:1909.03935): a record's
+reconstruction is the nearest of the images seen or drawn (its full black-box attack), and where there is a generator
+the image of the latent input that an optimiser finds (its white-box attack, an inversion through the generator). The
+score is minus the distance to it, calibrated: less the distance to the nearest of the other images, as a record that
+lies near to any image is easy to reconstruct.
+
+What differs from the paper: distances are L2 on pixels, without LPIPS and the prior's term; Adam, and not L-BFGS, from
+the nearest drawn image, whose class stays; calibration is by images of other records, not by a generator of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attacks._nearest import nearest
+from bench.interface import (
+    Access,
+    BenchError,
+    Context,
+    Facts,
+    Knowledge,
+    ReleaseAttack,
+    as_float,
+    register_attack,
+    setting,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from bench.interface import ReleasedImages
+
+AT_ONCE = 500  # records whose latent inputs are optimised together
+
+
+@dataclass(frozen=True)
+class ReconstructionConfig:
+    """Settings of the attack."""
+
+    records: int = setting(5000, "ours: private records, and as many others")
+    draws: int = setting(20_000, "ours: images drawn from a released generator, beside those released")
+    steps: int = setting(500, "ours: of Adam on a record's latent input; 0: black-box")
+    rate: float = setting(0.05, "ours: of Adam")
+    calibrate: bool = setting(True, "GAN-Leaks, section on attack calibration; here by images of other records")
+
+    def __post_init__(self) -> None:
+        if min(self.draws, self.steps) < 0 or self.records < 1 or self.rate <= 0:
+            raise BenchError("records and rate must be positive, draws and steps at least 0.")
+
+
+@register_attack("reconstruction-membership")
+class ReconstructionMembership(ReleaseAttack):
+    """Score a record by how well the release reconstructs it."""
+
+    Config = ReconstructionConfig
+    access = Access.GENERATOR
+    knowledge = Knowledge.AUXILIARY
+    citation = "Chen, Yu, Zhang and Fritz, CCS 2020 (GAN-Leaks)"
+
+    @classmethod
+    def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+        """See :meth:`bench.interface.Attack.presets`."""
+        return {"quick": {"records": 1000, "draws": 10_000, "steps": 30}, "tiny": {"records": 100, "draws": 100, "steps": 2}}
+
+    def score(
+        self, config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor,
+        context: Context,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return minus each record's distance to its reconstruction, calibrated where the config says so."""
+        distance, _ = nearest(records, release.images, context.device)
+        if release.generator is not None and config.steps and config.draws:
+            distance = distance.minimum(inverted(config, release, records, context))
+        if config.calibrate:
+            distance = distance - nearest(records, others, context.device)[0]
+        return -distance.double().numpy()
+
+
+def inverted(
+    config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, context: Context
+) -> torch.Tensor:
+    """Return the distance (n,) of each record to the best image that the generator gives for an optimised input."""
+    import torch
+
+    assert release.generator is not None
+    assert release.inputs is not None
+    net = release.generator.to(context.device).eval()
+    _, starts = nearest(records, release.images[-len(release.inputs) :], context.device)
+    found = []
+    for part, chosen in zip(torch.split(records, AT_ONCE), torch.split(starts, AT_ONCE), strict=True):
+        wanted = as_float(part).to(context.device)
+        start = release.inputs[chosen].to(context.device)
+        noise, rest = start[:, : release.free].clone().requires_grad_(), start[:, release.free :]
+        optimizer = torch.optim.Adam([noise], config.rate)
+        best = torch.full((len(part),), torch.inf, device=context.device)
+        for _ in range(config.steps):
+            squared = (net(torch.cat([noise, rest], 1)) - wanted).square().flatten(1).sum(1)
+            best = best.minimum(squared.detach())
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(squared.sum())
+            optimizer.step()
+        found.append(best.sqrt().cpu())
+    return torch.cat(found)
