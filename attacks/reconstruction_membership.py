@@ -67,7 +67,8 @@ class ReconstructionMembership(ReleaseAttack):
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Attack.presets`."""
-        return {"quick": {"records": 1000, "draws": 10_000, "steps": 30}, "tiny": {"records": 100, "draws": 100, "steps": 2}}
+        quick = {"records": 1000, "draws": 10_000, "steps": 30}
+        return {"quick": quick, "tiny": {"records": 100, "draws": 100, "steps": 2}}
 
     def score(
         self, config: ReconstructionConfig, release: ReleasedImages, records: torch.Tensor, others: torch.Tensor,

@@ -8,7 +8,7 @@ half are the non-members. Controls show as many images as the release:
 - counterfactual: other records, a release without any private one: the difference of the splits by itself.
 - prior: the same generator with random weights, where the release holds a known generator.
 
-Intervals are over records, or over images, and cover no other training.
+Intervals are over records, or over images as if they were independent, and cover no other training.
 """
 
 from __future__ import annotations
