@@ -209,6 +209,22 @@ def _small_layers(in_chans: int, img_size: Size, width: int) -> list[nn.Module]:
 
 
 @register_own
+def convnet(
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, width: int = 128, **_: Any
+) -> FeatureNet:  # fmt: skip
+    """Build the net of dataset condensation: three convolutions, each normalised channel by channel and pooled.
+
+    Zhao, Mopuri, Bilen, ICLR 2021 (arXiv:2006.05929), appendix A, by ``ConvNet`` in ``utils/networks.py`` of
+    DingfanChen/Private-Set, which pads gray images by 2 pixels more.
+    """
+    layers: list[nn.Module] = [Normalise()]
+    for channels in (in_chans, width, width):
+        wide = 3 if len(layers) == 1 and in_chans == 1 else 1
+        layers += [nn.Conv2d(channels, width, 3, padding=wide), nn.GroupNorm(width, width), nn.ReLU(), nn.AvgPool2d(2)]
+    return _assemble("convnet", layers, (), nn.ReLU, in_chans, img_size, num_classes)
+
+
+@register_own
 def softmax_regression(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> FeatureNet:
     """Build the linear classifier of pixels of Fredrikson et al. 2015, section 5; it starts at 0, not at random."""
     net = _assemble("softmax_regression", [Normalise()], (), nn.ReLU, in_chans, img_size, num_classes)

@@ -17,7 +17,7 @@ from bench.models.registration import model_options
 
 OWN = [
     "pate_mnist", "pate_svhn", "tanh_cnn_mnist", "tanh_cnn_cifar", "tempered_cnn_mnist", "tempered_cnn_cifar",
-    "small_cnn", "small_cnn_bn", "salimans_mlp", "softmax_regression",
+    "small_cnn", "small_cnn_bn", "salimans_mlp", "softmax_regression", "convnet",
 ]  # fmt: skip
 
 
