@@ -30,7 +30,7 @@ FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
 LONG = {
     "datalens", "dense", "dp-fedavg", "dp-gan", "dp-kernel-sound", "dpsur", "fed-adi", "fed-dafl", "g-pate", "gep",
-    "gs-wgan", "label-protocol", "lp-1st", "pate-fm", "pate-gan", "psg",
+    "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg",
 }  # fmt: skip
 """Methods whose checks take long; those of the others are as deep."""
 

@@ -57,7 +57,7 @@ def epsilon(events: list[Event], delta: float) -> float:
     squares = [_mu_squared(event) for event in events]
     if None not in squares:
         return gaussian(math.sqrt(sum(filter(None, squares))), delta)
-    if all(event["kind"] in SAMPLED for event in events):
+    if all(event["kind"] in (*SAMPLED, "gaussian") for event in events):
         return sampled_gaussians(Counter(map(_sampled, events)), delta)
     if len(events) > 1:
         raise ValueError(f"no composition of {sorted({event['kind'] for event in events})} here")
@@ -108,6 +108,8 @@ def _sampled(event: Event) -> tuple[float, float, int]:
     """Return rate, noise over sensitivity, and number of Gaussian releases on Poisson samples."""
     if event["adjacency"] != "add-remove":
         raise ValueError(f"no replaced record here: {event}")
+    if event["kind"] == "gaussian":  # of all records
+        return 1.0, event["noise_multiplier"], event["count"]
     if event["kind"] == "sampled-gnmax":  # a sample a query; a record adds its vote and displaces another's
         return event["sampling_rate"], event["sigma"] / math.sqrt(2), event["queries"]
     return event["sampling_rate"], event["noise_multiplier"], event.get("steps", 0) or event["count"]
