@@ -44,7 +44,8 @@ def chunks(private: PrivateData) -> Iterator[Tensor]:
 
 def clipped(rows: Tensor, norm: float = 1.0) -> Tensor:
     """Return `rows` (n, d), those above it shortened to `norm`."""
-    return rows / (NORM * (rows.norm(dim=1, keepdim=True) / norm).clamp_min(1))
+    shortened: Tensor = rows / (NORM * (rows.norm(dim=1, keepdim=True) / norm).clamp_min(1))
+    return shortened
 
 
 def second_moments(private: PrivateData, centre: Tensor) -> Tensor:
@@ -64,7 +65,8 @@ def components_of(moments: Tensor, count: int, noise_multiplier: float, ledger: 
     noisy[upper] = torch.from_numpy(ledger.gaussian(given, sensitivity=1.0, noise_multiplier=noise_multiplier))
     noisy = noisy + noisy.triu(1).T
     _, directions = torch.linalg.eigh(noisy)  # in ascending order
-    return directions[:, -count:].flip(1).T.contiguous()
+    first: Tensor = directions[:, -count:].flip(1).T.contiguous()
+    return first
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,15 @@ class PhasedVAE(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the loss of each example."""
-        rows, means, draws = inputs.split(self.sizes, 1)
+        rows, means, draws = torch.split(inputs, self.sizes, 1)
         logs: Any = self.encoder(rows).clamp(-20.0, 20.0)  # of variances
         error = (self.decoder(means + (0.5 * logs).exp() * draws) - rows).square().sum(1)
         mixture = self.mixture()
         apart = ((means[:, None] - mixture.means).square() + logs.exp()[:, None]) / mixture.variances
         each = 0.5 * (apart - 1 + mixture.variances.log() - logs[:, None]).sum(2)
         divergence = -torch.logsumexp(mixture.weights.log() - each, 1)
-        return (error + divergence)[:, None]
+        losses: Tensor = (error + divergence)[:, None]
+        return losses
 
     def mixture(self) -> Mixture:
         """Return the prior of the codes."""

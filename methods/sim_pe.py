@@ -193,8 +193,10 @@ def parents(weights: Tensor, classes: Tensor, wanted: Tensor, draws: Any) -> Ten
     import torch
 
     found = torch.empty_like(wanted)
-    for label in wanted.unique():
+    for label in range(int(wanted.max()) + 1):
         stand, places = (classes == label).nonzero()[:, 0], (wanted == label).nonzero()[:, 0]
+        if len(places) == 0:
+            continue
         own = weights[stand] if bool(weights[stand].any()) else torch.ones(len(stand))
         found[places] = stand[torch.multinomial(own, len(places), replacement=True, generator=draws)]
     return found

@@ -23,6 +23,7 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training.context import Context
+from helpers import outside_accountant
 from helpers.small_sets import SMALL, private_pair
 from methods._pca_vae import (
     EM_SENSITIVITY,
@@ -85,6 +86,12 @@ def test_the_authors_setting_costs_what_they_say_and_the_claim_does_not_hold() -
     same = P3GMSoundConfig(em_iterations=20)
     assert P3GMSound.claimed(same, MNIST, 1e-5).epsilon == pytest.approx(claim.epsilon), "one Gaussian: 3 releases"
     assert proven(P3GMSound.charges(same, MNIST), 1e-5).epsilon == pytest.approx(0.9067, abs=5e-4)
+
+
+def test_its_proven_cost_is_that_of_an_accountant_from_outside() -> None:
+    events = P3GMSound.charges(P3GMSoundConfig(), MNIST)
+    theirs = outside_accountant.epsilon([event.as_dict() for event in events], 1e-5)
+    assert proven(events, 1e-5).epsilon == pytest.approx(theirs, abs=1e-3)
 
 
 def test_a_budget_multiplies_all_noise_by_one_factor() -> None:
