@@ -264,6 +264,7 @@ def run_method(
         ("pate", {"student_training": "improved-gan", "student": "salimans_mlp", "student_epochs": 8}),
         ("dp-merf", {}),
         ("dp-kernel", {"iterations": 8}),
+        ("p3gm-sound", {}),
         ("nonprivate", {"epochs": 3.0}),
         ("fedavg", {"rounds": 3}),
         ("fed-dafl", {"epochs": 5}),
