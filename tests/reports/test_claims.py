@@ -63,7 +63,7 @@ def test_bad_marks_on_the_board_are_those_that_something_contradicts() -> None:
     runs = read_runs([BOARD], "")
     rows = build_board(runs.records.values(), runs.audits.values()).rows
     bad = {one.method for one in rows if one.claim.bad}
-    assert bad == {"dgd", "dgd-plus", "dp-kernel", "dpsd", "dpsd-t", "dpsur", "fed-dpsd"}, (
+    assert bad == {"dgd", "dgd-plus", "dp-kernel", "dpdfd", "dpsd", "dpsd-t", "dpsur", "fed-dpsd", "p3gm"}, (
         "bypasses, noise that the claim's formula cancels, or steps that it does not count"
     )
     for one in rows:
