@@ -91,12 +91,16 @@ class DPGAN(Generative, DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
+        """See :meth:`bench.interface.Method.presets`.
+
+        With 10,000 of MNIST's training records held out, at a claimed 10, one seed, five to eight minutes of a core:
+        3,000 steps of 128 gave 33%, 1,500 of 256 60% (two of them for each of the generator), 900 of 512 40%.
+        """
         given = super().presets(facts)
         paper = {"steps_per_generator_step": 100} if facts.dataset == "fmnist" else {}
         quick = {
-            "discriminator_steps": 2000, "batch_size": min(128, max(8, facts.private_records // 8)),
-            "steps_per_generator_step": 5, "discriminator_maps": 16, "discriminator_lr": 1e-3, "generator_lr": 2e-3,
+            "discriminator_steps": 1500, "batch_size": min(256, max(8, facts.private_records // 8)),
+            "steps_per_generator_step": 2, "discriminator_maps": 16, "discriminator_lr": 1e-3, "generator_lr": 2e-3,
             "latent": 16,
         }  # fmt: skip
         tiny = {"discriminator_steps": 20, "batch_size": 8, "discriminator_maps": 4}
