@@ -46,7 +46,6 @@ class ClassSums(OnBackbone):
     """A head computed from one Gaussian release of sums over the private records; a subclass says which."""
 
     adjacency = Adjacency.ADD_REMOVE
-    chosen_on_test = ("fmnist",)  # on its test file's public part, which the accuracy on the whole file includes
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

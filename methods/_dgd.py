@@ -115,7 +115,6 @@ class DGDFamily(TakesTeacher, EnsembleMethod):
 
     citation = "Ge et al. 2023"
     public_data: ClassVar[str] = "none"
-    chosen_on_test = ("mnist",)  # with PATE's teachers
 
     @classmethod
     def payable(cls, config: Any, queries: int) -> int:

@@ -82,7 +82,6 @@ class HeadTeachers(HeadStudent, PATEFamily):
 
     public_data = "knowledge of a public source, and unlabelled images of the target's distribution"
     public_data_kinds = (PublicKind.TRANSFERRED, PublicKind.UNLABELLED)
-    chosen_on_test = ()
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

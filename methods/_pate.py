@@ -134,7 +134,6 @@ class PATEFamily(EnsembleMethod):
     groups = ("pate-family",)  # `pate` is a method
     public_data: ClassVar[str] = "unlabelled images of the target's distribution"
     public_data_kinds: ClassVar[tuple[PublicKind, ...]] = (PublicKind.UNLABELLED,)
-    chosen_on_test: ClassVar[tuple[str, ...]] = ("mnist",)
     votes_for_unseen: ClassVar[bool] = False  # whether priors let teachers vote for classes without records
 
     @classmethod

@@ -69,7 +69,6 @@ class PATERidge(Method):
     Config = PATERidgeConfig
     citation = "after Papernot et al. 2017"
     public_data = "none"
-    chosen_on_test = ("fmnist",)
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:

@@ -53,8 +53,6 @@ class Method(abc.ABC):
     """Reason for an infinite proven epsilon if the method uses private data outside any mechanism, else empty."""
     repaired_by: ClassVar[str] = ""
     """Name of the variant with a finite proven epsilon, if `bypass` is set."""
-    chosen_on_test: ClassVar[tuple[str, ...]] = ()
-    """Data sets whose test records the quick preset was chosen on; rows of it say so."""
     private: ClassVar[bool] = True
     """False for a non-private baseline: one run serves all epsilons."""
     mixed_noise: ClassVar[bool] = False

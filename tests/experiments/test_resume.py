@@ -97,7 +97,7 @@ def test_killed_twenty_times(undisturbed: tuple[dict[str, str], float], tmp_path
     no_leftovers(tmp_path / "runs")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "runs", SIX)
     assert process.stderr is not None

@@ -139,6 +139,7 @@ def test_ctrl_c_lets_workers_close(tmp_path: Path) -> None:
     nothing_is_left_over(out)
 
 
+@pytest.mark.slow
 def test_a_launch_that_was_cancelled_elsewhere_ends(tmp_path: Path) -> None:
     """A launcher on another machine gets no signal: a file tells it."""
     out = tmp_path / "runs"

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from bench.interface.registry import METHODS
 from bench.results.record import Accountant, Record
 from helpers.pairs import pair_audit, release
 from helpers.paths import BOARD
 from helpers.records import record
-from reports.claims import Claim
+from reports.claims import CHOSEN_ON_TEST, Claim
 from reports.leaderboard import BoardRow, build_board
 from reports.runs import read_runs
 
@@ -38,6 +39,7 @@ def row(one: Record) -> BoardRow:
 def test_settings_chosen_on_test_records_are_said(method: str, dataset: str, preset: str, said: bool) -> None:
     (row,) = build_board([record(method=method, dataset=dataset, preset=preset)]).rows
     assert ("settings chosen on this data set's test records" in row.remarks) == said
+    assert set().union(*CHOSEN_ON_TEST.values()) <= set(METHODS.names())
 
 
 def test_the_four_marks() -> None:
