@@ -85,7 +85,6 @@ class DPSUR(ScatterDPSGD):
     Config: ClassVar[type] = DPSURConfig
     version = 1
     citation = "Fu et al. 2024"
-    mixed_noise = True
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "noise_multiplier": 4.0, "validation_noise": 0.325},
         "cifar10": {
@@ -138,6 +137,7 @@ class DPSUR(ScatterDPSGD):
 
         records = facts.private_records
         return [
+            *cls.statistics(config),
             DPSGD(config.sampling_rate(records), config.noise_multiplier, count),
             SampledGaussian(min(1.0, config.validation_batch / records), config.test_noise(), count),
         ]

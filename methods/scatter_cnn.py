@@ -1,8 +1,8 @@
 """DP-SGD of a small CNN on scattering coefficients: features that nobody trained.
 
 Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3
-and appendix C. They normalise coefficients in groups within each image, as here, or by noisy means over the private
-records, which they charge for; here no data set takes the second.
+and appendix C. They normalise coefficients in groups within each image, or by noisy statistics of the private records,
+which they charge for; here the second follow the first (see :mod:`methods._scatter`).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods._scatter import RUNS, ScatterDPSGD
-from methods.dp_sgd import DPSGDConfig
+from methods._scatter import RUNS, ScatterConfig, ScatterDPSGD
 
 
 @dataclass(frozen=True)
-class ScatterCNNConfig(DPSGDConfig):
+class ScatterCNNConfig(ScatterConfig):
     """Settings for MNIST; those of other data sets are in `by_dataset`."""
 
     student: str = setting("scatter_cnn_mnist", "Tramer and Boneh 2021, appendix C: MNIST and Fashion-MNIST")
@@ -37,8 +36,10 @@ class ScatterCNN(ScatterDPSGD):
 
     Config: ClassVar[type] = ScatterCNNConfig
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        "mnist": {"statistics_noise": 8.0},
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "epochs": 50.0, "noise_multiplier": 2.15},
         "cifar10": {
             "student": "scatter_cnn_cifar", "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67,
+            "statistics_noise": 8.0,
         },
     }  # fmt: skip

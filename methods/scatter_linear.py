@@ -1,8 +1,8 @@
 """DP-SGD of a linear classifier of scattering coefficients: features that nobody trained.
 
 Tramer and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", ICLR 2021, section 3.
-They normalise coefficients in groups within each image, as here, or by noisy means over the private records, which
-they charge for; here no data set takes the second.
+They normalise coefficients in groups within each image, or by noisy statistics of the private records, which they
+charge for; here the second follow the first (see :mod:`methods._scatter`).
 
 Threat model: the attacker holds the released weights and may know all records but one. Private: images and labels.
 Public: the number of records, the scattering transform. Released: the student, which transforms images itself. Unit
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bench.interface import register_method, setting
-from methods._scatter import RUNS, ScatterDPSGD
-from methods.dp_sgd import DPSGDConfig
+from methods._scatter import RUNS, ScatterConfig, ScatterDPSGD
 
 
 @dataclass(frozen=True)
-class ScatterLinearConfig(DPSGDConfig):
+class ScatterLinearConfig(ScatterConfig):
     """Settings for MNIST; those of other data sets are in `by_dataset`."""
 
     student: str = setting("scatter_linear", "Tramer and Boneh 2021, section 3")
@@ -38,5 +37,8 @@ class ScatterLinear(ScatterDPSGD):
     Config: ClassVar[type] = ScatterLinearConfig
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},
-        "cifar10": {"batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67},
-    }
+        "mnist": {"statistics_noise": 8.0},
+        "cifar10": {
+            "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67, "statistics_noise": 8.0,
+        },
+    }  # fmt: skip

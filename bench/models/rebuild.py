@@ -46,6 +46,7 @@ class _Own(_Timm):
     scale: Factor = 0
     inverse_temperature: Factor = 0
     offset: Factor = 0
+    standardised: bool = False
     head: HeadKind = "dense"
     backbone: BackboneSpec | None = None
 

@@ -174,6 +174,49 @@ def _smoothed(maps: Tensor, down: Tensor, across: Tensor) -> Tensor:
     return ((maps @ across.T).mT @ down.T).mT
 
 
+class ChannelNorm(nn.Module):
+    """Maps (n, features) of equally long channels to mean 0 and deviation 1 in each channel, by constants."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("deviation", torch.ones(channels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the standardised features, (n, features)."""
+        maps = features.view(len(features), len(self.mean), -1)
+        return ((maps - self.mean[:, None]) / self.deviation[:, None]).flatten(1)
+
+
+class NormedHead(nn.Module):
+    """A head after a :class:`ChannelNorm`."""
+
+    def __init__(self, channels: int, head: nn.Module) -> None:
+        super().__init__()
+        self.norm = ChannelNorm(channels)
+        self.head = head
+
+    @property
+    def last(self) -> nn.Module:
+        """Return the last layer."""
+        last: nn.Module = getattr(self.head, "last", self.head)
+        return last
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """Return the input of the last layer."""
+        body: Any = getattr(self.head, "hidden", nn.Identity())
+        hidden: Tensor = body(self.norm(features))
+        return hidden
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (n, features) to logits (n, classes)."""
+        logits: Tensor = self.last(self.hidden(features))
+        return logits
+
+
 class ConvHead(nn.Module):
     """Convolutions on scattering maps, and a last dense layer."""
 
@@ -197,30 +240,42 @@ class ConvHead(nn.Module):
         return logits
 
 
+def _student(scattering: Scattering, head: nn.Module, classes: int, standardised: bool) -> OnFixedMap:
+    if standardised:
+        head = NormedHead(scattering.map_shape[0], head)
+    return OnFixedMap(scattering, head, classes)
+
+
 @register_own
-def scatter_linear(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> OnFixedMap:
+def scatter_linear(
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, standardised: bool = False, **_: Any
+) -> OnFixedMap:
     """Build the linear classifier of scattering coefficients (Tramer and Boneh, ICLR 2021, section 3)."""
     scattering = Scattering(in_chans, *height_width(img_size))
-    return OnFixedMap(scattering, nn.Linear(scattering.num_features, num_classes), num_classes)
+    return _student(scattering, nn.Linear(scattering.num_features, num_classes), num_classes, standardised)
 
 
 @register_own
-def scatter_cnn_mnist(num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, **_: Any) -> OnFixedMap:
+def scatter_cnn_mnist(
+    num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, standardised: bool = False, **_: Any
+) -> OnFixedMap:
     """Build the CNN on scattering coefficients of Tramer and Boneh (ICLR 2021, appendix C) for (Fashion-)MNIST."""
     scattering = Scattering(in_chans, *height_width(img_size))
     layers: list[nn.Module] = [
         nn.Conv2d(scattering.map_shape[0], 16, 3, stride=2, padding=1), nn.Tanh(),
         nn.Conv2d(16, 32, 3, padding=1), nn.Tanh(),
     ]  # fmt: skip
-    return OnFixedMap(scattering, ConvHead(scattering.map_shape, layers, 32, num_classes), num_classes)
+    return _student(scattering, ConvHead(scattering.map_shape, layers, 32, num_classes), num_classes, standardised)
 
 
 @register_own
-def scatter_cnn_cifar(num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, **_: Any) -> OnFixedMap:
+def scatter_cnn_cifar(
+    num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, standardised: bool = False, **_: Any
+) -> OnFixedMap:
     """Build the CNN on scattering coefficients of Tramer and Boneh (ICLR 2021, appendix C) for CIFAR-10."""
     scattering = Scattering(in_chans, *height_width(img_size))
     layers: list[nn.Module] = [
         nn.Conv2d(scattering.map_shape[0], 64, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, ceil_mode=True),
         nn.Conv2d(64, 64, 3, padding=1), nn.Tanh(),
     ]  # fmt: skip
-    return OnFixedMap(scattering, ConvHead(scattering.map_shape, layers, 0, num_classes), num_classes)
+    return _student(scattering, ConvHead(scattering.map_shape, layers, 0, num_classes), num_classes, standardised)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
@@ -14,16 +19,33 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Adjacency, Basis, Budget, Facts, PrivacyUnit, Released, TargetAdjacency
 from bench.interface.registry import METHODS
+from bench.models import scattering
+from bench.models.rebuild import rebuild
+from bench.models.scattering import ChannelNorm
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise
 from bench.storage.cache import Cache
 from bench.training import features
 from bench.training.context import Context
 from helpers.small_sets import SMALL, private_pair, public_set
-from methods import dp_sgd
+from methods import _scatter, dp_sgd
 
 OWN = TargetAdjacency.OWN
 NAMES = ("scatter-linear", "scatter-cnn")
+
+
+class Sums:
+    """A ledger without noise that keeps what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[np.ndarray[Any, Any], float]] = []
+
+    def gaussian(
+        self, values: np.ndarray[Any, Any], *, sensitivity: float, noise_multiplier: float
+    ) -> np.ndarray[Any, Any]:
+        assert noise_multiplier == 1.0
+        self.asked.append((values.copy(), sensitivity))
+        return values.copy()
 
 
 def facts(dataset: str, records: int) -> Facts:
@@ -55,11 +77,24 @@ def test_noise_is_that_of_the_tight_accountant(
     method, known = METHODS.get(name), facts(dataset, records)
     config, changed = build_config(method, Preset.PAPER, known)
     assert changed == []
+    assert config.statistics_noise == (None if dataset == "fmnist" else 8)
+    config = dataclasses.replace(config, statistics_noise=None)
     assert config.steps(records) == steps
     for epsilon, noise in printed.items():
         budget = Budget(float(epsilon), 1e-5, Basis.PROVEN, OWN)
         found = method.calibrate(config, budget, known).noise_multiplier
         assert 0.999 * noise <= found <= noise + 6e-4
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "noise"),
+    [(3, 4.615), pytest.param(1, 15.638, marks=pytest.mark.slow), pytest.param(10, 1.751, marks=pytest.mark.slow)],
+)
+def test_noisy_statistics_take_their_part_of_the_budget(epsilon: int, noise: float) -> None:
+    method, known = METHODS.get("scatter-linear"), facts("cifar10", 50_000)
+    config, _ = build_config(method, Preset.PAPER, known)
+    found = method.calibrate(config, Budget(float(epsilon), 1e-5, Basis.PROVEN, OWN), known).noise_multiplier
+    assert 0.999 * noise <= found <= noise + 1e-3
 
 
 def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
@@ -114,8 +149,8 @@ def test_both_methods_share_features_kept_in_half_precision(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_student_learns_and_takes_images_itself(name: str) -> None:
-    settings = {"epochs": 15.0, "batch_size": 60, "lr": 4.0}
-    released, context = run(name, Cache(None, {}), 1000.0, **settings)
+    changed = {"epochs": 15.0, "batch_size": 60, "lr": 4.0}
+    released, context = run(name, Cache(None, {}), 1000.0, **changed)
     private = private_pair()[0]
     assert released.student_name == METHODS.get(name).Config().student
     with torch.no_grad():
@@ -123,6 +158,57 @@ def test_the_student_learns_and_takes_images_itself(name: str) -> None:
     cached = features.student_logits(released.student, private.images, context, "private")
     assert (plain - cached).abs().max() < 0.01 * plain.abs().max()
     assert (plain.argmax(1) == private.labels).float().mean() > 0.9
+
+
+@given(images=arrays("uint8", (3, 2, 8, 8), elements=st.integers(0, 255)))
+@settings(max_examples=30, deadline=None)
+def test_one_record_moves_statistics_by_the_stated_sensitivity_at_most(images: np.ndarray[Any, Any]) -> None:
+    """And features of real images are not clipped: the bound follows from their normalisation."""
+    features = scattering.Scattering(2, 8, 8)(torch.from_numpy(images) / 255).half()
+    with_all, without = Sums(), Sums()
+    _scatter.standardise(ChannelNorm(162), features, 3, 1.0, with_all)  # type: ignore[arg-type]
+    _scatter.standardise(ChannelNorm(162), features[:2], 3, 1.0, without)  # type: ignore[arg-type]
+    maps = features[2].double().view(162, -1)
+    for power, (more, bound), (less, same) in zip((1, 2), with_all.asked, without.asked, strict=True):
+        assert np.linalg.norm(more - less) <= same * (1 + 1e-9)
+        assert bound == same == pytest.approx((162**0.5, 162 / 27**0.5)[power - 1])
+        assert np.allclose(more - less, maps.pow(power).mean(1), atol=2e-3)
+
+
+def test_the_sensitivity_of_mean_squares_is_reached() -> None:
+    maps = torch.zeros(1, 162, 4)
+    maps[0, ::6] = 1.0  # one channel of each group of six
+    features = torch.nn.functional.group_norm(maps, 27).flatten(1)
+    largest = Sums()
+    _scatter.standardise(ChannelNorm(162), features, 1, 1.0, largest)  # type: ignore[arg-type]
+    assert np.linalg.norm(largest.asked[1][0]) > 0.83 * largest.asked[1][1]
+
+
+def test_channels_are_standardised_over_the_records() -> None:
+    features = torch.randn(5_000, 81, 4) * torch.linspace(0.5, 1, 81)[:, None] + torch.linspace(-0.2, 0.2, 81)[:, None]
+    norm = ChannelNorm(81)
+    _scatter.standardise(norm, features.flatten(1), 5_000, 1.0, Sums())  # type: ignore[arg-type]
+    found = norm(features.flatten(1)).view(5_000, 81, 4)
+    assert found.mean((0, 2)).abs().max() < 1e-5
+    assert (found.std((0, 2)) - 1).abs().max() < 1e-3
+
+
+def test_a_student_with_statistics_takes_images_itself_and_its_ledger_has_them() -> None:
+    changed = {"epochs": 15.0, "batch_size": 60, "lr": 4.0, "statistics_noise": 2.0}
+    released, context = run("scatter-cnn", Cache(None, {}), 1000.0, **changed)
+    private = private_pair()[0]
+    assert released.student_options["standardised"]
+    again = rebuild(released.student_name, released.student_options, released.student.state_dict())
+    assert not torch.equal(again.head.norm.mean, torch.zeros(81))  # type: ignore[union-attr]
+    with torch.no_grad():
+        plain = again(private.images / 255)
+    cached = features.student_logits(released.student, private.images, context, "private")
+    assert (plain - cached).abs().max() < 0.01 * plain.abs().max()
+
+
+def test_noise_of_statistics_below_zero_is_refused() -> None:
+    with pytest.raises(BenchError, match="statistics_noise"):
+        METHODS.get("scatter-linear").Config(statistics_noise=0.0)
 
 
 def test_a_student_without_scattering_is_refused() -> None:

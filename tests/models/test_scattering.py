@@ -79,10 +79,13 @@ def test_the_gradient_is_right_and_finite_where_the_modulus_is_zero() -> None:
 
 
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("standardised", [False, True])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (1, 112, 92), (2, 4, 7)])
-def test_nets_fit_every_size_and_hold_their_head_only(name: str, shape: tuple[int, int, int]) -> None:
+def test_nets_fit_every_size_and_hold_their_head_only(
+    name: str, shape: tuple[int, int, int], standardised: bool
+) -> None:
     channels, height, width = shape
-    net = build(name, 5, channels, (height, width)).eval()
+    net = build(name, 5, channels, (height, width), standardised=standardised).eval()
     images = torch.rand(2, *shape, requires_grad=True)
     features, logits = features_and_logits(net, images)
     assert logits.shape == (2, 5)
@@ -90,7 +93,7 @@ def test_nets_fit_every_size_and_hold_their_head_only(name: str, shape: tuple[in
     assert set(net.state_dict()) == {f"head.{key}" for key in net.head.state_dict()}
     (gradient,) = torch.autograd.grad(net(images).sum(), images)
     assert gradient.abs().max() > 0
-    options = json.loads(json.dumps(model_options(name, 5, channels, (height, width))))
+    options = json.loads(json.dumps(model_options(name, 5, channels, (height, width), standardised=standardised)))
     again = rebuild(name, options, net.state_dict())
     assert torch.equal(again(images), net(images))
 
