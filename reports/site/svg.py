@@ -193,11 +193,15 @@ class Size(NamedTuple):
     below: float
 
 
-CARD, LARGE = Size(320, 176, 30, 34), Size(720, 336, 48, 50)
+LEVELS = (99.5, 99, 98, 95, *range(90, -1, -10))
+"""Accuracies that may have a line, in percent."""
+MOST_BARS = 40
+"""Points beyond which bars would hide more than they say; the table has every interval."""
+CARD, LARGE = Size(320, 176, 30, 34), Size(720, 400, 48, 50)
 
 
 def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
-    """Return accuracy against proven epsilon as SVG, with the Pareto front.
+    """Return accuracy against proven epsilon as SVG, with the Pareto front; accuracy by the logarithm of the error.
 
     A thin line leads from each point to its ghost at the claimed epsilon. Points are links that the tab key skips: the
     table has the same links.
@@ -206,14 +210,14 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     left, top, right, bottom = size.left, 8.0, size.width - 8, size.height - size.below
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
-    floor = max(0.0, 10 * math.floor((min((p.low for p in points), default=0.0) - 2) / 10))
-    ceiling = min(100.0, 10 * math.ceil((max((p.high for p in points), default=100.0) + 1) / 10))
+    errors = [100 - p.accuracy for p in points] or [1.0, 100.0]
+    least, most = 0.8 * max(min(errors), 0.5), min(100.0, 1.1 * max(errors))
 
     def x(epsilon: float) -> float:
         return left + (axis.place(epsilon) - axis.low) * unit
 
     def y(accuracy: float) -> float:
-        return bottom - (min(max(accuracy, floor), ceiling) - floor) / (ceiling - floor) * (bottom - top)
+        return top + math.log(min(max(100 - accuracy, least), most) / least) / math.log(most / least) * (bottom - top)
 
     parts = [
         f'<svg class="scatter{" small" * small}" viewBox="0 0 {size.width:g} {size.height:g}" role="group" '
@@ -223,10 +227,12 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     parts.append(
         f'<rect class="band" x="{band:.5g}" y="{top:.5g}" width="{right - band:.5g}" height="{bottom - top:.5g}"/>'
     )
-    step = 20 if ceiling - floor > 40 else 10 if small else 5
-    for accuracy in range(int(floor), int(ceiling) + 1, step):
-        parts.append(f'<path class="grid" d="M{left:.5g} {y(accuracy):.4g}H{right:.5g}"/>')
-        parts.append(f'<text class="tick" x="{left - 5:.5g}" y="{y(accuracy) + 4:.4g}">{accuracy}</text>')
+    above = -math.inf
+    for accuracy in (accuracy for accuracy in LEVELS if least <= 100 - accuracy <= most):
+        if y(accuracy) - above >= 14:
+            above = y(accuracy)
+            parts.append(f'<path class="grid" d="M{left:.5g} {above:.4g}H{right:.5g}"/>')
+            parts.append(f'<text class="tick" x="{left - 5:.5g}" y="{above + 4:.4g}">{accuracy:g}</text>')
     for place, label in ticks(axis):
         at = left + (place - axis.low) * unit
         if place == int(place):
@@ -249,7 +255,7 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
         at, height = x(p.proven), y(p.accuracy)
         bar = (
             f'<path d="M0 {y(p.low) - height:.3g}V{y(p.high) - height:.3g}"/>'
-            if y(p.low) - y(p.high) > 9 and not small
+            if y(p.low) - y(p.high) > 9 and len(points) <= MOST_BARS and not small
             else ""
         )
         shift = x(p.claimed) - at
