@@ -1,16 +1,28 @@
-"""The proven epsilon of a record for replace neighbours, from its ledger's events: it is no field of a record."""
+"""The proven epsilon of a record for replace neighbours, from its ledger's events: it is no field of a record.
+
+A board has dozens of different ledgers, and one may take seconds, so that figures stay in the folder of data sets.
+Their names hash the events, the accountants' source and the versions of their packages.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import json
 import math
-from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
 
+from bench import privacy as accounting
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.core.types import Adjacency
+from bench.data.array_store import data_root
 from bench.privacy.accountants import replace_one
 from bench.privacy.base_event import Event
 from bench.results.record import Privacy
+from bench.storage.files import write_atomic
 
 
 def replaced_epsilon(privacy: Privacy) -> float:
@@ -20,10 +32,28 @@ def replaced_epsilon(privacy: Privacy) -> float:
     return _replaced(json.dumps(privacy.events, sort_keys=True), privacy.delta)
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def _replaced(events: str, delta: float) -> float:
     listed = json.loads(events)
+    if not listed:
+        return math.inf
+    name = hashlib.sha256(f"{_accountants()} {delta!r} {events}".encode()).hexdigest()
+    path = data_root() / ".replace-one" / name[:32]
+    with contextlib.suppress(OSError, ValueError, BenchError):  # absent or damaged: found anew
+        return float.fromhex(read_plain(path).decode())
     try:
-        return replace_one([Event.from_dict(values) for values in listed], delta).epsilon if listed else math.inf
+        found = replace_one([Event.from_dict(values) for values in listed], delta).epsilon
     except (BenchError, TypeError, ValueError, OverflowError):
         return math.inf
+    with contextlib.suppress(BenchError):  # a cache that cannot be written is none
+        write_atomic(path, found.hex().encode())
+    return found
+
+
+@functools.cache
+def _accountants() -> str:
+    """Return the digest of what a figure depends on beside the events."""
+    digest = hashlib.sha256(" ".join(version(name) for name in ("dp-accounting", "numpy", "scipy")).encode())
+    for path in sorted(Path(next(iter(accounting.__path__))).glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

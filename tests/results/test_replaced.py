@@ -1,0 +1,59 @@
+"""Replace-one figures: found once, kept, and found again where what is kept is no figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.privacy.accountants import replace_one
+from bench.privacy.events import DPSGD
+from bench.results import replaced
+
+EVENT = DPSGD(0.01, 1.1, 20)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the list of what the accountant is asked for, with the cache in `tmp_path`."""
+    calls: list[object] = []
+
+    def account(events: object, delta: float) -> object:
+        calls.append(events)
+        return replace_one([EVENT], delta)
+
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path))
+    monkeypatch.setattr(replaced, "replace_one", account)
+    return calls
+
+
+def figure(delta: float = 1e-5) -> float:
+    replaced._replaced.cache_clear()
+    return replaced._replaced(json.dumps([EVENT.as_dict()]), delta)
+
+
+def test_a_figure_is_found_once(asked: list[object]) -> None:
+    expected = replace_one([EVENT], 1e-5).epsilon
+    assert [figure(), figure(), figure(1e-6) > expected, len(asked)] == [expected, expected, True, 2]
+
+
+def test_other_accountants_find_it_anew(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    figure()
+    monkeypatch.setattr(replaced, "_accountants", lambda: "others")
+    figure()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"much"])
+def test_a_damaged_figure_is_found_anew(asked: list[object], tmp_path: Path, content: bytes) -> None:
+    expected = figure()
+    (kept,) = (tmp_path / ".replace-one").iterdir()
+    kept.write_bytes(content)
+    assert [figure(), figure(), len(asked)] == [expected, expected, 2]
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(asked: list[object], tmp_path: Path) -> None:
+    (tmp_path / ".replace-one").write_text("a file")
+    assert figure() == figure() < 10
+    assert len(asked) == 2
