@@ -5,11 +5,11 @@ Scattering coefficients, and their normalisation within each image, are a fixed 
 paper has no settings for, grey images take those of MNIST and others those of CIFAR-10. Where records are few, the
 quick preset takes an eighth of them as a batch.
 
-With `statistics_noise` each channel is then brought to mean 0 and deviation 1 over the private records by two Gaussian
-releases: the sums over records of the channels' means, and of their mean squares. In a normalised group of c channels
-the mean square of all values is at most 1, so that the mean squares of the channels sum to c at most: one record moves
-the first sums by sqrt(channels) in L2 and the second by c times the root of the number of groups. The paper's code
-clips the same statistics, of coefficients as they are, to a median over the records that has no noise.
+With `statistics_noise` coefficients are not normalised within images: each channel is brought to mean 0 and deviation 1
+over the private records, by two Gaussian releases, of the sums over records of the channels' means and of their mean
+squares. Both are clipped to public norms, the L2 sensitivities. The authors clip the same statistics to a median over
+the records, which has no noise. On CIFAR-10 at a proven 3 (one seed, 10,000 public records): within images 64.0%,
+channels standardised by the public records 66.1%, and 64.0% where the first comes before the second.
 
 The stated learning rates are for epsilon 3. The quick preset lowers them as the noise grows (`scale_lr`): at epsilon 1,
 on 10,000 training records of Fashion-MNIST held out, half the rate took the linear classifier from 87.7% to 88.6%. No
@@ -73,16 +73,18 @@ class ScatterDPSGD(DPSGD):
         batch = {**vars(cls.Config()), **paper}["batch_size"]
         few = facts.private_records < 4 * batch
         fitting = max(1, facts.private_records // 8) if few else batch
+        statistics = {"statistics_noise": None if facts.shape[0] == 1 else 20.0}
         return {
             "paper": paper,
-            "quick": {"scale_lr": True, **({"batch_size": fitting} if fitting < batch else {})},
-            "tiny": {"epochs": 1.0, "batch_size": min(32, fitting)},
+            "quick": {"scale_lr": True, **statistics, **({"batch_size": fitting} if fitting < batch else {})},
+            "tiny": {**statistics, "epochs": 1.0, "batch_size": min(32, fitting)},
         }
 
     @classmethod
     def shares(cls, config: Any, facts: Facts, seed: int) -> tuple[str, ...]:
         """See :meth:`bench.interface.Method.shares`."""
-        return (f"scattering of {facts.dataset}",)
+        other = "" if config.statistics_noise is None else ", not normalised"
+        return (f"scattering of {facts.dataset}{other}",)
 
     def train_student(
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
@@ -153,24 +155,20 @@ class ScatterDPSGD(DPSGD):
 
 
 def standardise(norm: ChannelNorm, features: Tensor, records: int, noise: float, ledger: Ledger) -> None:
-    """Set the constants of `norm` by noisy statistics of `features` (n, d), normalised within groups of each row.
-
-    `records` is the public number that sums are divided by.
-    """
+    """Set the constants of `norm` by noisy statistics of `features` (n, d); `records` is the public number."""
     import torch
-
-    from bench.models.scattering import GROUPS
 
     channels = len(norm.mean)
 
-    def released(power: int, bound: float) -> Tensor:
+    def released(power: int) -> Tensor:
         def means(rows: Tensor) -> Tensor:
             return rows.pow(power).view(len(rows), channels, -1).mean(2)
 
+        bound = power * channels**0.5
         pieces = (rows for some in torch.split(features, 512) for rows in clipped_rows(some, bound, means))
         total = sum((rows.sum(0) for rows in pieces), torch.zeros(channels, dtype=torch.float64))
         return torch.from_numpy(ledger.gaussian(total.numpy(), sensitivity=bound, noise_multiplier=noise)) / records
 
-    first, second = released(1, channels**0.5), released(2, channels / GROUPS**0.5)
+    first, second = released(1), released(2)
     norm.mean.copy_(first)
     norm.deviation.copy_((second - first.square()).clamp_min(LEAST_VARIANCE).sqrt())

@@ -76,8 +76,8 @@ def _reflected(size: int) -> Tensor:
 class Scattering(FixedMap):
     """Maps images in [0, 1] to their scattering coefficients, normalised in 27 groups within each image.
 
-    Raises :class:`BenchError` for images below 4x4. Group normalisation has no parameters, so that it uses no private
-    statistics; Tramer and Boneh's other choice, noisy means over private images, would cost a part of the budget.
+    Group normalisation uses no private statistics. If not `grouped`, coefficients of order m come times 8 to the m, all
+    about equally large. Raises :class:`BenchError` for images below 4x4.
     """
 
     dtype = torch.float16
@@ -91,9 +91,11 @@ class Scattering(FixedMap):
     across_halved: Tensor
     mean: Tensor
     deviation: Tensor
+    levels: Tensor
 
-    def __init__(self, channels: int, height: int, width: int) -> None:
+    def __init__(self, channels: int, height: int, width: int, grouped: bool = True) -> None:
         super().__init__()
+        self.grouped = grouped
         if min(height, width) < STRIDE:
             raise BenchError(
                 f"the scattering transform takes images of at least {STRIDE}x{STRIDE} pixels, not {height}x{width}. "
@@ -113,19 +115,21 @@ class Scattering(FixedMap):
             "across": _lowpass(len(columns), False), "down": _lowpass(len(rows), False),
             "across_halved": _lowpass(len(columns), True), "down_halved": _lowpass(len(rows), True),
             "mean": torch.tensor(mean)[:, None, None], "deviation": torch.tensor(deviation)[:, None, None],
+            "levels": torch.tensor([1.0, *[8.0] * 2 * ANGLES, *[64.0] * ANGLES**2]).repeat(channels)[:, None, None],
         }  # fmt: skip
         for name, value in held.items():
             self.register_buffer(name, value.float() if value.is_floating_point() else value, persistent=False)
 
     def identity(self) -> dict[str, Any]:
         """See :meth:`bench.models.feature_net.FixedMap.identity`."""
-        return {"name": "scattering", "version": VERSION, "shape": list(self.shape)}
+        other = {} if self.grouped else {"grouped": False}
+        return {"name": "scattering", "version": VERSION, "shape": list(self.shape), **other}
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, (n, num_features)."""
         scaled = (images - self.mean) / self.deviation
         maps = torch.cat([self.coefficients(batch).flatten(1, 2) for batch in torch.split(scaled, BATCH)])
-        return functional.group_norm(maps, GROUPS).flatten(1)
+        return (functional.group_norm(maps, GROUPS) if self.grouped else maps * self.levels).flatten(1)
 
     def coefficients(self, images: Tensor) -> Tensor:
         """Return the scattering coefficients of float `images`: (n, channels, 81, height // 4, width // 4)."""
@@ -240,10 +244,8 @@ class ConvHead(nn.Module):
         return logits
 
 
-def _student(scattering: Scattering, head: nn.Module, classes: int, standardised: bool) -> OnFixedMap:
-    if standardised:
-        head = NormedHead(scattering.map_shape[0], head)
-    return OnFixedMap(scattering, head, classes)
+def _student(scattering: Scattering, head: nn.Module, classes: int) -> OnFixedMap:
+    return OnFixedMap(scattering, head if scattering.grouped else NormedHead(scattering.map_shape[0], head), classes)
 
 
 @register_own
@@ -251,8 +253,8 @@ def scatter_linear(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, standardised: bool = False, **_: Any
 ) -> OnFixedMap:
     """Build the linear classifier of scattering coefficients (Tramer and Boneh, ICLR 2021, section 3)."""
-    scattering = Scattering(in_chans, *height_width(img_size))
-    return _student(scattering, nn.Linear(scattering.num_features, num_classes), num_classes, standardised)
+    scattering = Scattering(in_chans, *height_width(img_size), not standardised)
+    return _student(scattering, nn.Linear(scattering.num_features, num_classes), num_classes)
 
 
 @register_own
@@ -260,12 +262,12 @@ def scatter_cnn_mnist(
     num_classes: int = 10, in_chans: int = 1, img_size: Size = 28, standardised: bool = False, **_: Any
 ) -> OnFixedMap:
     """Build the CNN on scattering coefficients of Tramer and Boneh (ICLR 2021, appendix C) for (Fashion-)MNIST."""
-    scattering = Scattering(in_chans, *height_width(img_size))
+    scattering = Scattering(in_chans, *height_width(img_size), not standardised)
     layers: list[nn.Module] = [
         nn.Conv2d(scattering.map_shape[0], 16, 3, stride=2, padding=1), nn.Tanh(),
         nn.Conv2d(16, 32, 3, padding=1), nn.Tanh(),
     ]  # fmt: skip
-    return _student(scattering, ConvHead(scattering.map_shape, layers, 32, num_classes), num_classes, standardised)
+    return _student(scattering, ConvHead(scattering.map_shape, layers, 32, num_classes), num_classes)
 
 
 @register_own
@@ -273,9 +275,9 @@ def scatter_cnn_cifar(
     num_classes: int = 10, in_chans: int = 3, img_size: Size = 32, standardised: bool = False, **_: Any
 ) -> OnFixedMap:
     """Build the CNN on scattering coefficients of Tramer and Boneh (ICLR 2021, appendix C) for CIFAR-10."""
-    scattering = Scattering(in_chans, *height_width(img_size))
+    scattering = Scattering(in_chans, *height_width(img_size), not standardised)
     layers: list[nn.Module] = [
         nn.Conv2d(scattering.map_shape[0], 64, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, ceil_mode=True),
         nn.Conv2d(64, 64, 3, padding=1), nn.Tanh(),
     ]  # fmt: skip
-    return _student(scattering, ConvHead(scattering.map_shape, layers, 0, num_classes), num_classes, standardised)
+    return _student(scattering, ConvHead(scattering.map_shape, layers, 0, num_classes), num_classes)
