@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from opacus import GradSampleModule
 from opacus.layers import DPLSTM
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -151,6 +152,33 @@ def test_those_that_are_not_formed_are_those_that_are(
     torch.testing.assert_close(weighted_sum(outer, given_to), wanted, rtol=1e-3, atol=1e-5 * size)
     rows = torch.arange(0, count, 2)
     assert torch.equal(picked(without(outer, rows), slice(None)), formed.index_fill(0, rows, 0.0))
+
+
+PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([1, 5, 32, 33, 70]), PAIRS, PAIRS, PAIRS, PAIRS, st.booleans(), st.integers(0, 2**32 - 1))
+def test_those_of_a_convolution_are_those_of_opacus(
+    count: int, maps: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
+    bias: bool, seed: int,
+) -> None:  # fmt: skip
+    """Whether they are formed in one part or several, of which the last is shorter."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        padding = (padding[0] - 1, padding[1] - 1)
+        layer = nn.Conv2d(*maps, kernel, stride, padding, bias=bias)
+        inputs, factors = torch.randn(count, maps[0], 5, 4), torch.rand(count)
+        flow = torch.randn_like(layer(inputs))
+    theirs = GradSampleModule.GRAD_SAMPLERS[nn.Conv2d](layer, [inputs], flow)
+    gradients = ExampleGradients(layer)
+    gradients.backward((layer(inputs) * flow).sum() / count, count)
+    for parameter in layer.parameters():
+        found, wanted = parameter.grad_sample, theirs[parameter].view(count, *parameter.shape)
+        torch.testing.assert_close(picked(found, slice(None)), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(norms(found), wanted.flatten(1).norm(dim=1), rtol=1e-4, atol=1e-5)
+        summed = torch.tensordot(factors, wanted, dims=1)
+        torch.testing.assert_close(weighted_sum(found, factors), summed, rtol=1e-4, atol=1e-3)
 
 
 def test_a_norm_whose_factors_underflow_or_overflow_is_never_too_small() -> None:
