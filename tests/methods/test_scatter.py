@@ -105,7 +105,7 @@ def test_data_sets_that_the_paper_lacks_get_settings_that_fit() -> None:
     assert (config.batch_size, config.lr) == (125, 8)
     assert [change.field for change in changed] == ["batch_size", "scale_lr"]
     config, changed = build_config(cnn, Preset.QUICK, large)
-    assert [change.field for change in changed] == ["scale_lr"]
+    assert [change.field for change in changed] == ["scale_lr", "statistics_noise"]
     assert (config.batch_size, config.student) == (8_192, "scatter_cnn_cifar")
 
 
