@@ -28,6 +28,7 @@ from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison
 from bench.privacy.ledger import Ledger
 from bench.privacy.transcript_loss import PublicDifference, compare
+from bench.training.divergence import CollapsedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,8 +192,9 @@ def in_lockstep(
             side.stop()
     errors = [side.error for side in sides if side.error is not None]
     if not found.difference and errors:  # those of parted runs come from stopping them
-        alike = len(errors) == 2 and str(errors[0]) == str(errors[1]) and isinstance(errors[0], BenchError)
-        if alike and found.calls:  # an answer of which no student can be made, in both
+        collapsed = all(isinstance(error, CollapsedError) for error in errors)  # however far: a number in the message
+        alike = collapsed or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
+        if len(errors) == 2 and alike and found.calls:  # an answer of which no student can be made, in both
             return found, None, None
         if len(errors) == 2:
             raise errors[0]

@@ -23,6 +23,7 @@ from bench.evaluation.tapped_dp_sgd import TappedTraining
 from bench.privacy.conversions import exact_gaussian_epsilon
 from bench.privacy.ledger import Ledger, seeded_ledger
 from bench.privacy.transcript_loss import exact_epsilon
+from bench.training.divergence import CollapsedError
 from helpers.lockstep import Work, lockstep, silent
 
 FACTS = Facts("small", 40, 4, 4, 2, (1, 2, 2))
@@ -214,6 +215,18 @@ def test_runs_that_part_are_a_difference(second: Work, difference: str, swapped:
 def test_an_exception_of_both_runs_is_raised() -> None:
     with pytest.raises(ValueError, match="too dark"):
         lockstep(fails, fails)
+
+
+def test_two_generators_that_collapse_are_an_outcome_whatever_they_draw() -> None:
+    def collapsing(spread: float) -> Work:
+        def work(ledger: Ledger) -> None:
+            ledger.gaussian(np.array([spread]), sensitivity=1.0, noise_multiplier=2.0)
+            raise CollapsedError(f"its images are almost equal ({spread:.2g})", torch.zeros(1), torch.zeros(1))
+
+        return work
+
+    found, one, other = lockstep(collapsing(0.1), collapsing(0.2), 0.0)
+    assert (found.calls, found.difference, one, other) == (1, "", None, None)
 
 
 def test_a_method_that_catches_every_exception_is_ended_all_the_same() -> None:
