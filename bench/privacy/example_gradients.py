@@ -207,7 +207,9 @@ def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tens
     copied = flow.new_empty(windows.shape)
     factors = copied.flatten(1, 2).flatten(2).mT
     formed = flow.new_empty(count, factors.shape[1], flow.shape[1])
-    for maps, flows, into in zip(*(whole.split(at_once) for whole in (inputs, flow.flatten(2), formed)), strict=True):
+    for maps, flows, into in zip(
+        *(torch.split(whole, at_once) for whole in (inputs, flow.flatten(2), formed)), strict=True
+    ):
         inner[: len(maps)] = maps.clone()  # Read in order before it is read across: most of the time was the memory's.
         copied[: len(maps)] = windows[: len(maps)]
         torch.bmm(factors[: len(maps)], flows.mT, out=into)
