@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,9 @@ class Forger:
         self.optimizer = torch.optim.Adam(self.net.parameters(), config.generator_lr, betas=config.betas)
         self.draws = context.streams.torch("generator/draws")
         self.turns = 0  # of the opponent, so far
+        self.steps = 0  # of the generator, so far
+        self._average = config.generator_average
+        self.mean = copy.deepcopy(self.net)  # of the weights over the steps, or the last ones
 
     def images(self, count: int) -> tuple[Tensor, Tensor]:
         """Return images (count, channels, height, width) in [0, 1], with the generator's graph, and their labels."""
@@ -38,20 +42,26 @@ class Forger:
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(images, gradient)
         self.optimizer.step()
+        self.steps += 1
+        share = max(1 - self._average, 1 / self.steps)  # the plain mean at first, without the random start
+        for mean, last in zip(self.mean.state_dict().values(), self.net.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(last, share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; see :class:`bench.training.checkpoint.Stateful`."""
         return {
-            "net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "draws": self.draws.get_state(),
-            "turns": self.turns,
+            "net": self.net.state_dict(), "mean": self.mean.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "draws": self.draws.get_state(), "turns": self.turns, "steps": self.steps,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`."""
         self.net.load_state_dict(state["net"])
+        self.mean.load_state_dict(state["mean"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.draws.set_state(state["draws"])
-        self.turns = int(state["turns"])
+        self.turns, self.steps = int(state["turns"]), int(state["steps"])
 
 
 class AdamAgainst(torch.optim.Adam):

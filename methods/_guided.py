@@ -44,6 +44,7 @@ class GuidedConfig(GenerativeConfig):
     generator_maps: int = setting(16, NET)
 
     betas: ClassVar[tuple[float, float]] = (0.5, 0.999)
+    generator_average: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

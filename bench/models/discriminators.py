@@ -33,3 +33,19 @@ class ConvDiscriminator(nn.Module):
         """Map images (n, channels, height, width) in [0, 1] to scores (n, classes)."""
         scores: Tensor = self.net(2 * images - 1)
         return scores
+
+
+class DenseDiscriminator(nn.Module):
+    """Two hidden layers. The gradients of single images are never formed: DP-SGD takes many more steps in a time."""
+
+    def __init__(self, channels: int, height: int, width: int, classes: int, units: int = 256) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Flatten(), nn.Linear(channels * height * width, units), nn.LeakyReLU(0.2),
+            nn.Linear(units, units), nn.LeakyReLU(0.2), nn.Linear(units, classes),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, channels, height, width) in [0, 1] to scores (n, classes)."""
+        scores: Tensor = self.net(2 * images - 1)
+        return scores

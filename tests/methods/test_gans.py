@@ -15,9 +15,9 @@ from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData
 from bench.evaluation.pairs import worst_pairs
 from bench.interface.method import Method
-from bench.models.discriminators import ConvDiscriminator
+from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
 from bench.privacy.accountants import accountant, proven
-from bench.privacy.example_gradients import ExampleGradients, norms
+from bench.privacy.example_gradients import ExampleGradients, Outer, norms
 from bench.privacy.ledger import seeded_ledger
 from bench.storage.cache import Cache
 from bench.training.context import Context
@@ -25,7 +25,7 @@ from helpers.small_sets import SMALL, private_pair
 from methods._critics import critics_of
 from methods._gan import AdamAgainst, Forger
 from methods.datalens import DataLens, DataLensConfig, summed_signs
-from methods.dp_gan import DPGAN, DPGANConfig, Game
+from methods.dp_gan import DPGAN, DPGANConfig, Game, discriminator
 from methods.g_pate import GPATE, GPATEConfig, counted
 from methods.gs_wgan import GSWGAN, GSWGANConfig, clipped_rows, one_of_all
 from methods.pate_gan import PATEGAN, PATEGANConfig
@@ -69,11 +69,11 @@ def test_clamped_weights_do_not_bound_gradients_as_the_first_dp_gan_claims() -> 
     assert float(length[0]) > 2
 
 
-def played(config: DPGANConfig, steps: int) -> tuple[ConvDiscriminator, Forger, Game]:
+def played(config: DPGANConfig, steps: int) -> tuple[torch.nn.Module, Forger, Game]:
     """Return discriminator, generator and game after steps on gradients of zero for the real side."""
     forger = Forger(config, SMALL, context())
     torch.manual_seed(0)
-    critic = ConvDiscriminator(*SMALL.shape, SMALL.classes, config.discriminator_maps)
+    critic = discriminator(config, SMALL)
     game = Game(critic, forger, config)
     optimizer = AdamAgainst(critic.parameters(), 1e-3, config.betas, forger, game.before_step, game.after_step)
     for _ in range(steps):
@@ -83,8 +83,53 @@ def played(config: DPGANConfig, steps: int) -> tuple[ConvDiscriminator, Forger, 
     return critic, forger, game
 
 
-def test_generated_images_weigh_as_much_as_real_ones_and_the_generator_moves_in_its_turn() -> None:
-    config = tiny_gan(max_grad_norm=1e-3, steps_per_generator_step=2, clamp=0.02)
+def test_the_dense_discriminators_gradients_of_weights_are_never_formed() -> None:
+    torch.manual_seed(0)
+    critic = DenseDiscriminator(*SMALL.shape, SMALL.classes, units=7)
+    game = Game(critic, None, tiny_gan(mismatch=0.5))  # type: ignore[arg-type]
+    images, labels = torch.rand(5, *SMALL.shape), torch.arange(5) % SMALL.classes
+    scores = critic(images)
+    assert scores.shape == (5, SMALL.classes)
+    gradients = ExampleGradients(critic)
+    gradients.backward(game.private_loss(critic(images), labels), 5)
+    samples = [parameter.grad_sample for parameter in critic.parameters() if parameter.dim() == 2]
+    assert len(samples) == 3
+    assert all(isinstance(sample, Outer) for sample in samples)
+
+
+def test_losses_of_a_real_image_with_right_and_wrong_labels_are_one_loss_of_its_own() -> None:
+    scores, labels = torch.randn(4, 10, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 0, 9, 3])
+    game = Game(torch.nn.Linear(1, 1), None, tiny_gan(mismatch=0.5))  # type: ignore[arg-type]
+    whole = game.private_loss(scores, labels)
+    alone = [game.private_loss(scores[row : row + 1], labels[row : row + 1]) for row in range(4)]
+    assert float(whole) == pytest.approx(float(torch.stack(alone).mean()))
+    softplus = torch.nn.functional.softplus
+    wrong = sum(float(softplus(scores[1, label])) for label in range(1, 10))
+    assert float(alone[1]) == pytest.approx(float(softplus(-scores[1, 0])) + 0.5 * wrong)
+    without = Game(torch.nn.Linear(1, 1), None, tiny_gan(mismatch=0.0))  # type: ignore[arg-type]
+    assert torch.equal(without.private_loss(scores, labels), without.real_loss(scores, labels))
+
+
+def test_the_released_generator_is_the_mean_of_its_steps_or_the_last_one() -> None:
+    name = "project.0.weight"
+    _, last, _ = played(tiny_gan(steps_per_generator_step=1, generator_average=0.0), 3)
+    assert torch.equal(last.mean.state_dict()[name], last.net.state_dict()[name])
+    steps = [
+        played(tiny_gan(steps_per_generator_step=1, generator_average=0.9), count)[1].net.state_dict()[name]
+        for count in (1, 2, 3)
+    ]
+    _, forger, _ = played(tiny_gan(steps_per_generator_step=1, generator_average=0.9), 3)
+    torch.testing.assert_close(forger.mean.state_dict()[name], torch.stack(steps).mean(0))
+    _, forger, _ = played(tiny_gan(steps_per_generator_step=1, generator_average=0.5), 3)
+    torch.testing.assert_close(forger.mean.state_dict()[name], (steps[0] + steps[1]) / 4 + steps[2] / 2)
+
+
+@pytest.mark.parametrize("units", [None, 16])
+def test_generated_images_weigh_as_much_as_real_ones_and_the_generator_moves_in_its_turn(units: int | None) -> None:
+    config = tiny_gan(
+        max_grad_norm=1e-3, steps_per_generator_step=2, clamp=0.02, generated=3, discriminator_units=units,
+        discriminator_maps=4,
+    )  # fmt: skip
     before = Forger(config, SMALL, context()).net.state_dict()["project.0.weight"]
     critic, forger, _ = played(config, 1)
     whole = torch.cat([parameter.grad.flatten() for parameter in critic.parameters()])  # type: ignore[union-attr]
@@ -103,7 +148,8 @@ def test_a_checkpoint_of_the_discriminator_holds_the_generator() -> None:
     other = Forger(config, SMALL, context())
     fresh = AdamAgainst(game._critic.parameters(), 1e-3, config.betas, other, lambda: None, lambda: None)
     fresh.load_state_dict(optimizer.state_dict())
-    assert other.turns == 3
+    assert (other.turns, other.steps) == (3, forger.steps)
+    assert torch.equal(other.mean.state_dict()["project.0.weight"], forger.mean.state_dict()["project.0.weight"])
     assert torch.equal(other.images(4)[0], forger.images(4)[0])
 
 
@@ -290,6 +336,11 @@ def test_more_teachers_than_records_are_refused(method: type[Method]) -> None:
     [
         (lambda: DPGANConfig(discriminator_steps=0), "discriminator_steps must be at least 1"),
         (lambda: DPGANConfig(clamp=0.0), "clamp must be positive"),
+        (lambda: DPGANConfig(discriminator_units=0), "discriminator_units must be positive"),
+        (lambda: DPGANConfig(generated=0), "generated must be positive"),
+        (lambda: DPGANConfig(mismatch=-0.1), "mismatch must be at least 0"),
+        (lambda: DPGANConfig(mismatch=math.inf), "mismatch must be at least 0"),
+        (lambda: DPGANConfig(generator_average=1.0), "generator_average must lie in 0..1, without 1"),
         (lambda: PATEGANConfig(noise_scale=0.0), "noise_scale must be positive"),
         (lambda: GSWGANConfig(sampling_rate=1.5), "sampling_rate is at most 1"),
         (lambda: GPATEConfig().events(1), "the noise depends on the budget"),
