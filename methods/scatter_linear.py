@@ -35,6 +35,8 @@ class ScatterLinear(ScatterDPSGD):
     """Poisson batches, per-example clipping, Gaussian noise on one layer over scattering coefficients."""
 
     Config: ClassVar[type] = ScatterLinearConfig
+    # Of CIFAR-10's public records, at rates 4 and 2: 57.3% and 60.4% right at a proven 1, 65.8% and 66.1% at 3.
+    in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},
         "mnist": {"statistics_noise": 8.0},
