@@ -59,9 +59,8 @@ class DPFCConfig(ClassSumsConfig):
 
     ridge: float = setting(0.1, f"r over the mean eigenvalue of the public covariance; {CHOSEN}")
     max_norm: float = setting(1.0, f"C over the root mean square norm of whitened public rows; {CHOSEN}")
-
     ridge_of_noise: float = setting(
-        0.0, "ours: the least r over the noise multiplier; for ResNet-50 chosen on CIFAR-10's public records", later=True
+        0.0, "ours: least r over the noise multiplier; for ResNet-50 chosen on CIFAR-10's public records", later=True
     )
 
     def check(self) -> None:

@@ -143,6 +143,7 @@ def test_a_budget_for_a_replaced_record_takes_twice_the_noise() -> None:
     [
         ("dp-fc", FMNIST, {"ridge": 0.0}, "ridge must be positive"),
         ("dp-fc", FMNIST, {"max_norm": math.inf}, "max_norm must be positive"),
+        ("dp-fc", FMNIST, {"ridge_of_noise": math.nan}, "ridge_of_noise must be at least 0"),
         ("dp-fc", dataclasses.replace(FMNIST, public_records=0), {}, "unlabelled public images"),
         ("dp-least-squares", FMNIST, {"share": 1.0}, r"share must lie in \(0, 1\)"),
         ("dp-least-squares", FMNIST, {"ridge": -1.0}, "ridge must be positive"),
