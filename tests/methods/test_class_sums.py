@@ -239,8 +239,9 @@ def test_dp_fc_is_ridge_regression_with_the_public_covariance() -> None:
     assert norm == pytest.approx(float(whitened(pool.double(), mean, factor).norm()) / math.sqrt(300))
 
 
-def test_the_released_weights_on_plain_features_are_those_on_whitened_ones() -> None:
-    released, _, config, private = tiny_run("dp-fc", 1e-9, max_norm=100.0)
+@pytest.mark.parametrize(("of_noise", "ridge"), [(0.0, 0.1), (3e8, 0.3)])
+def test_the_released_weights_on_plain_features_are_those_on_whitened_ones(of_noise: float, ridge: float) -> None:
+    released, _, _, private = tiny_run("dp-fc", 1e-9, max_norm=100.0, ridge_of_noise=of_noise)
     student = released.student
     with torch.no_grad():
         images = private.images.float() / 255
@@ -249,7 +250,7 @@ def test_the_released_weights_on_plain_features_are_those_on_whitened_ones() -> 
             student.forward_features(x).double() / math.sqrt(student.head.last.in_features)
             for x in (images, public_set().images.float() / 255)
         )
-    mean, factor, _ = whitening(pool, config.ridge)
+    mean, factor, _ = whitening(pool, ridge)
     z = whitened(scaled, mean, factor)
     targets = torch.nn.functional.one_hot(private.labels, SMALL.classes).double()
     torch.testing.assert_close(logits, z @ (z.T @ targets) / len(z), rtol=1e-3, atol=1e-3)
