@@ -166,6 +166,30 @@ def sampled_updates(
     return gaussian(total, max_norm, noise_multiplier, noise)
 
 
+def sampled_function(
+    function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    records: int,
+    entries: int,
+    max_norm: float,
+    sampling_rate: float,
+    noise_multiplier: float,
+    noise: Noise,
+) -> NDArray[np.float64]:
+    """Return `function` of a Poisson sample plus N(0, (2 noise_multiplier * max_norm)^2) noise on every entry.
+
+    `function` maps the numbers of the sampled records, of 0..records-1, to (entries,), the shape of the result. It may
+    depend on them in any way, as a transport plan does, of which one record moves every row: so it is clipped to
+    `max_norm` in L2 as a whole. Unit record, either adjacency; sensitivity: a record more in the sample, or another
+    one, moves it within a ball, by 2 `max_norm` at most. Given the sample of the other records, that of one record adds
+    is a shift of N(0) with the probability of the sampling: mixtures over the other records' samples lose no more than
+    the worst of them, as hockey-stick divergences are jointly convex. The shape must be public: one that follows the
+    size of the sample is not. A value that is not finite counts as zeros.
+    """
+    sampled = np.flatnonzero(poisson_sample((records,), sampling_rate, noise))
+    found = clipped(update_of(lambda _: function(sampled), 0, entries), max_norm)
+    return gaussian(found, 2 * max_norm, noise_multiplier, noise)
+
+
 def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
     """Return the update (entries,) of the client `number`, zeros where it is not finite; raise on another shape."""
     found = np.asarray(updates(number), dtype=np.float64)

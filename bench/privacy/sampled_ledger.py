@@ -111,6 +111,31 @@ class SampledMechanisms(abc.ABC):
             updates, clients, entries, max_norm, sampling_rate, noise_multiplier, self._noise
         )
 
+    def sampled_function(
+        self,
+        function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+        records: int,
+        *,
+        entries: int,
+        max_norm: float,
+        sampling_rate: float,
+        noise_multiplier: float,
+    ) -> NDArray[np.float64]:
+        """Release :func:`bench.privacy.mechanisms.sampled_function`: float64 (entries,).
+
+        `function` is given the numbers of the sampled records and must keep no trace of them; `entries` is public.
+        Raises :class:`BenchError` on another shape and on an exact noise source.
+        """
+        self._refuse_exact()
+        self._refuse_again()
+        whole("the number of records", records)
+        whole("the number of entries", entries)
+        positive("max_norm", max_norm)
+        self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
+        return mechanisms.sampled_function(
+            function, records, entries, max_norm, sampling_rate, noise_multiplier, self._noise
+        )
+
     def sampled_loss_change(
         self,
         before: torch.nn.Module,
