@@ -34,8 +34,12 @@ class Forger:
     def images(self, count: int) -> tuple[Tensor, Tensor]:
         """Return images (count, channels, height, width) in [0, 1], with the generator's graph, and their labels."""
         labels = torch.randint(self._classes, (count,), generator=self.draws)
-        made: Tensor = self.net(self.net.codes(labels, self.draws, self.device))
-        return made, labels.to(self.device)
+        return self.again(labels), labels.to(self.device)
+
+    def again(self, labels: Tensor) -> Tensor:
+        """Return further images of the classes `labels`, with the generator's graph."""
+        made: Tensor = self.net(self.net.codes(labels.cpu(), self.draws, self.device))
+        return made
 
     def follow(self, images: Tensor, gradient: Tensor) -> None:
         """Take a step that moves `images` of the generator against `gradient`, of their shape."""

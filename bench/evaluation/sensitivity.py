@@ -53,6 +53,7 @@ NORMS: dict[str, Norm] = {
     "laplace": "l1", "randomized_response": "labels", "top_k_randomized_response": "labels",
     "prior_randomized_response": "labels",
     "sampled_noisy_max": "records", "sampled_gaussian": "records", "sampled_updates": "records",
+    "sampled_function": "records",
     "dp_sgd": "records", "sampled_loss_change": "records",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from bench.core.errors import BenchError
 from bench.core.types import PrivacyUnit
 from bench.evaluation.sensitivity import NORMS, Given
 from bench.privacy.ledger import Ledger
-from bench.privacy.sampled_loss import all_updates
+from bench.privacy.sampled_loss import all_updates, function_values
 from bench.storage.cache import canonical_json
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ class Taping:
         if name == "sampled_updates":
             # A client's update is a row; in a simulation a record with another label may lie with another client.
             return Given(name, all_updates(arguments), norm, 2.0)
+        if name == "sampled_function":  # a part of the records is a row: others move where it uses more than its sample
+            return Given(name, function_values(arguments), norm, 1.0)
         return Given(name, np.array(values), norm, arguments.get("sensitivity", 1.0))
 
     def _released(self, event: Any, counts: Any, answers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -177,25 +177,38 @@ def sampled_function(
 ) -> NDArray[np.float64]:
     """Return `function` of a Poisson sample plus N(0, (2 noise_multiplier * max_norm)^2) noise on every entry.
 
-    `function` maps the numbers of the sampled records, of 0..records-1, to (entries,), the shape of the result. It may
-    depend on them in any way, as a transport plan does, of which one record moves every row: so it is clipped to
-    `max_norm` in L2 as a whole. Unit record, either adjacency; sensitivity: a record more in the sample, or another
-    one, moves it within a ball, by 2 `max_norm` at most. Given the sample of the other records, that of one record adds
-    is a shift of N(0) with the probability of the sampling: mixtures over the other records' samples lose no more than
-    the worst of them, as hockey-stick divergences are jointly convex. The shape must be public: one that follows the
-    size of the sample is not. A value that is not finite counts as zeros.
+    `function` maps the numbers of the sampled records, of 0..records-1, to (entries,), the shape of the result, and may
+    depend on them in any way, as a transport plan does: :func:`clipped_function` clips it as a whole.
+
+    Unit record, either adjacency: one more sampled record, or another one, moves the value within a ball of radius
+    `max_norm`, by 2 `max_norm` at most. Given the sample of the others, a record that is sampled with `sampling_rate`
+    shifts the noise with that probability; over their samples divergences are no larger, being jointly convex.
     """
     sampled = np.flatnonzero(poisson_sample((records,), sampling_rate, noise))
-    found = clipped(update_of(lambda _: function(sampled), 0, entries), max_norm)
-    return gaussian(found, 2 * max_norm, noise_multiplier, noise)
+    return gaussian(clipped_function(function, sampled, entries, max_norm), 2 * max_norm, noise_multiplier, noise)
+
+
+def clipped_function(
+    function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    sampled: NDArray[np.int64],
+    entries: int,
+    max_norm: float,
+) -> NDArray[np.float64]:
+    """Return what :func:`sampled_function` adds noise to: (entries,), of L2 norm `max_norm` at most."""
+    return clipped(checked(function(sampled), entries), max_norm)
 
 
 def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
     """Return the update (entries,) of the client `number`, zeros where it is not finite; raise on another shape."""
-    found = np.asarray(updates(number), dtype=np.float64)
+    return checked(updates(number), entries)
+
+
+def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
+    """Return `given`, zeros where it is not finite; raise :class:`BenchError` unless it is (entries,)."""
+    found = np.asarray(given, dtype=np.float64)
     if found.shape != (entries,):
-        raise BenchError(f"a client's update must be ({entries},), not {found.shape}.")
-    # It cannot be clipped, and as an error one client would decide whether there is a student.
+        raise BenchError(f"what a mechanism adds noise to must be ({entries},), not {found.shape}, whatever the data.")
+    # It cannot be clipped, and as an error one unit would decide whether there is a student.
     return found if np.isfinite(found).all() else np.zeros(entries)
 
 

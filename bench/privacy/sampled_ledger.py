@@ -113,8 +113,9 @@ class SampledMechanisms(abc.ABC):
 
     def sampled_function(
         self,
-        function: Callable[[NDArray[np.int64]], NDArray[np.float64]],
-        records: int,
+        function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]],
+        images: torch.Tensor,
+        labels: torch.Tensor,
         *,
         entries: int,
         max_norm: float,
@@ -123,18 +124,20 @@ class SampledMechanisms(abc.ABC):
     ) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.sampled_function`: float64 (entries,).
 
-        `function` is given the numbers of the sampled records and must keep no trace of them; `entries` is public.
-        Raises :class:`BenchError` on another shape and on an exact noise source.
+        `function` maps the sampled ones of `images` (n, ...) and `labels` (n,) to (entries,), a public number whatever
+        the size of the sample. It must keep no trace of them, use no other private data, and give equal values for
+        equal samples. Raises :class:`BenchError` on another shape, without records, and on an exact noise source.
         """
         self._refuse_exact()
         self._refuse_again()
-        whole("the number of records", records)
+        whole("the number of records", len(images))
         whole("the number of entries", entries)
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
         return mechanisms.sampled_function(
-            function, records, entries, max_norm, sampling_rate, noise_multiplier, self._noise
-        )
+            on_rows(function, images, labels), len(images), entries, max_norm, sampling_rate, noise_multiplier,
+            self._noise,
+        )  # fmt: skip
 
     def sampled_loss_change(
         self,
@@ -166,6 +169,19 @@ class SampledMechanisms(abc.ABC):
                 "--noise secure has no accountant for discrete noise on a sample. Use --noise seeded, and keep the "
                 "seed secret where a guarantee is needed."
             )
+
+
+def on_rows(
+    function: Callable[[torch.Tensor, torch.Tensor], NDArray[np.float64]], images: torch.Tensor, labels: torch.Tensor
+) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    """Return `function` of the records' numbers."""
+    import torch
+
+    def of_numbers(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        rows = torch.from_numpy(numbers)
+        return function(images[rows], labels[rows])
+
+    return of_numbers
 
 
 def finite(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from bench.core.errors import BenchError
 from bench.privacy import mechanisms
 from bench.privacy.compared import Comparison, Drawn, Floats, Labels, label_rows
 from bench.privacy.noise import SeededNoise
+from bench.privacy.sampled_ledger import on_rows
 from bench.privacy.vote_laws import log_winners
 
 _STEP = 0.01  # of cells on which a tilted density is constant
@@ -233,6 +234,55 @@ def all_updates(given: Mapping[str, Any]) -> Floats:
     """Return all clients' updates (1, clients, entries), for the arguments of the ledger's ``sampled_updates``."""
     found = (mechanisms.update_of(given["updates"], number, given["entries"]) for number in range(given["clients"]))
     return np.stack(list(found))[None]
+
+
+@dataclass(frozen=True)
+class SampledFunction(Comparison):
+    """A clipped function of a Poisson sample with normal noise; both sides compute it, with the record and without."""
+
+    first: Mapping[str, Any]
+    second: Mapping[str, Any]
+    records: _Records
+
+    @classmethod
+    def of(cls, first: Mapping[str, Any], second: Mapping[str, Any]) -> Self:
+        """Return the comparison of two calls of :meth:`bench.privacy.ledger.Ledger.sampled_function`."""
+        both = (np.column_stack([given["images"].flatten(1).cpu(), given["labels"].cpu()]) for given in (first, second))
+        return cls(first, second, _Records.of(*both))
+
+    def draw(self, generator: np.random.Generator, tilt: float) -> Drawn:
+        """See :meth:`Comparison.draw`; tilted only nearly."""
+        given, sides = self.records, ((self.first, self.records.in_first), (self.second, self.records.in_second))
+        rate, scale = (float(self.first[name]) for name in ("sampling_rate", "noise_multiplier"))
+        sampled = mechanisms.poisson_sample((len(given.first),), rate, SeededNoise(generator))
+
+        def value(side: Mapping[str, Any], holds: bool, present: bool) -> Floats:
+            sampled[given.record] = present
+            picked = sampled if holds else np.delete(sampled, given.record)
+            return function_value(side, np.flatnonzero(picked))
+
+        without, also = (value(side, holds, False) for side, holds in sides)
+        if not np.allclose(without, also, rtol=1e-5, atol=1e-8):
+            raise BenchError(
+                "on adjacent private sets, a function of a sample gives two values for a sample without the record in "
+                "which they differ. It may use the sampled records only."
+            )
+        moved = [(value(side, holds, holds) - without)[None] for side, holds in sides]
+        shift = SampledSums(np.zeros((1, 0, len(without))), *moved, rate, 2 * scale * float(self.first["max_norm"]))
+        found = shift.draw(generator, tilt)
+        return Drawn(without + found.answer[0], found.loss, found.log_weight)
+
+
+def function_value(given: Mapping[str, Any], numbers: NDArray[np.int64]) -> Floats:
+    """Return what the ledger's ``sampled_function`` adds noise to if it samples the records `numbers`."""
+    function = on_rows(given["function"], given["images"], given["labels"])
+    return mechanisms.clipped_function(function, numbers, given["entries"], given["max_norm"])
+
+
+def function_values(given: Mapping[str, Any], parts: int = 16) -> Floats:
+    """Return :func:`function_value` of disjoint parts of the records (1, parts, entries); one record is in one part."""
+    split = np.array_split(np.arange(len(given["images"])), min(parts, len(given["images"])))
+    return np.stack([function_value(given, numbers) for numbers in split])[None]
 
 
 def _beside(

@@ -29,7 +29,7 @@ from bench.privacy.compared import (
 )
 from bench.privacy.conversions import exact_gaussian_epsilon
 from bench.privacy.noise import SeededNoise
-from bench.privacy.sampled_loss import SampledSums, SampledUpdates, SampledVotes
+from bench.privacy.sampled_loss import SampledFunction, SampledSums, SampledUpdates, SampledVotes
 from bench.privacy.vote_laws import log_winners
 
 Arguments = Mapping[str, Any]
@@ -235,4 +235,5 @@ _MECHANISMS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, Arguments], C
     "sampled_noisy_max": (("distances", "labels"), SampledVotes.of),
     "sampled_gaussian": (("values",), SampledSums.of),
     "sampled_updates": (("updates",), SampledUpdates.of),
+    "sampled_function": (("function", "images", "labels"), SampledFunction.of),
 }

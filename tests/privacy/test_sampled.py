@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -357,6 +359,103 @@ def test_sampled_updates_are_checked(clients: int, changed: dict[str, float], me
         of_clients().sampled_updates(lambda number: np.zeros(2), clients, **settings)
     with pytest.raises(BenchError, match="protects one client"):
         ledger().sampled_updates(lambda number: np.zeros(2), 3, **SENT)
+
+
+# ------------------------------------------------------------------------------------------------ functions of a sample
+
+
+IMAGES, LABELS = torch.arange(6.0).view(3, 2), torch.arange(3)
+ANSWERED = {"entries": 2, "max_norm": 2.0, "sampling_rate": 0.25, "noise_multiplier": 0.01}
+
+
+def test_a_function_is_given_the_sampled_records_alone_and_clipped() -> None:
+    seen = np.zeros(3)
+
+    def function(images: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+        assert torch.equal(images, IMAGES[labels])
+        seen[labels.numpy()] += 1
+        return np.array([3.0, 4.0]) if len(labels) else np.array([math.nan, 1.0])
+
+    book = ledger()
+    found = np.stack([book.sampled_function(function, IMAGES, LABELS, **ANSWERED) for _ in range(2000)])
+    assert seen / 2000 == pytest.approx([0.25] * 3, abs=0.05)
+    assert found.mean(axis=0) == pytest.approx((1 - 0.75**3) * np.array([1.2, 1.6]), abs=0.1)
+    assert np.linalg.norm(found, axis=1).max() < 2.0 + 0.3
+    assert set(book.events) == {SampledGaussian(0.25, 0.01)}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=6), st.floats(1e-3, 1e3), st.booleans(),
+    st.sampled_from([lambda x: x, np.exp, lambda x: x - x.mean(), lambda x: -1 / x, np.sort]),
+)  # fmt: skip
+def test_one_record_moves_a_function_by_the_stated_sensitivity(
+    values: list[float], norm: float, replaced: bool, shape: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Any function of the values, the last of which is another or left out; the noise is relative to twice the norm."""
+    noise = np.random.default_rng(0).normal(size=3)
+
+    def clipped(given: list[float]) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            found = mechanisms.clipped_function(
+                lambda numbers: shape(np.resize([*np.asarray(given)[numbers], 0.5], 3)), np.arange(len(given)), 3, norm
+            )
+        assert np.linalg.norm(found) <= norm * (1 + 1e-12)
+        return found
+
+    class Known(SeededNoise):
+        def gaussian(self, size: tuple[int, ...], std: float) -> np.ndarray:
+            assert std == pytest.approx(1.5 * 2 * norm)
+            return noise
+
+    other = [*values[:-1], 7.0] if replaced else values[:-1]
+    assert np.linalg.norm(clipped(values) - clipped(other)) <= 2 * norm * (1 + 1e-12)
+    answer = mechanisms.sampled_function(lambda numbers: noise, 1, 3, norm, 1.0, 1.5, Known(np.random.default_rng(0)))
+    assert answer == pytest.approx(noise + noise * min(1, norm / np.linalg.norm(noise)))
+
+
+@pytest.mark.parametrize(("rate", "least"), [(1.0, 0.5), (0.5, 0.3)])
+def test_a_record_shows_no_more_through_a_function_than_is_charged(rate: float, least: float) -> None:
+    """A sampled record turns the value to its opposite, by twice the norm: half the noise would show it."""
+    stated, cuts = proven([SampledGaussian(rate, 1.5)], DELTA).epsilon, np.linspace(-2, 10, 9)
+
+    def bound(multiplier: float) -> float:
+        noise = SeededNoise(np.random.default_rng(0))
+        first, second = (
+            np.array(
+                [
+                    mechanisms.sampled_function(
+                        lambda numbers: np.array([9.0 if len(numbers) else -9.0]),
+                        records,
+                        1,
+                        2.0,
+                        rate,
+                        multiplier,
+                        noise,
+                    )[0]
+                    for _ in range(3000)
+                ]
+            )
+            for records in (1, 0)
+        )
+        return best([(first > cut, second > cut) for cut in cuts], DELTA)
+
+    assert least * stated < bound(1.5) < stated
+    assert bound(0.75) > stated
+
+
+@pytest.mark.parametrize(
+    ("records", "changed", "message"),
+    [
+        (0, {}, "number of records"), (3, {"entries": 1}, r"must be \(1,\), not \(2,\)"),
+        (3, {"max_norm": 0.0}, "max_norm"), (3, {"sampling_rate": 2.0}, "at most 1"),
+    ],
+)  # fmt: skip
+def test_sampled_functions_are_checked(records: int, changed: dict[str, float], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        ledger().sampled_function(
+            lambda images, labels: np.zeros(2), IMAGES[:records], LABELS[:records], **{**ANSWERED, **changed}
+        )
 
 
 def test_what_is_given_is_checked() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy import special, stats
 
@@ -82,6 +83,15 @@ FEWER = np.delete(DISTANCES, REMOVED, 1), np.delete(KINDS, REMOVED)
 OTHER_KIND = DISTANCES, np.array([0, 2, 0, 2])
 ABSENT = np.delete(VALUES, REMOVED, 1)
 SENT = {"clients": 4, "entries": 3, **SAMPLED}
+RECORDS = tuple(torch.from_numpy(values[0]) for values in (VALUES, OTHER))
+OF_SAMPLE = {"entries": 3, **SAMPLED, "noise_multiplier": 0.4}
+
+
+def largest(images: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+    """Return a function that is no sum over its records: the largest entries, of opposite sign where a label is odd."""
+    return np.max([np.zeros(3), *images.numpy()], axis=0) * (-1) ** int(labels.sum())
+
+
 NOISE = {"sensitivity": 2.0, "noise_multiplier": 1.5}
 DISCRETE: dict[str, Case] = {
     "noisy_max": pair("noisy_max", (TIED,), (MOVED,), **LAPLACE),
@@ -104,6 +114,15 @@ CONTINUOUS: dict[str, Case] = {
     "sum, added": pair("sampled_gaussian", (ABSENT,), (VALUES,), **SAMPLED),
     "sum, opposite": pair("sampled_gaussian", (VALUES,), (OTHER,), **SAMPLED),
     "updates": pair("sampled_updates", (VALUES[0].__getitem__,), (OTHER[0].__getitem__,), **SENT),
+    "function, replaced": pair(
+        "sampled_function", (largest, RECORDS[0], torch.zeros(4)), (largest, RECORDS[1], torch.zeros(4)), **OF_SAMPLE
+    ),
+    "function, removed": pair(
+        "sampled_function",
+        (largest, RECORDS[0], torch.arange(4)),
+        (largest, RECORDS[0][[0, 2, 3]], torch.tensor([0, 2, 3])),
+        **OF_SAMPLE,
+    ),
     "sum, sideways": pair("sampled_gaussian", (VALUES,), (SIDEWAYS,), **SAMPLED),
 }
 CASES = DISCRETE | CONTINUOUS
@@ -188,6 +207,26 @@ def test_loss_of_a_lone_record_is_the_log_ratio_of_mixtures(other: np.ndarray | 
     for draw in drawn(case, 1.5, 50, 7):
         wanted = log_density(draw.answer[0], vector) - log_density(draw.answer[0], opposite)
         assert draw.loss == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_function_of_more_than_its_sample_is_refused() -> None:
+    def leak(everyone: torch.Tensor) -> Any:
+        return lambda images, labels: everyone.sum(0).numpy()
+
+    sides = ((leak(records), records, torch.zeros(4)) for records in RECORDS)
+    with pytest.raises(BenchError, match="may use the sampled records only"):
+        drawn(pair("sampled_function", *sides, **OF_SAMPLE), 0.0, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["function, replaced", "function, removed"])
+def test_loss_of_a_function_is_the_log_ratio_of_mixtures_given_the_others(name: str) -> None:
+    mechanism, first, second = CASES[name]
+    always = [{**given, "sampling_rate": 1.0} for given in (first, second)]
+    centres = [np.asarray(largest(given["images"], given["labels"])) for given in always]
+    centres = [centre / max(1.0, float(np.linalg.norm(centre))) for centre in centres]
+    for draw in drawn((mechanism, *always), 0.7, 50, 12):
+        wanted = [stats.norm.logpdf(draw.answer, centre, 2 * 0.4).sum() for centre in centres]
+        assert draw.loss == pytest.approx(wanted[0] - wanted[1], abs=1e-9)
 
 
 # ---------------------------------------------------------------------------------------------------------- tilted laws
