@@ -115,7 +115,10 @@ CONTINUOUS: dict[str, Case] = {
     "sum, opposite": pair("sampled_gaussian", (VALUES,), (OTHER,), **SAMPLED),
     "updates": pair("sampled_updates", (VALUES[0].__getitem__,), (OTHER[0].__getitem__,), **SENT),
     "function, replaced": pair(
-        "sampled_function", (largest, RECORDS[0], torch.zeros(4)), (largest, RECORDS[1], torch.zeros(4)), **OF_SAMPLE
+        "sampled_function",
+        (largest, RECORDS[0], torch.zeros(4)),
+        (largest, RECORDS[0], torch.tensor([0, 1, 0, 0])),
+        **OF_SAMPLE,
     ),
     "function, removed": pair(
         "sampled_function",
