@@ -103,7 +103,7 @@ class DPSinkhorn(Generative):
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
         """See :meth:`bench.interface.Method.presets`."""
         given = super().presets(facts)
-        batch = min(200, max(8, facts.private_records // 8))
+        batch = min(50, max(8, facts.private_records // 8))
         quick = {"steps": 2000, "batch_size": batch, "generator_lr": 1e-3, "sinkhorn_steps": 20}
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "steps": 10}}
 

@@ -267,8 +267,8 @@ class SampledFunction(Comparison):
                 "on adjacent private sets, a function of a sample gives two values for a sample without the record in "
                 "which they differ. It may use the sampled records only."
             )
-        moved = [(value(side, holds, holds) - without)[None] for side, holds in sides]
-        shift = SampledSums(np.zeros((1, 0, len(without))), *moved, rate, 2 * scale * float(self.first["max_norm"]))
+        one, two = ((value(side, holds, holds) - without)[None] for side, holds in sides)
+        shift = SampledSums(np.zeros((1, 0, len(without))), one, two, rate, 2 * scale * float(self.first["max_norm"]))
         found = shift.draw(generator, tilt)
         return Drawn(without + found.answer[0], found.loss, found.log_weight)
 
