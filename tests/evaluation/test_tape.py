@@ -135,3 +135,20 @@ def test_dp_sgd_of_another_net_leaves_the_tape() -> None:
     second, _ = replaying()
     with pytest.raises(TapeDifference, match="step 1 of DP-SGD"):
         trained(second, 1, bias=False)
+
+
+@pytest.mark.parametrize(("leaks", "moved"), [(False, 1.0), (True, 16.0)])
+def test_a_function_that_uses_more_than_its_sample_moves_other_parts(leaks: bool, moved: float) -> None:
+    given = []
+    for value in (1.0, 2.0):  # of the last record
+        images = torch.ones(20, 2)
+        images[-1] = value
+        everyone = images.clone()
+        book = ledger()
+        taping = record(book)
+        book.sampled_function(
+            lambda rows, labels, used=everyone if leaks else None: (rows if used is None else used).sum(0).numpy(),
+            images, torch.zeros(20), entries=2, max_norm=100.0, sampling_rate=0.1, noise_multiplier=1.0,
+        )  # fmt: skip
+        given += taping.given
+    assert given[0].moved(given[1]) == moved
