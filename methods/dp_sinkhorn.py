@@ -77,6 +77,8 @@ class DPSinkhornConfig(GenerativeConfig):
     generator_units: int = setting(200, OURS)
     generator_maps: int = setting(16, OURS)
 
+    generator_average: ClassVar[float] = 0.0
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(self, "steps", "batch_size", "sinkhorn_steps", "generator_units", "generator_maps")
