@@ -107,7 +107,7 @@ class DPSinkhorn(Generative):
         given = super().presets(facts)
         batch = min(50, max(8, facts.private_records // 8))
         quick = {"steps": 2000, "batch_size": batch, "generator_lr": 1e-3, "sinkhorn_steps": 20}
-        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "steps": 10}}
+        return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "steps": 30}}
 
     @classmethod
     def calibrate(cls, config: Any, budget: Budget, facts: Facts) -> Any:
