@@ -36,7 +36,6 @@ class ScatterCNN(ScatterDPSGD):
 
     Config: ClassVar[type] = ScatterCNNConfig
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
-        "mnist": {"statistics_noise": 8.0},
         "fmnist": {"batch_size": 2_048, "lr": 4.0, "epochs": 50.0, "noise_multiplier": 2.15},
         "cifar10": {
             "student": "scatter_cnn_cifar", "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67,

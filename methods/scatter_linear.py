@@ -39,7 +39,6 @@ class ScatterLinear(ScatterDPSGD):
     in_colour: ClassVar[dict[str, Any]] = {"lr": 2.0, "scale_lr": False}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "fmnist": {"batch_size": 8_192, "lr": 16.0, "noise_multiplier": 4.05},
-        "mnist": {"statistics_noise": 8.0},
         "cifar10": {
             "batch_size": 8_192, "lr": 4.0, "epochs": 60.0, "noise_multiplier": 5.67, "statistics_noise": 8.0,
         },
