@@ -48,7 +48,7 @@ class ScatterConfig(DPSGDConfig):
     """Settings of the channels' normalisation."""
 
     statistics_noise: float | None = setting(
-        None, RUNS + "8 for MNIST and CIFAR-10, as --sigma_bn; none: within each image alone, as for Fashion-MNIST and here for MNIST",
+        None, RUNS + "--sigma_bn, 8 for CIFAR-10 and MNIST; none: within images, as for Fashion-MNIST, here for MNIST",
         later=True,
     )  # fmt: skip
 

@@ -72,6 +72,7 @@ _PAPERS = {
     "Liu et al., IJCAI 2023": "2304.12528",
     "Chen et al. 2022": "2211.04446",
     "Takagi et al. 2021": "2006.12101",
+    "Cao et al. 2021": "2111.01177",
     "Lin et al. 2025": "2502.05505",
     "Jordon et al. 2019": "https://openreview.net/forum?id=S1zk9iRqF7",
     "Long et al. 2021": "1906.09338",
