@@ -65,7 +65,7 @@ def steps(make: Callable[[], nn.Module], images: Tensor, labels: Tensor) -> dict
     [
         (tanh_cnn_mnist, (1, 28, 28), 512, 1.7),
         (scattering_linear, (81, 7, 7), 512, 1.7),
-        (scattering_cnn, (81, 7, 7), 512, 1.8),
+        (scattering_cnn, (81, 7, 7), 512, 1.7),
         (vit, (1, 28, 28), 64, None),
     ],
 )
