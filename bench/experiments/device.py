@@ -13,7 +13,7 @@ def prepare_device(device: str, threads: int) -> str:
     """
     import torch
 
-    from bench.training.loop import tune_malloc
+    from bench.training.heap import tune_malloc
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
+from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of, sendable
 from bench.training.precision import arithmetic
@@ -82,6 +83,7 @@ class Ensemble:
                 weights = {name: torch.as_tensor(array[number]) for name, array in self.states.items()}
                 net.load_state_dict(weights, strict=not self.task.batch_statistics)  # which has none of its own
                 yield predict(net, images, device=self.task.device, bf16=self.task.bf16)
+                release_freed()
                 if stage is not None:
                     stage.advance()
 
@@ -185,6 +187,7 @@ def train_teachers(
                         jobs[-1] = (*jobs[-1], until_done.enter_context(checkpoint("teacher", number)))
                 for state in _each(pool, train_teacher, jobs, None):
                     trained.append(state)
+                    release_freed()
                     show(len(trained))
                     if saved is not None and saved.due() and len(trained) < last - first:
                         saved.save({name: torch.from_numpy(array) for name, array in _stacked(trained).items()})

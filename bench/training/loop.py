@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Protocol, Self
@@ -276,9 +274,13 @@ def predict(
     model: nn.Module, images: Tensor, batch_size: int = 500, device: torch.device | str = "cpu",
     bf16: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode."""
+    """Return the logits (n, classes) of `model` in evaluation mode, float32 on the CPU; restore its mode.
+
+    A batch has `batch_size` images, but at most 64 MiB of pixels: a net's activations are many times that.
+    """
     device = torch.device(device)
     layout = _layout(model, images)
+    batch_size = max(1, min(batch_size, 2**24 // max(1, math.prod(images.shape[1:]))))
     training = model.training
     _place(model, device, layout).eval()
     parts = []
@@ -323,16 +325,3 @@ def _layout(model: nn.Module, images: Tensor) -> torch.memory_format:
     """Return channels last for convolutional nets of images: 1.3 times faster on a CPU, more on a GPU."""
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
     return torch.channels_last if convolutional and len(images.shape) == 4 else torch.contiguous_format
-
-
-def tune_malloc() -> bool:
-    """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt  # its environment variables act only if set before Python starts
-    except (OSError, AttributeError):
-        return False
-    trim_threshold, top_pad, mmap_max = -1, -2, -4
-    wanted = ((trim_threshold, 2**31 - 1), (top_pad, 2**28), (mmap_max, 0))
-    return all([mallopt(option, value) == 1 for option, value in wanted])

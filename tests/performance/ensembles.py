@@ -36,7 +36,8 @@ from bench.data.datasets import load
 from bench.data.splits import materialise, split
 from bench.models.build import build
 from bench.training.ensemble import Ensemble, train_teachers
-from bench.training.loop import Batches, predict, tune_malloc
+from bench.training.heap import tune_malloc
+from bench.training.loop import Batches, predict
 from bench.training.precision import arithmetic
 from bench.training.teacher import Arrays, Labels, TeacherTask, train_teacher
 from bench.training.transforms import shifted

@@ -14,7 +14,7 @@ from bench.core.seeds import seeded
 from bench.models.build import build
 from bench.models.generators import DenseGenerator
 from bench.training.improved_gan import ImprovedGANSettings, train_improved_gan, unlabelled_loss
-from bench.training.loop import FitSettings, accuracy, classification_loss, fit, predict, tune_malloc
+from bench.training.loop import FitSettings, accuracy, classification_loss, fit, predict
 from bench.training.self_training import SelfTrainingSettings, poisson_labels, sharpened, train_self_trained
 from bench.training.transforms import as_float, shifted
 
@@ -231,8 +231,3 @@ def test_sharpened_rows_sum_to_one_and_sharpen() -> None:
     beliefs = torch.tensor([[3.0, 1.0, 0.0]])
     assert torch.allclose(sharpened(beliefs, 1.0), torch.tensor([[0.75, 0.25, 0.0]]))
     assert torch.allclose(sharpened(beliefs, 0.5), torch.tensor([[0.9, 0.1, 0.0]]))
-
-
-def test_tune_malloc_is_harmless() -> None:
-    assert tune_malloc() in (True, False)
-    assert float(torch.ones(1 << 20).sum()) == 1 << 20

@@ -1,0 +1,45 @@
+"""glibc's heap: memory that is freed stays in the process, unless there is much of it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+
+class _Totals(ctypes.Structure):
+    """``struct mallinfo2``: bytes and counts, over all arenas."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def tune_malloc() -> bool:
+    """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt  # its environment variables act only if set before Python starts
+    except (OSError, AttributeError):
+        return False
+    trim_threshold, top_pad, mmap_max = -1, -2, -4
+    wanted = ((trim_threshold, 2**31 - 1), (top_pad, 2**28), (mmap_max, 0))
+    return all([mallopt(option, value) == 1 for option, value in wanted])
+
+
+def release_freed(above: int = 2**29) -> bool:
+    """Return freed pages to the system where they exceed `above` bytes; return whether that was done.
+
+    For the pauses between large pieces of work: after :func:`tune_malloc`, the heap of a process that trains large nets
+    one after another would grow to several times what they hold, since freed pieces seldom fit the next request.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        totals, trim = libc.mallinfo2, libc.malloc_trim
+    except (OSError, AttributeError):  # another libc, or glibc before 2.33
+        return False
+    totals.restype = _Totals
+    return bool(totals().fordblks > above) and trim(0) == 1
