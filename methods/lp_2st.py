@@ -154,7 +154,7 @@ class LP2ST(LP1ST):
     """Two stages: the net of the first is the prior of the second."""
 
     Config: ClassVar[type] = LP2STConfig
-    fewer: ClassVar[Mapping[str, Any]] = {"epochs": 8.0, "first": 0.6, "temperature": 1.0}
+    fewer: ClassVar[Mapping[str, Any]] = {"first": 0.6, "temperature": 1.0}
 
     @staticmethod
     def stages(config: Any, records: int) -> list[NDArray[np.int64]]:
