@@ -24,6 +24,7 @@ from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.storage.files import writing
+from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of
 from bench.training.processes import one_thread, worker_pool
@@ -163,6 +164,7 @@ def _compute(
                 result[positions[first]] = features
                 made = {"features": features.numpy(), "digests": wanted[first : first + CHUNK]}
                 context.cache.put("features", depends[first], made)
+                release_freed()
                 stage.advance(len(features))
 
 
