@@ -77,7 +77,7 @@ class PATEFamilyConfig:
         "improved-gan", "PATE 2017, sections 2.2 and 4.2; self-training is ours, for the quick preset"
     )
     student_lr: float = setting(
-        0.0006, f"ours: at the 0.003 of the {GAN} our student wins over the generator at once and stays at 76%"
+        0.0006, f"ours: the 0.003 of the {GAN} needs 100 epochs more, and then is the better one"
     )
     student_epochs: int = setting(600, "PATE 2017's published code, README: the MNIST student; passes over public data")
 
