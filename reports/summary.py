@@ -20,7 +20,8 @@ MOST = 15
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     """Return the best methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, by accuracy at the last.
 
-    Of several rows of a method and a target the most accurate is shown. Raise :class:`BenchError` if there are none.
+    Those with a row at each target, or one without a target, come first. Of several rows of a method and a target the most
+    accurate is shown. Raise :class:`BenchError` if there are none.
     """
     rows = board.tables().get((dataset, unit))
     if not rows:
@@ -30,7 +31,12 @@ def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     for row in sorted(rows, key=lambda row: row.accuracy):
         if row.asked is None or row.asked in TARGETS:
             best.setdefault(row.method, {})[row.asked] = row
-    order = sorted(best, key=lambda method: [-_accuracy(best[method], target) for target in reversed(TARGETS)])
+
+    def place(method: str) -> tuple[bool, list[float]]:
+        found = [_accuracy(best[method], target) for target in reversed(TARGETS)]
+        return min(found) < 0, [-accuracy for accuracy in found]
+
+    order = sorted(best, key=place)
     columns = [name for target in TARGETS for name in (f"accuracy at {target:g}", *SHOWN[1:])]
     table = markdown_table(["method", *columns], ([method, *_cells(best[method])] for method in order[:MOST]))
     return table + (f"\nFurther methods on the board: {', '.join(map(md, order[MOST:]))}.\n" if order[MOST:] else "")
