@@ -36,17 +36,16 @@ def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) 
     rows: dict[str, list[BoardRow]] = defaultdict(list)
     for row in board.rows:
         rows[row.method].append(row)
-    failed = {record.method for record in board.failures}
     lines = [
         line
         for name in sorted(printed, key=str.casefold)
-        for line in _lines(name, systems.systems[name], printed[name], rows, failed)
+        for line in _lines(name, systems.systems[name], printed[name], rows)
     ]
     return f"{HEAD}\n{markdown_table(COLUMNS, lines)}"
 
 
 def _lines(
-    name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]], failed: set[str]
+    name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]]
 ) -> Iterator[tuple[str, ...]]:
     paper = ", ".join(dict.fromkeys(n.verdict.value for n in printed))
     code = "–" if system.verdict == "no privacy" else ", ".join(dict.fromkeys(n.code_verdict.value for n in printed))
@@ -55,7 +54,7 @@ def _lines(
     if row is not None:
         yield name, *_measured(row), paper, code, reason
     else:
-        measured = "failed here" if system.method in failed else "no row yet" if system.method else "not built"
+        measured = "no row yet" if system.method else "not built"
         yield name, system.method or "–", measured, "–", "–", "–", "–", "–", paper, code, reason
     corrected = _shown(rows.get(system.corrected or "", ()))
     if corrected is not None:

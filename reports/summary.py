@@ -20,8 +20,8 @@ MOST = 15
 def summary(board: Board, dataset: str = "mnist", unit: str = "record") -> str:
     """Return the best methods of `dataset` and `unit` at :data:`TARGETS` as Markdown, by accuracy at the last.
 
-    Those with a row at each target, or one without a target, come first. Of several rows of a method and a target the most
-    accurate is shown. Raise :class:`BenchError` if there are none.
+    Those with a row at each target, or one without a target, come first. Of several rows of a method and a target the
+    most accurate is shown. Raise :class:`BenchError` if there are none.
     """
     rows = board.tables().get((dataset, unit))
     if not rows:

@@ -65,12 +65,12 @@ def test_bad_marks_on_the_board_are_those_that_something_contradicts() -> None:
     runs = read_runs([BOARD], "")
     rows = build_board(runs.records.values(), runs.audits.values()).rows
     bad = {one.method for one in rows if one.claim.bad}
-    assert bad == {"dgd", "dgd-plus", "dp-kernel", "dpdfd", "dpsd", "dpsd-t", "dpsur", "fed-dpsd", "p3gm"}, (
+    assert bad == {"dgd", "dgd-plus", "dp-kernel", "dpdfd", "dpsd", "dpsd-t", "dpsur", "fed-dpsd", "gep", "p3gm"}, (
         "bypasses, noise that the claim's formula cancels, or steps that it does not count"
     )
     for one in rows:
         if one.claim.bad:
             assert one.proven > one.claimed
         if one.claim is Claim.DATA_DEPENDENT:
-            assert one.method in ("trpate-gnmax", "trpate-confident", "pate-gnmax", "pate-confident")
+            assert one.method in ("g-pate", "trpate-gnmax", "trpate-confident", "pate-gnmax", "pate-confident")
             assert one.proven > one.claimed

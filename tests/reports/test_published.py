@@ -6,7 +6,7 @@ import math
 
 from bench.core.types import Basis
 from bench.results.record import Record
-from helpers.records import failed, record
+from helpers.records import record
 from reports.leaderboard import build_board
 from reports.published import COLUMNS, published_page
 from reports.reported.numbers import read_reported
@@ -43,10 +43,6 @@ def test_a_line_has_the_row_nearest_to_ten_as_claimed_and_the_corrected_form_bel
     assert (line["measured on"], line["does the claim hold?"]) == ("mnist, record", "does not hold")
     assert (below["method here"], below["proven"], below["accuracy"]) == ("dpsd-sound", "10.00", "90.0")
     assert "DGD, corrected" not in found
-
-
-def test_a_system_whose_only_cells_failed_says_so() -> None:
-    assert lines(failed(method="gs-wgan"))["GS-WGAN"]["measured on"] == "failed here"
 
 
 def test_every_system_names_its_method_or_why_there_is_none() -> None:
