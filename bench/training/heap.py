@@ -19,10 +19,8 @@ class _Totals(ctypes.Structure):
 
 def tune_malloc() -> bool:
     """Keep freed memory in the process, which saves page faults at every step; return whether glibc accepted this."""
-    if not sys.platform.startswith("linux"):
-        return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt  # its environment variables act only if set before Python starts
+        mallopt = _libc().mallopt  # its environment variables act only if set before Python starts
     except (OSError, AttributeError):
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4
@@ -37,9 +35,16 @@ def release_freed(above: int = 2**29) -> bool:
     one after another would grow to several times what they hold, since freed pieces seldom fit the next request.
     """
     try:
-        libc = ctypes.CDLL(None)
+        libc = _libc()
         totals, trim = libc.mallinfo2, libc.malloc_trim
     except (OSError, AttributeError):  # another libc, or glibc before 2.33
         return False
     totals.restype = _Totals
     return bool(totals().fordblks > above) and trim(0) == 1
+
+
+def _libc() -> ctypes.CDLL:
+    """Return the C library; raise OSError on another system than Linux."""
+    if not sys.platform.startswith("linux"):
+        raise OSError("no glibc")
+    return ctypes.CDLL(None)
