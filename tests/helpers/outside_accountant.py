@@ -59,6 +59,8 @@ def epsilon(events: list[Event], delta: float) -> float:
         return gaussian(math.sqrt(sum(filter(None, squares))), delta)
     if all(event["kind"] in (*SAMPLED, "gaussian") for event in events):
         return sampled_gaussians(Counter(map(_sampled, events)), delta)
+    if all(event == {**events[0], "queries": event.get("queries")} and event["kind"] == "lnmax" for event in events):
+        events = [{**events[0], "queries": sum(event["queries"] for event in events)}]
     if len(events) > 1:
         raise ValueError(f"no composition of {sorted({event['kind'] for event in events})} here")
     (event,) = events
