@@ -24,6 +24,7 @@ class LearnedImages:
         self.labels = torch.arange(config.per_class * facts.classes) % facts.classes
         start = torch.randn(len(self.labels), *facts.shape, generator=draws)
         self.images = start.clamp(-1, 1).to(device).requires_grad_()  # in [-1, 1], as they are released as bytes
+        self.mean = self.images.detach().clone()  # over the steps, or the last images
         self._optimizer = torch.optim.SGD([self.images], config.image_lr, momentum=0.5)
         self._targets, self._turns = self.labels.to(device), 0
 
@@ -38,6 +39,8 @@ class LearnedImages:
         with torch.no_grad():
             self.images.clamp_(-1, 1)
         self._turns += 1
+        share = max(1 - self._config.image_average, 1 / self._turns)  # the plain mean at first, without the start
+        self.mean.lerp_(self.images.detach(), share)
         if self._turns % config.run_steps == 0:
             self._start()
         elif self._turns % config.batches == 0:
@@ -66,13 +69,14 @@ class LearnedImages:
     def state_dict(self) -> dict[str, Any]:
         """Return the state; see :class:`bench.training.checkpoint.Stateful`."""
         return {
-            "images": self.images.detach(), "optimizer": self._optimizer.state_dict(), "turns": self._turns,
-            "draws": self._draws.get_state(),
+            "images": self.images.detach(), "mean": self.mean, "optimizer": self._optimizer.state_dict(),
+            "turns": self._turns, "draws": self._draws.get_state(),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`."""
         self.images.data.copy_(state["images"])
+        self.mean.copy_(state["mean"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._draws.set_state(state["draws"])
         self._turns = int(state["turns"])

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
 from methods._common import at_least_one, positive, student_depends
 from methods._generative import Generative, GenerativeConfig, Source
 from methods.dp_sgd import DPSGD, PoissonBatches
@@ -50,6 +50,7 @@ class PSGConfig(PoissonBatches, GenerativeConfig):
     max_grad_norm: float = setting(0.1, MAIN + "max_norm")
     noise_multiplier: float = setting(0.966, "MNIST, epsilon 10, by compute_sigma; calibrated to the budget")
     image_lr: float = setting(0.1, MAIN + "lr_img, momentum 0.5")
+    image_average: float = setting(0.0, "none in Chen et al. 2022; ours: decay of the images' mean, which is released")
     net_lr: float = setting(0.01, MAIN + "lr_net, batches of 256")
     net_width: int = setting(128, CODE + "utils/misc.py, get_default_convnet_setting")
     student: str = setting("convnet", MAIN + "model")
@@ -61,6 +62,8 @@ class PSGConfig(PoissonBatches, GenerativeConfig):
         super().__post_init__()
         at_least_one(self, "per_class", "runs", "outer_steps", "inner_epochs", "batches", "batch_size", "net_width")
         positive(self, "max_grad_norm", "noise_multiplier", "image_lr", "net_lr")
+        if not 0 <= self.image_average < 1:
+            raise BenchError(f"image_average must lie in 0..1, without 1, not {self.image_average}.")
 
     @property
     def run_steps(self) -> int:
@@ -135,7 +138,7 @@ class PSG(Generative, DPSGD):
                 optimizer=lambda weights: Standstill(weights, found),
             )
             ledger.dp_sgd(net, private.images, private.labels, run)
-        images, labels = (found.images.detach() + 1) / 2, found.labels
+        images, labels = (found.mean + 1) / 2, found.labels
 
         def draw(count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
             return images[:count], labels[:count]

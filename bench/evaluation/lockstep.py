@@ -31,6 +31,7 @@ from bench.privacy.transcript_loss import PublicDifference, compare
 from bench.training.divergence import CollapsedError
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 T = TypeVar("T")
@@ -192,9 +193,11 @@ def in_lockstep(
             side.stop()
     errors = [side.error for side in sides if side.error is not None]
     if not found.difference and errors:  # those of parted runs come from stopping them
-        collapsed = all(isinstance(error, CollapsedError) for error in errors)  # however far: a number in the message
-        alike = collapsed or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
-        if len(errors) == 2 and alike and found.calls:  # an answer of which no student can be made, in both
+        collapsed = [error for error in errors if isinstance(error, CollapsedError)]
+        alike = len(collapsed) == 2 or (str(errors[0]) == str(errors[-1]) and isinstance(errors[0], BenchError))
+        if len(collapsed) == 2 and not _equal(*(error.images for error in collapsed)):  # a failed row shows them
+            found.difference = "generated images differ though every answer of the ledger is the same"
+        if len(errors) == 2 and alike and (found.calls or collapsed):  # no student can be made of the answers, in both
             return found, None, None
         if len(errors) == 2:
             raise errors[0]
@@ -232,6 +235,12 @@ def _hook(ledger: Ledger, ask: Callable[[str, dict[str, Any], str], Any]) -> Non
         return call
 
     hook(ledger, hooked)
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def _global_states() -> tuple[Any, Any, Any]:

@@ -20,13 +20,14 @@ from bench.core.types import Released
 from bench.evaluation.check_runs import MethodPlace, fresh_processes
 from bench.evaluation.lockstep import Transcript, in_lockstep
 from bench.evaluation.pairs import WorstPair
-from bench.evaluation.release_score import Channels, channels_of
+from bench.evaluation.release_score import Channels, as_channels, channels_of, of_parts
 from bench.interface.method import Method
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import Noise, SeededNoise, Silence, ZeroNoise
 from bench.privacy.transcript_loss import exact_epsilon
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
+from bench.training.divergence import CollapsedError
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,9 @@ def release(runs: Runs, side: int, seed: int, *, silent: bool = False) -> Channe
     noise = (Silence if silent else SeededNoise)(np.random.default_rng(secrets.randbits(256)))
     try:
         released = _trained(method, pair, side, seed, {}, _ledger(method, noise))
+    except CollapsedError as error:  # a failed row shows its images
+        shown = {"synthetic_images": error.images.detach().cpu(), "synthetic_labels": error.labels.detach().cpu()}
+        return {**as_channels(of_parts(shown, pair.facts.classes)), "failure": np.ones(1, np.float32)}
     except BenchError:  # some answers are none that a student learns from: an attacker sees that too
         return {"failure": np.ones(1, np.float32)}
     return {**channels_of(released, _probes(pair)), "failure": np.zeros(1, np.float32)}

@@ -7,7 +7,7 @@ channel that separates held-out runs best is kept: its score is fixed before any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,14 +37,21 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
     found = {"logits": logits.flatten(), "mean logits": logits.mean(0), "weights": _flat(student)}
     if released.generator is not None:
         found["generator"] = _flat(released.generator)
-    for name, tensor in released.extras.items():
+    return as_channels({**found, **of_parts(released.extras, logits.shape[1])})
+
+
+def of_parts(parts: Mapping[str, torch.Tensor], classes: int) -> dict[str, torch.Tensor]:
+    """Return the channels of released tensors by name, of `classes` classes where they are labels."""
+    import torch
+
+    found = {}
+    for name, tensor in parts.items():
         if not tensor.numel():
             continue
         values = tensor.detach().float()
         # Rows of a release are alike in law: their mean, and the quantiles of their brightness and contrast.
         rows = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
         if not tensor.is_floating_point() and tensor.ndim == 1:  # perhaps labels, -1 where unanswered
-            classes = logits.shape[1]
             kinds = torch.nn.functional.one_hot(tensor.long().clamp(-1, classes - 1) + 1, classes + 1)
             rows = torch.cat([kinds, rows], 1)
         each = [rows.mean(1), rows.std(1, correction=0)]
@@ -53,7 +60,12 @@ def channels_of(released: Released, probes: torch.Tensor) -> Channels:
         found[f"moments of {name}"] = torch.stack(
             [rows.mean(), rows.std(correction=0), *(part.mean() for part in each)]
         )
-    return {name: _narrow(vector).numpy().astype(np.float32) for name, vector in found.items()}
+    return found
+
+
+def as_channels(vectors: Mapping[str, torch.Tensor]) -> Channels:
+    """Return `vectors` as float32 arrays of at most `WIDTH` entries."""
+    return {name: _narrow(vector).numpy().astype(np.float32) for name, vector in vectors.items()}
 
 
 def _flat(net: torch.nn.Module) -> torch.Tensor:

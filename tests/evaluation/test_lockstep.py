@@ -217,16 +217,22 @@ def test_an_exception_of_both_runs_is_raised() -> None:
         lockstep(fails, fails)
 
 
-def test_two_generators_that_collapse_are_an_outcome_whatever_they_draw() -> None:
-    def collapsing(spread: float) -> Work:
+def test_two_generators_that_collapse_are_an_outcome_and_their_images_are_compared() -> None:
+    def collapsing(spread: float, *, asking: bool = True) -> Work:
         def work(ledger: Ledger) -> None:
-            ledger.gaussian(np.array([spread]), sensitivity=1.0, noise_multiplier=2.0)
-            raise CollapsedError(f"its images are almost equal ({spread:.2g})", torch.zeros(1), torch.zeros(1))
+            if asking:
+                ledger.gaussian(np.array([spread]), sensitivity=1.0, noise_multiplier=2.0)
+            raise CollapsedError(
+                f"its images are almost equal ({spread:.2g})", torch.full((1,), spread), torch.zeros(1)
+            )
 
         return work
 
-    found, one, other = lockstep(collapsing(0.1), collapsing(0.2), 0.0)
+    found, one, other = lockstep(collapsing(0.1), collapsing(0.1), 0.0)
     assert (found.calls, found.difference, one, other) == (1, "", None, None)
+    found, one, other = lockstep(collapsing(0.1, asking=False), collapsing(0.2, asking=False), 0.0)
+    assert (found.calls, one, other) == (0, None, None)
+    assert "images differ though every answer" in found.difference
 
 
 def test_a_method_that_catches_every_exception_is_ended_all_the_same() -> None:

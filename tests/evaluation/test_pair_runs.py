@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from bench.core.config import Preset, build_config
-from bench.core.types import Basis, Budget, Facts
-from bench.evaluation.pair_runs import Crew, Runs, transcript
+from bench.core.types import Basis, Budget, Facts, PrivateData, Released
+from bench.evaluation.pair_runs import Crew, Runs, release, transcript
 from bench.evaluation.pairs import worst_pairs
+from bench.evaluation.release_score import best_score
 from bench.interface.registry import METHODS
+from bench.training.divergence import CollapsedError
 
 
 def large(number: int) -> NDArray[np.float64]:
@@ -28,6 +33,29 @@ def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest
         crew.close()
         assert all((result == position).all() for position, result in seen.items())
     assert capfd.readouterr().err == ""
+
+
+class Collapsing(METHODS.get("dp-merf")):  # type: ignore[misc]  # local, so that it runs in this process
+    """Its images are as gray as a record."""
+
+    def train_student(self, config: Any, private: PrivateData, *given: Any) -> Released:
+        images = private.images[:1].repeat(3, 1, 1, 1)
+        raise CollapsedError("the generator collapsed", images, torch.tensor([0, 1, 2]))
+
+
+def test_the_images_of_a_run_whose_generator_collapses_are_compared() -> None:
+    facts = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
+    config = Collapsing.calibrate(build_config(Collapsing, Preset.TINY, facts)[0], Budget(10.0, 1e-5), facts)
+    pair = next(pair for pair in worst_pairs(Collapsing, config, facts, 1e-5) if len(pair.first))
+    dark, bright = (
+        dataclasses.replace(side, images=torch.full_like(side.images, level))
+        for side, level in ((pair.first, 0), (pair.first, 255))
+    )
+    runs = Runs(Collapsing, dataclasses.replace(pair, first=dark, second=bright))
+    found = [[release(runs, side, seed) for seed in range(4)] for side in (0, 1)]
+    assert all(run["failure"] == 1 for side in found for run in side)
+    assert best_score(*found).quality == 1
+    assert "images differ" in transcript(runs, False, 0.0, 1e-5).difference
 
 
 @pytest.mark.slow

@@ -126,6 +126,14 @@ def test_a_net_learns_the_images_and_starts_again_in_its_turn() -> None:
     assert torch.equal(next(played(3, config)[0].parameters()), next(taught.parameters()))
 
 
+def test_what_is_released_is_the_mean_of_the_images_where_one_is_asked_for() -> None:
+    seen = [played(steps, tiny())[1].images.detach() for steps in (1, 2, 3)]
+    assert torch.equal(played(3, tiny())[1].mean, seen[2])
+    assert torch.allclose(played(3, tiny(image_average=0.99))[1].mean, sum(seen) / 3, atol=1e-6)
+    late = 0.5 * (0.5 * (seen[0] + seen[1])) + 0.5 * seen[2]
+    assert torch.allclose(played(3, tiny(image_average=0.5))[1].mean, late, atol=1e-6)
+
+
 def test_a_checkpoint_holds_the_images_and_their_turn() -> None:
     config = tiny()
     _, images, optimizer = played(3, config)
@@ -133,6 +141,7 @@ def test_a_checkpoint_holds_the_images_and_their_turn() -> None:
     fresh = Standstill(net.parameters(), other)
     fresh.load_state_dict(optimizer.state_dict())
     assert torch.equal(other.images, images.images)
+    assert torch.equal(other.mean, images.mean)
     assert other._turns == 3
     assert torch.equal(torch.rand(3, generator=other._draws), torch.rand(3, generator=images._draws))
 
@@ -162,6 +171,7 @@ def test_a_record_moves_what_a_step_releases_by_the_clip_norm_at_most() -> None:
         ({"runs": 0}, "runs must be at least 1"),
         ({"per_class": 0}, "per_class must be at least 1"),
         ({"image_lr": 0.0}, "image_lr must be positive"),
+        ({"image_average": 1.0}, "image_average must lie in 0..1"),
     ],
 )
 def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) -> None:
