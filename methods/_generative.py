@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from bench.interface import Ledger
+    from bench.interface import FitSettings, Ledger
     from bench.models.generators import ConditionalGenerator
 
 SAME = "ours: the same student for all generative methods"
@@ -102,17 +102,24 @@ class Generative(Method):
         extras = {"synthetic_images": images[shown], "synthetic_labels": labels[shown]}
         return Released(student, config.student, options, source.net, extras)
 
-    def learn(
-        self, student: nn.Module, images: Tensor, labels: Tensor, config: Any, facts: Facts, context: Context
-    ) -> None:
-        """Train `student` on `images` and `labels`; equal for all generative methods."""
-        from bench.interface import FitSettings, fit
+    @classmethod
+    def student_settings(cls, config: Any, facts: Facts) -> FitSettings:
+        """Return how a student learns the images."""
+        from bench.interface import FitSettings
         from methods._teachers import largest_shift
 
-        settings = FitSettings(
+        return FitSettings(
             epochs=config.student_epochs, batch_size=config.student_batch, lr=config.student_lr, momentum=0.9,
             schedule="cosine", shift=largest_shift(facts), label_smoothing=0.1,
         )  # fmt: skip
+
+    def learn(
+        self, student: nn.Module, images: Tensor, labels: Tensor, config: Any, facts: Facts, context: Context
+    ) -> None:
+        """Train `student` on `images` and `labels`; equal for all generative methods but those whose images are few."""
+        from bench.interface import fit
+
+        settings = self.student_settings(config, facts)
         with (
             context.checkpoint("student", student_depends(config, context)) as checkpoint,
             context.progress.stage("student", settings.total_steps(len(images))) as stage,

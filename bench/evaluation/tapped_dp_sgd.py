@@ -19,6 +19,7 @@ from bench.privacy.loss_change import loss_change
 from bench.privacy.mechanisms import poisson_sample
 from bench.privacy.noise import SeededNoise
 from bench.privacy.sampled_loss import sampled_shift
+from bench.privacy.transcript_loss import PublicDifference
 
 
 class _Tapped(LedgerOptimizer):
@@ -84,6 +85,12 @@ class TappedTraining:
     present: bool
 
 
+def _changed(fewer: Mapping[str, Any], more: Mapping[str, Any]) -> bool:
+    """Return whether an image of `fewer` is not among those of `more`."""
+    one, other = (given["images"].flatten(1).float() for given in (fewer, more))
+    return any(bool((torch.cdist(rows, other).amin(1) > 1e-3).any()) for rows in torch.split(one, 1000))
+
+
 def _more_and_fewer(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[bool, Mapping[str, Any], Mapping[str, Any]]:
@@ -94,6 +101,8 @@ def _more_and_fewer(
     if len(more["images"]) != len(fewer["images"]) + 1 or not all(
         torch.allclose(more[name][1:], fewer[name], rtol=1e-5, atol=1e-5) for name in ("images", "labels")
     ):
+        if len(more["images"]) > len(fewer["images"]) and _changed(fewer, more):
+            raise PublicDifference("DP-SGD trains on records that change where another record is present or absent")
         raise BenchError("DP-SGD is audited on sets that differ in a first record, present or absent.")
     return present, more, fewer
 
@@ -138,4 +147,7 @@ def tapped_dp_sgd(
     randomness = _AlwaysFirst(np.random.PCG64(generator.integers(2**63)))
     train(more["model"], more["images"], more["labels"], run, randomness=randomness, make_optimizer=make_optimizer)
     fewer["model"].load_state_dict(more["model"].state_dict())
+    # What follows noisy gradients beside the model, such as a generator, is in the optimiser's state.
+    other = fewer["run"].optimizer(fewer["model"].parameters())
+    other.load_state_dict(made[0].original_optimizer.state_dict())
     return TappedTraining(made[0].loss, made[0].log_weight, rate, made[0].distances, present)
