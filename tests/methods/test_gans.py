@@ -13,6 +13,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Basis, Budget, Facts, PrivateData
+from bench.evaluation.pair_runs import Runs, transcript
 from bench.evaluation.pairs import worst_pairs
 from bench.interface.method import Method
 from bench.models.discriminators import ConvDiscriminator, DenseDiscriminator
@@ -353,6 +354,9 @@ def test_wrong_settings_get_a_clear_error(make: Any, says: str) -> None:
 
 
 @pytest.mark.parametrize("method", [DPGAN, PATEGAN, GPATE, DataLens, GSWGAN])
-def test_audits_find_worst_pairs_of_the_rows_cost(method: type[Method]) -> None:
+def test_audits_find_worst_pairs_of_the_rows_cost_and_run_on_the_smallest(method: type[Method]) -> None:
     config = method.calibrate(method.Config(**method.presets(MNIST)["tiny"]), budget(10.0, Basis.CLAIMED), MNIST)
-    assert worst_pairs(method, config, MNIST, 1e-5)
+    pair = min(worst_pairs(method, config, MNIST, 1e-5), key=lambda pair: len(pair.first))
+    found = transcript(Runs(method, pair), False, 0.0, 1e-5)
+    assert found.calls > 0
+    assert found.difference == ""

@@ -14,6 +14,7 @@ from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.seeds import Streams
 from bench.core.types import Facts
+from bench.evaluation.pair_runs import Runs, transcript
 from bench.evaluation.pairs import worst_pairs
 from bench.models.build import build
 from bench.privacy.accountants import accountant, proven
@@ -179,5 +180,7 @@ def test_wrong_settings_get_a_clear_error(changes: dict[str, Any], says: str) ->
         dataclasses.replace(PSGConfig(), **changes)
 
 
-def test_audits_find_worst_pairs() -> None:
-    assert worst_pairs(PSG, tiny(), MNIST, 1e-5)
+def test_in_audits_the_images_follow_the_same_gradients_on_both_sets() -> None:
+    (pair,) = worst_pairs(PSG, tiny(), MNIST, 1e-5)
+    found = transcript(Runs(PSG, pair), False, 0.0, 1e-5)
+    assert (found.calls, found.difference) == (1, "")
