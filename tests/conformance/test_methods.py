@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
 LONG = {
     "datalens", "dense", "dp-fedavg", "dp-gan", "dp-kernel-sound", "dp-sinkhorn", "dpsur", "fed-adi", "fed-dafl",
-    "g-pate", "gep", "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg",
+    "g-pate", "gep", "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg", "zcdp",
 }  # fmt: skip
 """Methods whose checks take long; those of the others are as deep."""
 
@@ -45,9 +47,12 @@ def test_methods_are_found() -> None:
     assert METHODS.broken == {}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in METHODS.names()]
-)
+def named(names: Iterable[str]) -> list[Any]:
+    """Return the parameters `names`, those of `LONG` marked as slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in names]
+
+
+@pytest.mark.parametrize("name", named(METHODS.names()))
 def test_method_does_not_interfere(name: str) -> None:
     method = METHODS.get(name)
     check = check_method(method)
@@ -76,8 +81,10 @@ def test_every_path_through_pate_does_not_interfere(path: tuple[str, ...], monke
     assert check.ok, check.reason
 
 
-def test_what_is_found_in_the_cache_gives_what_making_it_gave(method: type[Method], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", named(METHODS.names()))
+def test_what_is_found_in_the_cache_gives_what_making_it_gave(name: str, tmp_path: Path) -> None:
     """A record must not depend on whether its artefacts were made by the same run."""
+    method = METHODS.get(name)
     config = method.calibrate(method.Config(**method.presets(SMALL).get("tiny", {})), BUDGET, SMALL)
     releases, artefacts = [], {}
     for _ in range(2):
@@ -133,7 +140,7 @@ PRIVATE = [name for name in METHODS.names() if METHODS.get(name).private]
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(1.0, marks=pytest.mark.slow), 10.0])
 def test_a_claimed_budget_is_kept(name: str, epsilon: float) -> None:
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.QUICK, FACTS)
@@ -145,7 +152,7 @@ def test_a_claimed_budget_is_kept(name: str, epsilon: float) -> None:
     assert claim.source
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if not METHODS.get(name).bypass])
+@pytest.mark.parametrize("name", named(name for name in PRIVATE if not METHODS.get(name).bypass))
 def test_a_proven_budget_is_kept(name: str) -> None:
     method = METHODS.get(name)
     config, _ = build_config(method, Preset.QUICK, FACTS)
