@@ -77,19 +77,30 @@ def attack_release(
                 metrics = _membership(scores, size, place.options.seed)
             targets[role.value] = Scores(metrics=metrics, queries=len(release.images))
             stage.advance()
-    headline = targets[Role.NON_PRIVATE.value].metrics[COPIED if attack.of_images else f"{FAMILY} auc"]
-    ceiling = (targets[Role.COUNTERFACTUAL.value].metrics[COPIED].high or 0.0) if attack.of_images else 0.5
-    powerless = headline.low is None or headline.low <= ceiling
+    figure = COPIED if attack.of_images else f"{FAMILY} auc"
+    headline, chance = (targets[role.value].metrics[figure] for role in (Role.NON_PRIVATE, Role.COUNTERFACTUAL))
     if not cell.facts.public_benchmark:
         context.note(PRIVATE_FIGURES)
     context.note(f"{count:,} images of the release; {len(members):,} private records and {len(fresh):,} others")
     return {
         "targets": targets,
         "auxiliary": f"{quarter:,} other images of {cell.dataset}, without labels",
-        "no_power": f"a release of so many private records gives {headline.value:.3f}, and may give {headline.low:.3f}"
-        if powerless else "",
+        "no_power": no_power(headline, chance),
         "details": {"headline": "" if attack.of_images else FAMILY, "images": count},
     }  # fmt: skip
+
+
+def no_power(private: Estimated, other: Estimated) -> str:
+    """Return why the figure of so many `private` records shows nothing, empty where it is above that of `other` ones.
+
+    Not above one half: private and other records may differ without any student.
+    """
+    if private.low is not None and private.low > (other.high or 0.0):
+        return ""
+    return (
+        f"a release of so many private records gives {private.value:.3f}, one of other records {other.value:.3f}: "
+        "their intervals overlap"
+    )
 
 
 def others(cell: Cell, material: Materialised) -> torch.Tensor:

@@ -17,10 +17,11 @@ from attacks.reconstruction_membership import ReconstructionConfig, Reconstructi
 from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
+from bench.core.rows import Estimated
 from bench.core.seeds import Streams
 from bench.core.types import Released
 from bench.evaluation.attack import applies, attack_student
-from bench.evaluation.release_attack import copy_metrics, draw, others, releases_of
+from bench.evaluation.release_attack import copy_metrics, draw, no_power, others, releases_of
 from bench.evaluation.workplace import AttackOptions, Workplace
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
@@ -202,6 +203,14 @@ def test_release_that_holds_private_records_is_caught_end_to_end(trained: Path) 
     ((title, columns, rows),) = tables([record], [honest, apart])
     assert title.startswith("released images")
     assert [dict(zip(columns, row, strict=True))["attack"] for row in rows] == [honest.attack, apart.attack]
+
+
+def test_an_attack_has_power_where_private_records_stand_out_from_other_ones() -> None:
+    def auc(value: float) -> Estimated:
+        return Estimated(value=value, low=value - 0.025, high=value + 0.025, n=100, confidence=0.95)
+
+    assert no_power(auc(0.63), auc(0.51)) == ""
+    assert "0.551" in no_power(auc(0.551), auc(0.55)), "both are above one half: the two sets differ"
 
 
 def test_others_are_images_that_no_student_of_the_method_saw() -> None:
