@@ -23,6 +23,13 @@ def at_least_one(config: object, *names: str) -> None:
             raise BenchError(f"{name} must be at least 1, not {getattr(config, name)}.")
 
 
+def decay(config: Any, *names: str) -> None:
+    """Raise :class:`BenchError` unless the settings `names`, decays of moving averages, lie in 0..1, without 1."""
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise BenchError(f"{name} must lie in 0..1, without 1, not {getattr(config, name)}.")
+
+
 def positive(config: object, *names: str) -> None:
     """Raise :class:`BenchError` unless the settings `names` of `config` are positive and finite, or None."""
     for name in names:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from methods._common import at_least_one, check_latent_size, positive, student_depends
+from methods._common import at_least_one, check_latent_size, decay, positive, student_depends
 from methods._generative import Generative, GenerativeConfig, Source, balanced
 from methods.dp_sgd import DPSGD, PoissonBatches
 
@@ -78,8 +78,7 @@ class DPGANConfig(PoissonBatches, GenerativeConfig):
         check_latent_size(self, "latent")
         if not 0 <= self.mismatch < math.inf:
             raise BenchError(f"mismatch must be at least 0 and finite, not {self.mismatch}.")
-        if not 0 <= self.generator_average < 1:
-            raise BenchError(f"generator_average must lie in 0..1, without 1, not {self.generator_average}.")
+        decay(self, "generator_average")
 
     def steps(self, records: int) -> int:
         """Return the number of the discriminator's steps."""

@@ -46,7 +46,7 @@ from bench.interface import (
     register_method,
     setting,
 )
-from methods._common import at_least_one, check_latent_size, positive
+from methods._common import at_least_one, check_latent_size, decay, positive
 from methods._generative import Generative, GenerativeConfig, Source, balanced
 
 if TYPE_CHECKING:
@@ -68,22 +68,22 @@ class DPSinkhornConfig(GenerativeConfig):
     max_grad_norm: float = setting(0.5, README + "l2_norm_clip")
     noise_multiplier: float = setting(1.1, README + "noise_multiplier; calibrated to the budget")
     fresh: float = setting(0.2, README + "debias_ratio: the share of X' that is not of X")
-    l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting")
+    l1: float = setting(1.0, README + "mixture_fraction; 3 in another setting; none for CelebA")
     label_weight: float = setting(15.0, README + "embed_multiplier")
     regularisation: float = setting(0.05, README + "sinkhorn_eps, the blur, to the power p = 1")
     sinkhorn_steps: int = setting(30, "ours: from the largest cost down")
     generator_lr: float = setting(1e-5, README + "lr, of Adam; here without weight decay")
+    generator_average: float = setting(0.0, "none in Cao et al. 2021; ours: decay of the generator's mean")
     latent: int = setting(16, README + "latent_dim")
     generator_units: int = setting(200, OURS)
     generator_maps: int = setting(16, OURS)
-
-    generator_average: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(self, "steps", "batch_size", "sinkhorn_steps", "generator_units", "generator_maps")
         positive(self, "max_grad_norm", "noise_multiplier", "label_weight", "regularisation", "generator_lr")
         check_latent_size(self, "latent")
+        decay(self, "generator_average")
         if not 0 < self.fresh <= 1:
             raise BenchError(f"fresh must lie in (0, 1], not {self.fresh}.")
 
@@ -103,10 +103,18 @@ class DPSinkhorn(Generative):
 
     @classmethod
     def presets(cls, facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-        """See :meth:`bench.interface.Method.presets`."""
+        """See :meth:`bench.interface.Method.presets`.
+
+        Quick, with 10,000 of MNIST's training records held out, at a claimed 10, one seed: 41.9% in under three minutes
+        of a core; 38.5% with 6,000 steps of 20 and no mean, 32.6% with 2,000 of 50. With the L1 distance, whose best
+        constant image is black, 16% to 26%, and the images of five runs in six were black.
+        """
         given = super().presets(facts)
-        batch = min(50, max(8, facts.private_records // 8))
-        quick = {"steps": 2000, "batch_size": batch, "generator_lr": 1e-3, "sinkhorn_steps": 20}
+        batch = min(10, max(8, facts.private_records // 8))
+        quick = {
+            "steps": 12_000, "batch_size": batch, "l1": 0.0, "generator_lr": 1e-3, "generator_average": 0.998,
+            "sinkhorn_steps": 12,
+        }  # fmt: skip
         return {"quick": {**given["quick"], **quick}, "tiny": {**given["tiny"], **quick, "steps": 30}}
 
     @classmethod
@@ -187,4 +195,4 @@ class DPSinkhorn(Generative):
                 taken = torch.from_numpy(noisy).to(free).view(shape)
                 forger.follow(torch.cat([images, more]), torch.cat([taken, free]))
                 stage.advance()
-        return balanced(forger.net, facts.classes, context.device)
+        return balanced(forger.mean, facts.classes, context.device)

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.interface import BenchError, Claim, Context, Facts, PrivateData, PublicData, register_method, setting
-from methods._common import at_least_one, positive, student_depends
+from bench.interface import Claim, Context, Facts, PrivateData, PublicData, register_method, setting
+from methods._common import at_least_one, decay, positive, student_depends
 from methods._generative import Generative, GenerativeConfig, Source
 from methods.dp_sgd import DPSGD, PoissonBatches
 
@@ -62,8 +62,7 @@ class PSGConfig(PoissonBatches, GenerativeConfig):
         super().__post_init__()
         at_least_one(self, "per_class", "runs", "outer_steps", "inner_epochs", "batches", "batch_size", "net_width")
         positive(self, "max_grad_norm", "noise_multiplier", "image_lr", "net_lr")
-        if not 0 <= self.image_average < 1:
-            raise BenchError(f"image_average must lie in 0..1, without 1, not {self.image_average}.")
+        decay(self, "image_average")
 
     @property
     def run_steps(self) -> int:

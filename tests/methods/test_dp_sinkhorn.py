@@ -131,6 +131,7 @@ def test_wrong_settings_get_a_clear_error() -> None:
         ("fresh", 0.0, r"\(0, 1\]"),
         ("regularisation", -1.0, "positive"),
         ("steps", 0, "at least 1"),
+        ("generator_average", 1.0, "without 1"),
     ):
         with pytest.raises(BenchError, match=says):
             DPSinkhornConfig(**{name: value})
