@@ -272,10 +272,11 @@ def check_accuracy(record: float, shadow: float, classes: int, tests: int) -> No
 
     Far less: below chance plus :data:`LEAST_SHARE` of what the record has above it, by over three standard errors of
     the difference. Canaries and other seeds cost less; a method that behaves otherwise when audited may cost more.
+    Below chance is no less than chance: students that learn nothing have 5% as easily as 10%.
     """
     error = math.sqrt((record * (1 - record) + shadow * (1 - shadow)) / tests)
     least = 1 / classes + LEAST_SHARE * (record - 1 / classes) - 3 * error
-    if shadow < least:
+    if max(shadow, 1 / classes) < least:
         raise BenchError(
             f"the shadow runs have accuracy {shadow:.3f}, and the record has {record:.3f}: at least {least:.3f} is "
             "needed, or the bound tells nothing about the record. Does the method behave otherwise in an audit, or "
