@@ -97,6 +97,8 @@ def remarks_of(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"plug-in {row['plugin']}"
     if row["tuned"]:
         yield row["tuned"]
+    if lost := row["collapsed"]:
+        yield f"not averaged: {lost} seed{'s' * (lost > 1)} whose generator collapsed"
     if row["bypasses"]:
         yield "; ".join(row["bypasses"])
     elif row["proven"] > row["claimed"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdj
 from bench.metrics.intervals import accuracy_interval
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.audited import audited_of
-from bench.results.frame import results_frame
+from bench.results.frame import results_frame, row_key
 from bench.results.record import Audited, Record, Status
 from bench.results.text import audited_text, csv_text, epsilon_text, markdown_list, markdown_table, md
 from reports.claims import Claim, claim_of, counted_audits, remarks_of
@@ -122,7 +123,8 @@ def build_board(records: Iterable[Record], audits: Iterable[AuditRecord] = ()) -
             usable.append(record)
     if usable:
         table = _grouped(results_frame(usable, audits))
-        board.rows = [_row(values) for values in table.to_dict("records")]
+        lost = Counter(row_key(record) for record in board.failures if record.collapsed)
+        board.rows = [_row({**values, "collapsed": lost[row]}) for row, values in table.to_dict("index").items()]
     board.rows.sort(key=_order)
     board.rows = [ranked for _, rows in groupby(board.rows, _competition) for ranked in _placed(list(rows))]
     board.failures.sort(key=lambda record: record.key)
@@ -283,7 +285,11 @@ def to_markdown(board: Board) -> str:
         for band, competing in groupby(rows, lambda row: row.band):
             parts.append(f"**Proven epsilon {band}**\n" if band.private else "**Without privacy**\n")
             parts.append(markdown_table(COLUMNS, (tuple(cells_of(row).values()) for row in competing)))
-    failed = [f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}" for r in board.failures]
+    failed = [
+        f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}"
+        + ("" if r.image_grid is None else f" [Its images]({r.image_grid.file})")
+        for r in board.failures
+    ]
     refused = [f"`{md(key)}`: {md(why)}" for key, why in board.refused]
     parts += [markdown_list("## Failed", failed), markdown_list("## Not shown", refused)]
     if not board.rows and not failed and not refused:

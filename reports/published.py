@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from bench.results.text import epsilon_text, markdown_table
 from reports.leaderboard import Board, BoardRow, claim_text
@@ -36,16 +36,17 @@ def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) 
     rows: dict[str, list[BoardRow]] = defaultdict(list)
     for row in board.rows:
         rows[row.method].append(row)
+    collapsed = {record.method for record in board.failures if record.collapsed}
     lines = [
         line
         for name in sorted(printed, key=str.casefold)
-        for line in _lines(name, systems.systems[name], printed[name], rows)
+        for line in _lines(name, systems.systems[name], printed[name], rows, collapsed)
     ]
     return f"{HEAD}\n{markdown_table(COLUMNS, lines)}"
 
 
 def _lines(
-    name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]]
+    name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]], collapsed: Set[str]
 ) -> Iterator[tuple[str, ...]]:
     paper = ", ".join(dict.fromkeys(n.verdict.value for n in printed))
     code = "–" if system.verdict == "no privacy" else ", ".join(dict.fromkeys(n.code_verdict.value for n in printed))
@@ -54,7 +55,7 @@ def _lines(
     if row is not None:
         yield name, *_measured(row), paper, code, reason
     else:
-        measured = "no row yet" if system.method else "not built"
+        measured = "collapsed" if system.method in collapsed else "no row yet" if system.method else "not built"
         yield name, system.method or "–", measured, "–", "–", "–", "–", "–", paper, code, reason
     corrected = _shown(rows.get(system.corrected or "", ()))
     if corrected is not None:

@@ -31,6 +31,7 @@ from bench.privacy.ledger import Ledger
 from bench.privacy.utility_bound import probability_bound
 from bench.results.provenance import Clock
 from bench.results.record import (
+    COLLAPSED,
     Accountant,
     Claimed,
     Failure,
@@ -86,7 +87,7 @@ def run_cell(
         public = cell.facts.public_benchmark
         if not public:  # the record will not hold the message: see failure_of
             progress.say(f"{type(error).__name__}: {error}")
-        events = () if ledger is None else ledger.events if tuned is None else (tuned,)
+        events = () if ledger is None else merged(ledger.events) if tuned is None else (tuned,)
         spent = [event.as_dict() for event in events]
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
         grid = _collapsed(error, cell, run_dir) if public and isinstance(error, CollapsedError) else None
@@ -330,7 +331,8 @@ def failure_of(
     """Log `error` and return it as a failure, without its message for non-public data, since it may quote records."""
     kind, private = type(error).__name__, not (public_benchmark or refused)
     if isinstance(error, BenchError) and not private:
-        return Failure(kind="refused" if refused else "error", reason=printable(str(error)), spent=list(spent))
+        kind = "refused" if refused else COLLAPSED if isinstance(error, CollapsedError) else "error"
+        return Failure(kind=kind, reason=printable(str(error)), spent=list(spent))
     log = f"cache/{key}.log" if private else f"logs/{key}.log"
     text = page("".join(traceback.format_exception(error)))
     with contextlib.suppress(BenchError):  # without the log the record is still written

@@ -153,7 +153,7 @@ class _Work:
         if record.key != path.stem:
             self._out.add(path.stem)
             return self._say("record", name, Fate.REFUSED, f"it holds the record of {record.key[:120]}. Delete it.")
-        if record.status is Status.FAILED:
+        if record.status is Status.FAILED and not record.collapsed:
             self._out.add(record.key)
             return self._say("record", name, Fate.SKIPPED, "the cell failed")
         self._own[run, record.key] = record

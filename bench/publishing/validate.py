@@ -242,6 +242,10 @@ def _figures(record: Record) -> list[str]:
     problems = _clean(record.provenance)
     if not record.public_benchmark:
         problems.append("its data is no public benchmark: such rows stay with whoever has the data.")
+    if record.collapsed:
+        if record.status is not Status.FAILED or record.privacy or record.utility or record.student:
+            problems.append("its generator collapsed, and it states figures. Run the cell again with --reuse none.")
+        return problems
     if record.failure is not None:
         problems.append("it says why it failed, and that it is done. Run the cell again with --reuse none.")
     if record.status is not Status.DONE or record.privacy is None or record.utility is None or record.student is None:

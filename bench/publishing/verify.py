@@ -40,7 +40,7 @@ def demand_audits(found: Publication) -> None:
     for record in found.board.values():
         rows[row_key(record)].append(record)
     for seeds in rows.values():
-        added = [r for r in seeds if r.key in found.added and r.epsilon is not None]
+        added = [r for r in seeds if r.key in found.added and r.epsilon is not None and not r.collapsed]
         tuned = seeds[0].cell.tuning is not None
         if tuned and (seeds[0].method, seeds[0].dataset) in audited:
             continue
@@ -154,6 +154,10 @@ def compared(record: Record, again: Record, board: Iterable[Record], seconds: fl
     Packages, platform and device alike, everything outside provenance must be equal, the student's SHA-256 included.
     Else, and with secure noise, the accuracy may differ by half a point or twice the range of the row's other seeds.
     """
+    if record.collapsed and again.collapsed:
+        return Fate.PASSED, f"its generator collapsed again, in {seconds:.0f} s"
+    if record.collapsed:
+        return Fate.REFUSED, "its generator does not collapse again. Run the cell again with --reuse none."
     if again.utility is None or again.privacy is None or again.student is None:
         return Fate.REFUSED, f"run again it fails: {again.failure.reason if again.failure else 'no reason is given'}"
     assert record.utility is not None

@@ -23,6 +23,7 @@ SCHEMA_VERSION = 2  # incremented when a field changes its meaning or is removed
 
 SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # keys name files
 SALT = "[0-9a-f]{64}"
+COLLAPSED = "collapsed"
 
 
 class Status(StrEnum):
@@ -182,7 +183,7 @@ class Failure(Row):
     """Why a cell failed; `log` is a path below the run directory."""
 
     kind: str
-    """Kind of failure."""
+    """Kind of failure; "collapsed" for useless images of a generator."""
     reason: str
     """Reason in words."""
     log: str | None = None
@@ -276,6 +277,11 @@ class Record(Row, Specified):
     def asked(self) -> CellSpec:
         """The cell's specification."""
         return self.cell
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether it failed as its generator's images were useless: a result, which is published."""
+        return self.failure is not None and self.failure.kind == COLLAPSED and self.image_grid is not None
 
     @property
     def method_version(self) -> int:

@@ -7,7 +7,18 @@ from typing import Any
 
 from bench.interface import Adjacency, Basis, PrivacyUnit
 from bench.results.cell_spec import CellSpec
-from bench.results.record import Accountant, Claimed, Failure, Privacy, Provenance, Record, Status, Utility
+from bench.results.record import (
+    COLLAPSED,
+    Accountant,
+    Claimed,
+    Failure,
+    ImageGrid,
+    Privacy,
+    Provenance,
+    Record,
+    Status,
+    Utility,
+)
 
 
 def provenance(**changes: Any) -> Provenance:
@@ -53,6 +64,16 @@ def record(
     given |= changes
     cell = CellSpec(**{name: given.pop(name) for name in CellSpec.model_fields if name in given})
     return Record(cell=cell, **given)
+
+
+def collapsed(**changes: Any) -> Record:
+    """Return a record whose generator made useless images."""
+    return failed(**changes).model_copy(
+        update={
+            "failure": Failure(kind=COLLAPSED, reason="the generator collapsed"),
+            "image_grid": ImageGrid(file="released/grid.png", sha256="0" * 64),
+        }
+    )
 
 
 def asked(record: Record, **changes: Any) -> Record:

@@ -84,6 +84,7 @@ def test_a_collapsed_generator_is_a_failed_row_with_its_images(tmp_path: Path) -
     assert record.failure is not None
     assert "almost equal" in record.failure.reason
     assert len(record.failure.spent) == 1, "what was released before the failure"
+    assert record.collapsed
     assert record.image_grid is not None
     assert (tmp_path / record.image_grid.file).read_bytes().startswith(b"\x89PNG")
 

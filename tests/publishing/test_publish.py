@@ -117,6 +117,27 @@ def test_failed_cells_are_skipped_and_counted(run: Path, into: Path) -> None:
     ]
 
 
+def test_a_generator_that_collapsed_is_published_with_its_images_and_without_figures(run: Path, into: Path) -> None:
+    values, picture = values_of(PATE), b"\x89PNG\r\n\x1a\n pixels"
+    bare = {
+        **values, "status": "failed", "privacy": None, "utility": None, "student": None,
+        "failure": {"kind": "collapsed", "reason": "the generator collapsed"},
+        "image_grid": {"file": f"released/{PATE}.png", "sha256": hashlib.sha256(picture).hexdigest()},
+    }  # fmt: skip
+    (run / "released").mkdir(exist_ok=True)
+    (run / "released" / f"{PATE}.png").write_bytes(picture)
+    put(run, {**bare, "privacy": values["privacy"]})
+    assert any("states figures" in line for line in refusals(run, into))
+    put(run, {**bare, "image_grid": None})
+    assert [item.why for item in examine([run], into).items if item.kind == "record"] == ["the cell failed"]
+    put(run, bare)
+    write(examine([run], into), into)
+    rebuild(into)
+    assert parse_record((into / "records" / f"{PATE}.json").read_text()).collapsed
+    page = (into / "leaderboard.md").read_text()
+    assert f"`{PATE}`: the generator collapsed [Its images](released/{PATE}.png)" in page
+
+
 def test_the_same_cell_twice(run: Path, into: Path, tmp_path: Path) -> None:
     write(examine([run], into), into)
     published = (into / "records" / f"{PATE}.json").read_bytes()

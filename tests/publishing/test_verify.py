@@ -29,7 +29,7 @@ from helpers.commands import Done, bench
 from helpers.paths import ROOT
 from helpers.plugins import LEAK, NAME, UNSTEADY, install, source
 from helpers.publishing import PATE, Values, all_of, put, values_of, with_rows
-from helpers.records import asked, provenance
+from helpers.records import asked, collapsed, provenance
 from helpers.records import record as made
 
 
@@ -234,6 +234,13 @@ def test_another_student_passes_on_another_machine_alone(
     found, why = compared(mine, again, [*row, mine], 1.0)
     assert (found, says in why) == (fate, True), why
     assert compared(mine, mine, [*row, mine], 1.0)[0] is Fate.PASSED
+
+
+def test_a_second_run_collapses_as_the_first() -> None:
+    mine, good = collapsed(), made(student=student("a" * 64))
+    assert compared(mine, mine, [mine], 1.0)[0] is Fate.PASSED
+    assert compared(mine, good, [mine], 1.0)[0] is Fate.REFUSED
+    assert compared(good, mine, [good], 1.0)[0] is Fate.REFUSED
 
 
 def test_a_second_run_that_costs_more_is_refused_on_any_machine() -> None:

@@ -15,7 +15,7 @@ from bench.privacy.events import Gaussian
 from bench.results.frame import NUMBERS, results_frame
 from bench.results.record import Record
 from bench.results.text import epsilon_rows
-from helpers.records import failed, provenance, record
+from helpers.records import collapsed, failed, provenance, record
 from reports.leaderboard import COLUMNS, Source, build_board, cells_of, to_csv, to_markdown
 from reports.site.rows import glance, rankings
 
@@ -27,6 +27,14 @@ def test_seeds_are_one_row_with_mean_and_spread() -> None:
     assert row.spread == pytest.approx(1.0)
     assert row.seeds == (0, 1, 2)
     assert cells_of(row)["accuracy"] == "95.00 (92.1–97.8)"
+
+
+def test_a_row_says_how_many_of_its_seeds_collapsed() -> None:
+    found = [record(), record(seed=1), collapsed(seed=2), collapsed(seed=3, config={"queries": 200}), failed(seed=4)]
+    board = build_board(found)
+    assert board.rows[0].remarks[0] == "not averaged: 1 seed whose generator collapsed"
+    assert not any("collapsed" in remark for remark in build_board(found[:2]).rows[0].remarks)
+    assert "the generator collapsed [Its images](released/grid.png)" in to_markdown(board)
 
 
 def test_the_frame_has_one_typed_row_per_record_in_order_of_seeds() -> None:

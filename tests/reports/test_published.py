@@ -6,7 +6,7 @@ import math
 
 from bench.core.types import Basis
 from bench.results.record import Record
-from helpers.records import record
+from helpers.records import collapsed, failed, record
 from reports.leaderboard import build_board
 from reports.published import COLUMNS, published_page
 from reports.reported.numbers import read_reported
@@ -28,6 +28,11 @@ def test_every_system_has_one_line_and_a_reason() -> None:
     assert len(found) == len({number.system for number in NUMBERS})
     assert [name for name, line in found.items() if len(line["in one line"]) < 15] == []
     assert {line["measured on"] for line in found.values()} <= {"no row yet", "not built"}
+
+
+def test_a_method_that_only_collapsed_says_so() -> None:
+    assert lines(collapsed(method="gs-wgan"))["GS-WGAN"]["measured on"] == "collapsed"
+    assert lines(failed(method="gs-wgan"))["GS-WGAN"]["measured on"] == "no row yet"
 
 
 def test_a_line_has_the_row_nearest_to_ten_as_claimed_and_the_corrected_form_below() -> None:
