@@ -32,7 +32,8 @@ FACTS = Facts("mnist", 60_000, 9_000, 1_000, 10, (1, 28, 28))
 BUDGET = Budget(10.0, 1e-5)
 LONG = {
     "datalens", "dense", "dp-fedavg", "dp-gan", "dp-kernel-sound", "dp-sinkhorn", "dpsur", "fed-adi", "fed-dafl",
-    "g-pate", "gep", "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg", "zcdp",
+    "diet-pate", "g-pate", "gep", "gs-wgan", "label-protocol", "lp-1st", "p3gm-sound", "pate-fm", "pate-gan", "psg",
+    "spectral-dp", "zcdp",
 }  # fmt: skip
 """Methods whose checks take long; those of the others are as deep."""
 
