@@ -58,6 +58,9 @@ def test_two_lines_give_every_published_record(published: pandas.DataFrame) -> N
     assert set(frame.index) == {record.key for record in records}
     assert published["key"].is_unique
     for one in records:
+        if one.collapsed:
+            assert math.isnan(frame.loc[one.key]["proven"])
+            continue
         assert one.privacy is not None
         row, audited = frame.loc[one.key], one.privacy.audited
         assert (row["claimed"], row["proven"]) == (one.privacy.claimed.epsilon, one.privacy.proven.epsilon)
@@ -66,8 +69,9 @@ def test_two_lines_give_every_published_record(published: pandas.DataFrame) -> N
             assert row["audited"] == audited.epsilon
             assert row["audit_power"] >= audited.epsilon
     assert frame["audited"].notna().sum() >= 10
-    assert (frame["accuracy_low"] < frame["accuracy"]).all()
-    assert (frame["accuracy"] < frame["accuracy_high"]).all()
+    done = frame[frame["accuracy"].notna()]
+    assert (done["accuracy_low"] < done["accuracy"]).all()
+    assert (done["accuracy"] < done["accuracy_high"]).all()
     assert frame["membership"].between(0, 1).sum() >= 5
 
 

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from helpers import outside_accountant
-from helpers.outside_accountant import epsilon, events_of, gaussian, laplace, proven, proven_for_record, responses
+from helpers.outside_accountant import (
+    epsilon,
+    events_of,
+    gaussian,
+    laplace,
+    proven,
+    proven_for_record,
+    replaced_gaussians,
+    responses,
+)
 from helpers.paths import BOARD, TESTS
 
 TOLERANCE = 1e-3  # of both sides' grids, which round up
@@ -97,6 +106,8 @@ def test_closed_forms() -> None:
     assert laplace(1.0, 1, 1e-12) == pytest.approx(1.0, abs=1e-3)
     single = math.log((math.e / (math.e + 9) - 1e-5) * (math.e + 9))  # (p - delta) / q
     assert responses(1.0, 10, 1, 1e-5) == pytest.approx(single, abs=1e-8)
+    of_all = replaced_gaussians({(1.0, 10.0): 20, (1.0, 5.0): 5}, 1e-5)
+    assert of_all == pytest.approx(gaussian(2 * math.sqrt(20 / 100 + 5 / 25), 1e-5), abs=1e-5)
     kept = math.e / (math.e + 1)  # two binary responses: losses 2, 0 and -2
     assert responses(1.0, 2, 2, 1e-5) == pytest.approx(2 + math.log1p(-1e-5 / kept**2), abs=1e-8)
 
