@@ -41,7 +41,7 @@ def nothing_is_left_over(out: Path) -> None:
     assert not list(out.glob("records/damaged/*"))
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
