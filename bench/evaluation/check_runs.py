@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import importlib.util
 import json
 import multiprocessing
 import secrets
@@ -32,6 +31,7 @@ from bench.evaluation.check_data import Step, Variant, generated, renamed_source
 from bench.evaluation.sensitivity import Given, violation, walk
 from bench.evaluation.tape import Call, Taping, record, replay
 from bench.interface.method import Method
+from bench.interface.registry import import_file
 from bench.privacy.ledger import Ledger
 from bench.privacy.noise import SeededNoise, Silence
 from bench.storage.cache import Cache
@@ -94,11 +94,7 @@ class MethodPlace:
             try:
                 importlib.import_module(self.module)
             except ImportError:
-                spec = importlib.util.spec_from_file_location(self.module, self.file)
-                assert spec is not None
-                assert spec.loader is not None
-                sys.modules[self.module] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(sys.modules[self.module])
+                import_file(self.module, Path(self.file))
         found: type[Method] = functools.reduce(getattr, self.name.split("."), sys.modules[self.module])  # type: ignore[assignment]
         return found
 

@@ -9,8 +9,10 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from bench.core.errors import BenchError, UnknownNameError, no_exit
@@ -105,17 +107,28 @@ class Registry(Generic[T]):
         before = set(self._members)
         # The path's digest separates files of the same name.
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
         with no_exit(str(path)):
-            spec.loader.exec_module(module)
+            import_file(module_name, path)
         added = sorted(set(self._members) - before)
         if len(added) != 1:
             raise BenchError(f"{path} must register exactly one {self.kind}; it registered {added or 'none'}.")
         return self._members[added[0]]
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file at each import: cached bytecode is stale after an edit of equal length in the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def import_file(name: str, path: Path) -> None:
+    """Import the Python file `path` as the module `name`."""
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 def _load_entry(entry: EntryPoint, _where: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from bench.core.errors import BenchError
-from bench.interface.registry import METHODS
+from bench.interface.registry import METHODS, import_file
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 from helpers.commands import Done, bench
@@ -27,6 +28,20 @@ def records(out: Path) -> list[Record]:
 
 def accuracies(out: Path) -> list[float]:
     return [record.utility.accuracy for record in records(out) if record.utility]
+
+
+def test_an_edit_of_equal_length_in_the_same_second_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, name = tmp_path / "mine.py", "bench_plugin_of_equal_length"
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
+    monkeypatch.setitem(sys.modules, name, sys)  # what is put there goes at the end
+    for value in "12":
+        file.write_text(f"value = {value}\n")
+        os.utime(file, (1e9, 1e9))
+        import_file(name, file)
+        assert sys.modules[name].__dict__["value"] == int(value)
 
 
 def test_an_edited_file_is_run_again(tmp_path: Path) -> None:
