@@ -69,6 +69,8 @@ class BoardRow:
     drop: float | None
     """Points below the best non-private baseline of the same data set, preset and backbone; None without one."""
     seeds: tuple[int, ...]
+    collapsed: int
+    """Further seeds, whose generators collapsed: their records count nowhere else."""
     public_data: str
     cost: float
     remarks: tuple[str, ...]

@@ -115,7 +115,9 @@ def elsewhere(number: Reported) -> Iterator[tuple[str, str, Basis]]:
     """Yield label, method and basis of another paper's system as it runs here: as claimed, and as it can be proven."""
     if number.method is not None and number.method not in OWN:
         yield f"{number.system} here, ε claimed", number.method, Basis.CLAIMED
-        yield f"{number.system} here, ε proven", number.corrected or number.method, Basis.PROVEN
+        yield f"{number.system} here, ε proven", number.method, Basis.PROVEN
+        if number.corrected:
+            yield f"{number.system} corrected ({number.corrected}) here, ε proven", number.corrected, Basis.PROVEN
 
 
 def _text(value: Setting) -> str:

@@ -36,7 +36,9 @@ def entry_text(entry: Entry, material: Material) -> str:
     if isinstance(entry, Attacked) and material.powerless(entry):
         text += " (no power)"
     if isinstance(entry, Ours) and entry.measure == "accuracy":
-        text += f" ({value.n} seed{'s' if value.n > 1 else ''})"
+        found = material.find(entry.cell)
+        lost = f", {found.row.collapsed} collapsed" if found is not None and found.row.collapsed else ""
+        text += f" ({value.n} seed{'s' if value.n > 1 else ''}{lost})"
     return text
 
 

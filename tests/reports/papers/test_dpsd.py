@@ -10,7 +10,7 @@ import pytest
 from bench.core.rows import Change
 from bench.core.types import Basis, PrivacyUnit
 from bench.results.record import Accountant, Record
-from helpers.records import record
+from helpers.records import collapsed, record
 from helpers.report_commands import check_records, check_settings, material_of, record_of
 from reports.papers.dgd_tables import PAPER as DGD
 from reports.papers.dpsd_ablations import why_not
@@ -86,6 +86,19 @@ def test_ours_stands_below_with_what_is_proven() -> None:
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 10"] == "80.00 (1 seed)"
     assert rows["DPSD-sound here, ε proven"]["MNIST, ε 1"] == "not run"
     assert rows["DPSD here, ε claimed"]["CelebA-H, ε 1"] == "not run"
+
+
+def test_seeds_that_collapsed_and_corrected_forms_are_told() -> None:
+    wgan = [record(method="gs-wgan", accuracy=0.3), collapsed(method="gs-wgan", seed=1)]
+    dpdfd = [
+        record(method=name, basis=Basis.PROVEN, accuracy=accuracy, proven=10.0, preset="paper")
+        for name, accuracy in (("dpdfd", 0.1), ("dpsd-sound", 0.8))
+    ]
+    rows = {row["approach"]: row for row in table("I", material_of(PAPER, *wgan, *dpdfd))}
+    assert rows["GS-WGAN here, ε claimed"]["MNIST, ε 10"].startswith("30.00 (1 seed, 1 collapsed)")
+    assert rows["DPDFD here, ε proven"]["MNIST, ε 10"].startswith("10.00 (1 seed)")
+    assert rows["DPDFD corrected (dpsd-sound) here, ε proven"]["MNIST, ε 10"].startswith("80.00 (1 seed)")
+    assert "P3GM here, ε claimed" not in rows
 
 
 def test_another_papers_system_stands_beside_its_printed_epsilon_where_it_ran() -> None:
