@@ -19,7 +19,7 @@ from torch import Tensor
 from bench.core.rows import Estimated
 from bench.interface import BenchError
 from bench.metrics.bootstrap import clustered, difference
-from bench.metrics.images import PAIRED, dpsd_inception_score, kid, pairwise
+from bench.metrics.images import PAIRED, dpsd_inception_score, pairwise, scaled_kid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Labelled = tuple[Tensor, Tensor]  # images (n, channels, height, width), labels int64 (n,)
 
 POOL = 500  # most images of a class that are searched
-_SET = 2_000  # most images of one KID
+KID_IMAGES = 2_000  # of a set at most
 RECOVERED_AT = 0.01
 MEASURES = ("ssim", "psnr")
 _BOUNDS = {"ssim": (-1.0, 1.0), "psnr": (0.0, 60.0)}
@@ -120,9 +120,7 @@ def score(
                 recovery.add(label, both[0].max(0).values, both[1].max(0).values)
     for name in MEASURES:
         values[f"{name} gap"] = values[f"{name} member"] - values[f"{name} nonmember"]
-    # KID's kernel has a scale: features get the mean square 1 over the members.
-    unit = spaces[0].square().mean().sqrt().clamp_min(1e-12) if len(spaces[0]) else torch.ones(())
-    sets = verdict.features[:_SET] / unit, spaces[0][:_SET] / unit
+    sets = verdict.features[:KID_IMAGES], spaces[0][:KID_IMAGES]
     seen = bool(committee.seen & digests(pools[1][0]))
     return Scored(
         labels=labels.numpy(),
@@ -130,7 +128,7 @@ def score(
         recovered=np.array(recovery.hits),
         recovered_labels=np.array(recovery.labels, dtype=np.int64),
         recovery_chance=float(np.mean(recovery.chances)) if recovery.chances else math.nan,
-        kid=kid(*sets) if min(map(len, sets)) > 1 else None,
+        kid=scaled_kid(*sets) if min(map(len, sets)) > 1 else None,
         inception=dpsd_inception_score(verdict.probabilities),
         **_observed(reconstructions.observed, observed),
         judged_on="the evaluators were trained on non-members: distances in their features do not compare" * seen,

@@ -139,13 +139,15 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "release": (
-        "released images: how many copy a private record, in %, and AUC of which records they were trained on",
+        "released images: copies of a private record in %, KID to private records, AUC of which were trained on",
         {
             "attack": lambda attack: attack.attack,
             "images": lambda attack: f"{attack.details.get('images', 0):,}",
             "copies": lambda attack: score(attack, Role.STUDENT, "copies"),
             "nearest is private": lambda attack: score(attack, Role.STUDENT, "nearest is private"),
             "for other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "nearest is private"),
+            "KID": lambda attack: score(attack, Role.STUDENT, "kid", 1),
+            "KID of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "kid", 1),
             "AUC": lambda attack: score(attack, Role.STUDENT, "records auc", 1),
             "of a release of records": lambda attack: score(attack, Role.NON_PRIVATE, "records auc", 1),
             "of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "records auc", 1),

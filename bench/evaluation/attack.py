@@ -24,8 +24,8 @@ from bench.results.record import Record
 from bench.storage.cache import Cache, digest_of
 from bench.training.context import Context
 
-JUDGED = {"inversion": 3, "membership": 2, "release": 1, "robustness": 1}
-"""Version of the scoring by goal, part of every key. Inversion records of version 2 stay valid."""
+JUDGED = {"inversion": 3, "membership": 2, "release": 2, "robustness": 1}
+"""Version of the scoring by goal, part of every key. Records of inversion 2 and release 1 (without KID) are valid."""
 QUICK_SUITE = ("mi-face", "inversion-network", "gmi", "brep-mi", "data-free", "loss", "label-gap", "rmia")
 """The default of `bench attack`: minutes for one student on two cores."""
 

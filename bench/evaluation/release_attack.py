@@ -13,6 +13,7 @@ Intervals are over records, or over images as if they were independent, and cove
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from attacks.evaluators import Committee
     from bench.core.types import Released
     from bench.data.splits import Materialised
     from bench.evaluation.workplace import Workplace
@@ -65,12 +67,15 @@ def attack_release(
     copied = torch.randperm(len(members), generator=context.streams.torch("copies"))[:count]
     releases[Role.NON_PRIVATE] = ReleasedImages(as_float(members[copied]))
     releases[Role.COUNTERFACTUAL] = ReleasedImages(as_float(shown[:count]))
+    quality = Quality.of(members, cell, place, context) if attack.of_images else None
     targets: dict[str, Scores] = {}
     with context.progress.stage(attack.name, len(releases)) as stage:
         for role, release in sorted(releases.items(), key=lambda item: [*Role].index(item[0])):
             if attack.of_images:
                 near = [attack.score(config, release, part, known, context) for part in (members, fresh)]
                 metrics = copy_metrics(-near[0], -near[1], len(members), len(fresh), config.ratio)
+                if quality is not None and len(release.images) > 1:
+                    metrics["kid"] = quality.kid(release.images)
             else:
                 size = min(config.records, len(members), len(fresh))
                 scores = attack.score(config, release, torch.cat([members[:size], fresh[:size]]), known, context)
@@ -88,6 +93,35 @@ def attack_release(
         "no_power": no_power(headline, chance),
         "details": {"headline": "" if attack.of_images else FAMILY, "images": count},
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What images are compared by: the first evaluator's `features` (n, d) of private records."""
+
+    committee: Committee
+    features: torch.Tensor
+
+    @classmethod
+    def of(cls, members: torch.Tensor, cell: Cell, place: Workplace, context: Context) -> Quality | None:
+        """Return it for the private `members` (n, ...) of `cell`; None, with a note, if evaluators have no records."""
+        from attacks.inversion_scores import KID_IMAGES
+        from bench.evaluation.inversion import committee_of
+
+        try:
+            committee = committee_of(place.data_of(cell.dataset), context)
+        except BenchError as error:
+            context.note(f"no KID: {error}")
+            return None
+        return cls(committee, committee.predict(members[:KID_IMAGES]).features)
+
+    def kid(self, images: torch.Tensor) -> Estimated:
+        """Return the KID of `images` (n, ...) to the private records, of the first images of each."""
+        from attacks.inversion_scores import KID_IMAGES
+        from bench.metrics.images import scaled_kid
+
+        found = self.committee.predict(images[:KID_IMAGES].clamp(0, 1)).features
+        return Estimated(value=scaled_kid(found, self.features), n=len(found))
 
 
 def no_power(private: Estimated, other: Estimated) -> str:

@@ -159,6 +159,12 @@ def kid(a: Tensor, b: Tensor) -> float:
     return float(within(x) + within(y) - 2 * kernel(x, y).mean())
 
 
+def scaled_kid(features: Tensor, reference: Tensor) -> float:
+    """Return the :func:`kid` of `features` to `reference`, over the root mean square of the latter: it has a scale."""
+    unit = reference.square().mean().sqrt().clamp_min(1e-12)
+    return kid(features / unit, reference / unit)
+
+
 def inception_score(probabilities: Tensor) -> float:
     """Return exp of the mean divergence of the rows of `probabilities` (n, classes) from their mean: 1 to classes.
 

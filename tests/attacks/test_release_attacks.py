@@ -186,6 +186,10 @@ def test_release_that_holds_private_records_is_caught_end_to_end(trained: Path) 
     honest = attacked(trained, record, "nearest-record", "draws=20")
     assert honest.targets[Role.STUDENT.value].metrics["copies"].value < 0.1
     assert not honest.no_power
+    kids = {role: scores.metrics["kid"].value for role, scores in honest.targets.items()}
+    stolen_kid = copied.targets[Role.STUDENT.value].metrics["kid"].value
+    assert abs(stolen_kid) < 0.02
+    assert min(kids["student"], kids["prior"]) > 3 * max(abs(kids["non-private"]), abs(kids["counterfactual"]))
 
     inside = attacked(trained, thief, "reconstruction-membership")
     assert inside.status is Status.DONE, inside.failure
