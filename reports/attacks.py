@@ -12,6 +12,8 @@ from bench.results.text import markdown_list, markdown_table, md
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 Column = Callable[[AttackRecord], str]
+COPIES = "copies"
+"""The metric, and the table, of attacks that look for copies among released images."""
 
 INVERSION_METRIC = "committee top-1"
 """Share of reconstructions that all three evaluators assign to the target class."""
@@ -21,15 +23,22 @@ MEMBER_GAP = "ssim member gap above counterfactual"
 
 
 def tables(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> list[Table]:
-    """Return title, columns and rows of one table per attack goal."""
+    """Return title, columns and rows of one table per attack goal, without columns in which no attack has anything."""
     by_key = {record.key: record for record in records}
     found: list[Table] = []
     for goal, (title, columns) in TABLES.items():
-        done = [attack for attack in attacks if attack.goal == goal and attack.status is Status.DONE]
-        rows = [(who(by_key.get(a.student), a), *(text(a) for text in columns.values())) for a in done]
-        if rows:
-            found.append((title, ("student", *columns), rows))
+        done = [attack for attack in attacks if _table(attack) == goal and attack.status is Status.DONE]
+        texts = {"student": [who(by_key.get(a.student), a) for a in done]}
+        texts |= {name: [text(a) for a in done] for name, text in columns.items()}
+        shown = {name: column for name, column in texts.items() if {*column} - {"", "–"}}
+        if done:
+            found.append((title, tuple(shown), list(zip(*shown.values(), strict=True))))
     return found
+
+
+def _table(attack: AttackRecord) -> str:
+    student = attack.targets.get(Role.STUDENT.value)
+    return COPIES if student is not None and COPIES in student.metrics else attack.goal
 
 
 def powerless(attacks: Sequence[AttackRecord]) -> list[str]:
@@ -78,6 +87,10 @@ def score(attack: AttackRecord, role: Role, metric: str, scale: float = 100, *, 
     if interval or estimate is None:
         return percent(estimate, scale)
     return f"{scale * estimate.value:.1f}"
+
+
+def _images(attack: AttackRecord) -> str:
+    return f"{attack.details.get('images', 0):,}"
 
 
 def _control(role: Role) -> Column:
@@ -139,19 +152,28 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
     "release": (
-        "released images: copies of a private record in %, KID to private records, AUC of which were trained on",
+        "released images: AUC of the private records that they were trained on, among others",
         {
             "attack": lambda attack: attack.attack,
-            "images": lambda attack: f"{attack.details.get('images', 0):,}",
-            "copies": lambda attack: score(attack, Role.STUDENT, "copies"),
-            "nearest is private": lambda attack: score(attack, Role.STUDENT, "nearest is private"),
-            "for other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "nearest is private"),
-            "KID": lambda attack: score(attack, Role.STUDENT, "kid", 1),
-            "KID of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "kid", 1),
+            "images": _images,
             "AUC": lambda attack: score(attack, Role.STUDENT, "records auc", 1),
             "of a release of records": lambda attack: score(attack, Role.NON_PRIVATE, "records auc", 1),
             "of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "records auc", 1),
             "TPR at 1%": lambda attack: score(attack, Role.STUDENT, "records tpr@0.01"),
+            "verdict": _power,
+        },
+    ),
+    COPIES: (
+        "released images: how many copy a private record, in %, and KID to private records (0: as good as records)",
+        {
+            "attack": lambda attack: attack.attack,
+            "images": _images,
+            "copies": lambda attack: score(attack, Role.STUDENT, COPIES),
+            "nearest is private": lambda attack: score(attack, Role.STUDENT, "nearest is private"),
+            "of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "nearest is private"),
+            "KID": lambda attack: score(attack, Role.STUDENT, "kid", 1),
+            "KID of other records": lambda attack: score(attack, Role.COUNTERFACTUAL, "kid", 1),
+            "KID of an untrained generator": lambda attack: score(attack, Role.PRIOR, "kid", 1),
             "verdict": _power,
         },
     ),
@@ -165,7 +187,7 @@ TABLES: dict[str, tuple[str, dict[str, Column]]] = {
         },
     ),
 }
-"""Goal to the title of its table and its columns after the student."""
+"""Goal, or :data:`COPIES`, to the title of its table and its columns after the student."""
 
 
 def _swept(attack: AttackRecord) -> list[tuple[float, Estimated]]:

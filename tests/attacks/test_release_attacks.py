@@ -204,9 +204,15 @@ def test_release_that_holds_private_records_is_caught_end_to_end(trained: Path) 
         assert metric.high > 0.48
     assert apart.targets["non-private"].metrics["records auc"].value > 0.52
 
-    ((title, columns, rows),) = tables([record], [honest, apart])
-    assert title.startswith("released images")
-    assert [dict(zip(columns, row, strict=True))["attack"] for row in rows] == [honest.attack, apart.attack]
+    found = {
+        title: [dict(zip(columns, row, strict=True)) for row in rows]
+        for title, columns, rows in tables([record], [honest, apart])
+    }
+    (traced,), (copies,) = found.values()
+    assert (traced["attack"], copies["attack"]) == (apart.attack, honest.attack)
+    assert "KID" not in traced
+    assert copies["KID"] == f"{kids['student']:.3f}"
+    assert "verdict" not in copies, "a column in which no attack has anything"
 
 
 def test_an_attack_has_power_where_private_records_stand_out_from_other_ones() -> None:
