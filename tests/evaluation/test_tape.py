@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +128,33 @@ def test_dp_sgd_takes_its_steps_from_the_tape() -> None:
     second, taping = replaying()
     assert trained(second, 1).equal(weights)
     assert [len(call.answers) for call in taping.calls] == [5]
+
+
+def strides_seen(book: Ledger, seed: int) -> list[tuple[int, ...]]:
+    """Return the strides of a convolution's gradients as an optimiser sees them."""
+    generator = torch.Generator().manual_seed(seed)
+    images, labels = torch.rand(40, 3, 4, 4, generator=generator), torch.randint(0, 3, (40,), generator=generator)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), torch.nn.AvgPool2d(2), torch.nn.Flatten())
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            seen.extend(parameter.grad.stride() for group in self.param_groups for parameter in group["params"])
+            return super().step(closure)
+
+    run = DPSGDRun(
+        lambda parameters: Watched(parameters, lr=0.5), torch.nn.functional.cross_entropy,
+        noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8, steps=2, records=40,
+    )  # fmt: skip
+    book.dp_sgd(model, images, labels, run)
+    return seen
+
+
+def test_a_replayed_gradient_has_the_strides_of_the_recorded_one() -> None:
+    first, replaying = pair(Adjacency.ADD_REMOVE)
+    recorded = strides_seen(first, 0)
+    second, _ = replaying()
+    assert strides_seen(second, 1) == recorded
 
 
 def test_dp_sgd_of_another_net_leaves_the_tape() -> None:
