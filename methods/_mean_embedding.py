@@ -157,16 +157,21 @@ def class_sums(
     import torch
 
     from bench.interface import as_float
+    from bench.training.by_record import in_equal_batches
 
-    classes = private.facts.classes
+    classes, size = private.facts.classes, 2000
     sums = torch.zeros(2 * len(frequencies) + 1, classes, dtype=torch.float64)
     frequencies = frequencies.to(device)
-    for images, labels in zip(torch.split(private.images, 2000), torch.split(private.labels, 2000), strict=True):
-        rows = embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64: rounding stays small
+
+    def mapped(images: Tensor) -> Tensor:
+        return embedded(as_float(images.to(device)), frequencies).cpu().double()  # float64: rounding stays small
+
+    batches = in_equal_batches(mapped, private.images, size)
+    for rows, labels in zip(batches, torch.split(private.labels, size), strict=True):
         own = torch.nn.functional.one_hot(labels, classes).double()
         sums[:-1] += rows.T @ own
         sums[-1] += own.sum(0)
-        advance(len(images))
+        advance(len(rows))
     return sums
 
 

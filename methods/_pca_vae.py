@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from bench.interface import PrivateData, as_float
+from bench.training.by_record import in_equal_batches
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
@@ -137,7 +138,8 @@ def draws_of(rows: Tensor, latent: int, draws: torch.Generator) -> Tensor:
     """
     waves = torch.randn(rows.shape[1], latent, generator=draws, dtype=torch.float64) * 1000
     offset = torch.rand(latent, generator=draws, dtype=torch.float64)
-    uniform = (rows.double() @ waves + offset).remainder(1.0)
+    turned = torch.cat([*in_equal_batches(lambda some: some.double() @ waves + offset, rows, CHUNK)])
+    uniform = turned.remainder(1.0)
     return (math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-1 + 1e-9, 1 - 1e-9))).float()
 
 

@@ -164,6 +164,7 @@ class P3GM(Generative, DPSGD):
         import torch
 
         from bench.core.seeds import seeded
+        from bench.training.by_record import in_equal_batches
         from methods import _pca_vae as parts
 
         facts, streams = private.facts, context.streams
@@ -173,7 +174,7 @@ class P3GM(Generative, DPSGD):
         radius = config.radius * math.sqrt(math.prod(facts.shape) / 784)
         codes = parts.Codes(components, centre, radius)
         rows = parts.rows_of(private.images, private.labels, facts.classes)
-        own = torch.cat([codes.of(some.double()) for some in torch.split(rows, parts.CHUNK)])
+        own = torch.cat([*in_equal_batches(lambda some: codes.of(some.double()), rows, parts.CHUNK)])
         start = parts.start_mixture(config.components, config.latent, radius, streams.torch("mixture"))
         with context.progress.stage("mixture", config.em_iterations) as stage:
             mixture = parts.noisy_em(own, start, radius, config.em_iterations, config.em_noise, ledger, stage.advance)

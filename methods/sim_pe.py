@@ -178,16 +178,14 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
     """
     import torch
 
-    from bench.interface import as_float
+    from bench.training.by_record import nearest
 
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):
         stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
-        own = features[stand].to(device)
-        for some in torch.split(voters, 1000) if len(stand) else ():
-            images = as_float(private.images[some].to(device)).flatten(1)
-            nearest = (own.square().sum(1) - 2 * images @ own.T).argmin(1).cpu()
-            votes[stand] += nearest.bincount(minlength=len(stand))
+        if len(stand) and len(voters):
+            found = nearest(private.images[voters].flatten(1).to(device), features[stand].to(device))
+            votes[stand] += found.cpu().bincount(minlength=len(stand))
     return votes
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from bench.core.types import Facts, LabelledSource, PrivacyUnit, PrivateData, PublicData
+from bench.core.types import Adjacency, Facts, LabelledSource, PrivacyUnit, PrivateData, PublicData
 from bench.data.splits import Materialised
 
 if TYPE_CHECKING:
@@ -114,12 +114,59 @@ class Step:
     changed: int
 
 
-Variant = Literal["given", "unrelated", "renamed"] | int | Step
+@dataclass(frozen=True, slots=True)
+class Few:
+    """A set of `records` records, four or more than half of them copies of one, or its neighbour in one copy.
+
+    The neighbour lacks the copy, or has another image and label in its place, as the adjacency says.
+    """
+
+    records: int
+    neighbour: bool = False
+
+    def rows(self, count: int, seed: int) -> NDArray[np.int64]:
+        """Return the positions of its records among `count`."""
+        generator = np.random.default_rng([seed, 5, self.records])
+        alike = self.records if self.records <= 4 else self.records // 2 + 1
+        drawn = generator.permutation(count)[: 1 + self.records - alike]
+        return generator.permutation(np.concatenate([np.repeat(drawn[:1], alike), drawn[1:]]))
+
+    def changed(self, count: int, seed: int) -> int:
+        """Return the place of the copy that the neighbour lacks or changes."""
+        rows = self.rows(count, seed)
+        return int(np.flatnonzero(rows == np.bincount(rows).argmax())[0])
+
+
+Variant = Literal["given", "unrelated", "renamed"] | int | Step | Few
 """A private set made from another; a number is that of a neighbour."""
 
 
-def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, seed: int) -> PrivateData:
+def lacks_one(unit: PrivacyUnit, adjacency: Adjacency) -> bool:
+    """Return whether neighbours differ by the presence of one record."""
+    return adjacency is Adjacency.ADD_REMOVE and unit is PrivacyUnit.RECORD
+
+
+def few_of(data: PrivateData, which: Few, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
+    """Return the set `which` of records of `data`; its facts state the number of records that `which` does."""
+    import torch
+
+    rows, place = torch.from_numpy(which.rows(len(data), seed)), which.changed(len(data), seed)
+    images, labels = data.images[rows].clone(), data.labels[rows].clone()
+    if which.neighbour and lacks_one(unit, adjacency):
+        kept = torch.arange(len(rows)) != place
+        images, labels = images[kept], labels[kept]
+    elif which.neighbour:
+        if unit is not PrivacyUnit.LABEL:
+            images[place] = 255 - images[place]
+        labels[place] = (labels[place] + 1) % data.facts.classes
+    facts = dataclasses.replace(data.facts, private_records=which.records)
+    return dataclasses.replace(data, images=images, labels=labels, facts=facts)
+
+
+def variant_of(data: PrivateData, which: Variant, unit: PrivacyUnit, adjacency: Adjacency, seed: int) -> PrivateData:
     """Return the private set `which`, made from `data`."""
+    if isinstance(which, Few):
+        return few_of(data, which, unit, adjacency, seed)
     if which == "unrelated":
         return unrelated(data, unit, seed)
     if which == "renamed":

@@ -27,9 +27,10 @@ from bench.core.progress import Progress
 from bench.core.seeds import Streams, new_salt
 from bench.core.types import Facts, Released
 from bench.data.splits import Materialised
-from bench.evaluation.check_data import Step, Variant, generated, renamed_source, variant_of
+from bench.evaluation.check_data import Few, Step, Variant, generated, lacks_one, renamed_source, variant_of
 from bench.evaluation.sensitivity import Given, violation, walk
-from bench.evaluation.tape import Call, Taping, record, replay
+from bench.evaluation.shaped_kernels import ShapedKernels
+from bench.evaluation.tape import Call, Taping, hook, record, replay
 from bench.interface.method import Method
 from bench.interface.registry import import_file
 from bench.privacy.ledger import Ledger
@@ -167,7 +168,10 @@ def _run(
     from bench.training.features import student_logits
 
     material = trial.material()
-    private = variant_of(material.private, which, method.unit, trial.seed)
+    private = variant_of(material.private, which, method.unit, method.adjacency, trial.seed)
+    absent = None
+    if which == Few(private.facts.private_records, neighbour=True) and lacks_one(method.unit, method.adjacency):
+        absent = which.changed(len(material.private), trial.seed)
     public = material.public
     if which == "renamed":
         public = renamed_source(public, trial.facts.classes, trial.seed) if tape is None else public
@@ -180,13 +184,16 @@ def _run(
     streams.seed_globals()
     config = method.Config(**trial.config)
     try:
-        with no_exit(method.name):
+        with no_exit(method.name), contextlib.ExitStack() as stack:
+            if isinstance(which, Few):
+                kernels = stack.enter_context(ShapedKernels())
+                hook(ledger, lambda _, mechanism: kernels.around(mechanism))
             released = method().train_student(config, private, public, ledger, context)
     except Exception as error:
         if tape is None:
             raise
         said = taping.difference or f"it fails on other private data with the same answers: {_line(error)}"
-        return Outcome(difference=said, moved=_moved(taping, tape, method))
+        return Outcome(difference=said, moved=_moved(taping, tape, method, absent))
     taping.finish()
     logits = student_logits(released.student.eval(), material.test_images, context, "test")
     # The record's accuracy is that of the student in memory, which may hold more than its weights.
@@ -196,14 +203,15 @@ def _run(
     outcome = Outcome(seen, ledger.bypasses, len(ledger.events), bool(taping.given), difference=taping.difference)
     if tape is not None:
         calls = taping.calls if keep else []
-        return dataclasses.replace(outcome, moved=_moved(taping, tape, method), calls=calls)
+        return dataclasses.replace(outcome, moved=_moved(taping, tape, method, absent), calls=calls)
     predicted = logits.argmax(1).cpu()
     accuracy = float((predicted == material.test_labels).double().mean())
     return dataclasses.replace(outcome, calls=taping.calls, predicted=predicted.numpy(), accuracy=accuracy)
 
 
-def _moved(taping: Taping, tape: list[Call], method: type[Method]) -> str:
-    return violation([call.given for call in tape if call.given is not None], taping.given, method.adjacency)
+def _moved(taping: Taping, tape: list[Call], method: type[Method], absent: int | None) -> str:
+    recorded = [call.given for call in tape if call.given is not None]
+    return violation(recorded, taping.given, method.adjacency, absent=absent)
 
 
 def _line(error: Exception) -> str:

@@ -6,14 +6,19 @@ A's bytes: on unrelated data; on A's data with renamed classes, where whatever i
 A, where :mod:`bench.evaluation.sensitivity` compares what the mechanisms were given; and on A's own data again in A's
 process and with A's cache, where state that outlives a run would show.
 
+*Few records*. Sets of few records, most of them copies of one, lose or change a copy, under kernels that depend on the
+shapes of their operands (:mod:`bench.evaluation.shaped_kernels`): what is given of every other record stays, to the bit.
+
 *Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
 reads labels from elsewhere than its arguments.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +27,7 @@ from bench.core.config import Preset, build_config
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
-from bench.evaluation.check_data import CHECK_FACTS, Variant
+from bench.evaluation.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.evaluation.embedded import embedded_data
 from bench.interface.method import Method
@@ -38,6 +43,8 @@ FAR: list[Variant] = ["unrelated", "renamed"]
 NEAR: list[Variant] = [0, 1]
 WALKED = (PrivacyUnit.RECORD, PrivacyUnit.LABEL)  # of other units a record's change may be that of two
 WALK = 4  # times the seconds for neighbours
+FEW = (51, 4, 33, 9, 2, 17, 5, 3, 8, 7)
+"""Numbers of records of the sets that lose or change one: few, and beyond the border of a batch, best first."""
 LEVEL = 1e-6  # of the binomial test of renamed classes
 AWAKE = 0.5  # accuracy below which branches of a method may not have been taken
 
@@ -64,8 +71,8 @@ class Check:
         return self.verdict is not CheckVerdict.REJECTED
 
 
-class _Rejected(Exception):
-    pass
+class Rejected(Exception):
+    """A check found private data outside the mechanisms; the message says where."""
 
 
 def check_method(
@@ -95,22 +102,19 @@ def check_method(
     source = DataSource(Progress())
     if dataset:
         facts = source.describe(dataset).facts
-    place, processes, accuracies, declared, watched = MethodPlace.of(method) or method, Processes(), [], "", False
+    processes, accuracies, declared, watched = Processes(), [], "", False
 
     def trial_of(preset: Preset, seed: int, dataset: str = dataset, known: Facts = facts or CHECK_FACTS) -> Trial:
-        built, _ = build_config(method, preset, known, overrides)
-        if method.given_teacher(built) is not None:
-            raise BenchError(
-                "a given teacher is all that is private, and there is no other to replay with: check the method with "
-                "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
-            )
-        budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
-        try:  # another budget for each seed: a few answers take other branches than many
-            config = method.calibrate(built, budgets[seed % len(budgets)], known)
-        except BenchError:
-            config = method.calibrate(built, budgets[0], known)
-        values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
-        return Trial(place, values, known, seed, dataset, labelled)
+        return trial_for(method, preset, seed, known, overrides=overrides, dataset=dataset, labelled=labelled)
+
+    def few(seed: int) -> None:
+        begin = time.monotonic()
+        for records in FEW:
+            if time.monotonic() - begin > WALK * seconds:
+                return
+            with contextlib.suppress(BenchError):  # too few to train on
+                known = dataclasses.replace(facts or CHECK_FACTS, private_records=records)
+                check_few(trial_of(preset, seed, "", known), processes)
 
     def walk_to_unrelated(trial: Trial, first: Outcome) -> None:
         if first.watched and seconds and method.unit in WALKED:
@@ -126,6 +130,7 @@ def check_method(
                 _same_again(first, again)
                 _replayed(first, processes.run(trial, FAR + NEAR, first.calls, seconds))
                 walk_to_unrelated(trial, first)
+                few(seed)
             # Digits are at hand everywhere: a method that reads them from a disk is found by them.
             _renamed(trial if facts else dataclasses.replace(trial, dataset=CHECK_FACTS.dataset), processes)
         for name in labels_of:
@@ -135,7 +140,7 @@ def check_method(
             accuracies.append(first.accuracy)
             _replayed(first, processes.run(trial, FAR, first.calls, seconds))
             walk_to_unrelated(trial, first)
-    except _Rejected as rejection:
+    except Rejected as rejection:
         return Check(method.name, CheckVerdict.REJECTED, str(rejection))
     if declared:
         return Check(method.name, CheckVerdict.BYPASS, declared)
@@ -150,34 +155,56 @@ def check_method(
     return Check(method.name, CheckVerdict.PASSED, reason)
 
 
+def trial_for(
+    method: type[Method], preset: Preset, seed: int, facts: Facts, *, overrides: Sequence[str] = (), dataset: str = "",
+    labelled: bool = False,
+) -> Trial:  # fmt: skip
+    """Return the trial of `method` with the settings of a preset for `facts`, calibrated to a budget of the seed's."""
+    built, _ = build_config(method, preset, facts, overrides)
+    if method.given_teacher(built) is not None:
+        raise BenchError(
+            "a given teacher is all that is private, and there is no other to replay with: check the method with "
+            "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
+        )
+    budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
+    try:  # another budget for each seed: a few answers take other branches than many
+        config = method.calibrate(built, budgets[seed % len(budgets)], facts)
+    except BenchError:
+        config = method.calibrate(built, budgets[0], facts)
+    values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
+    return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
+
+
 def _declared(method: type[Method], first: Outcome) -> str:
     """Return the declared bypasses, empty without; reject a method that declares them in one place only."""
     declared = "; ".join(dict.fromkeys(first.bypasses))
     if declared and not method.bypass:
-        raise _Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
+        raise Rejected(f"it calls ledger.bypass ({declared}) but its class attribute bypass is empty")
     if method.bypass and not declared:
-        raise _Rejected(
+        raise Rejected(
             f"its class attribute bypass says {method.bypass!r}, but it never calls ledger.bypass, so its proven "
             "epsilon would come out finite"
         )
     if method.private and not first.events:
-        raise _Rejected("it took nothing through the ledger, so its privacy is unknown")
+        raise Rejected("it took nothing through the ledger, so its privacy is unknown")
     held = embedded_data(method) if PublicKind.NONE in method.public_data_kinds else ""
     if held:
-        raise _Rejected(
+        raise Rejected(
             f"{held}, and it declares no public data. Say where they come from in public_data and "
             "public_data_kinds, or compute them"
         )
     return declared
 
 
-def recorded(trial: Trial, variants: Sequence[Variant], processes: Processes) -> tuple[Trial, list[Outcome]]:
-    """Return outcomes without noise, or with it where the method fails without, and the trial that they are of."""
+def recorded(
+    trial: Trial, variants: Sequence[Variant], processes: Processes, draws: int = DRAWS
+) -> tuple[Trial, list[Outcome]]:
+    """Return outcomes without noise, or with one of `draws` of it where the method fails without, and their trial."""
     try:
         return trial, processes.run(trial, variants)
     except BenchError:
         failure = None
-        for _ in range(DRAWS):  # teachers that seldom agree, say, answer nothing, and with some noise neither
+        for _ in range(draws):  # teachers that seldom agree, say, answer nothing, and with some noise neither
             trial = dataclasses.replace(trial, noisy=True, noise=secrets.randbits(256))
             try:
                 return trial, processes.run(trial, variants)
@@ -190,7 +217,7 @@ def recorded(trial: Trial, variants: Sequence[Variant], processes: Processes) ->
 def _same_again(first: Outcome, again: Outcome) -> None:
     found = _difference(first, again)
     if found:
-        raise _Rejected(
+        raise Rejected(
             f"{found}, though the second had the data, the cache and the process of the first. What one run leaves "
             "behind, in a module, a class or the cache, must not change the next"
         )
@@ -200,21 +227,38 @@ def _replayed(first: Outcome, runs: Sequence[Outcome]) -> None:
     for run in runs[: len(FAR)]:
         found = _difference(first, run)
         if found:
-            raise _Rejected(
+            raise Rejected(
                 f"{found}. It uses private data outside any mechanism. Usual leaks: normalisation statistics, class "
                 "counts, batch-norm statistics, early stopping, or choices of settings, restarts or queries by private "
                 "data. Route it through the ledger, or declare it with ledger.bypass"
             )
     for run in runs[len(FAR) :]:
-        _bounded(run.moved)
-        found = _difference(first, run)
-        if found:
-            raise _Rejected(f"{found}, which differ in one record. It uses that record outside any mechanism")
+        _near(first, run)
+
+
+def _near(first: Outcome, run: Outcome) -> None:
+    """Reject a method by a `run` on a set that differs in one record from that of the `first`."""
+    _bounded(run.moved)
+    found = _difference(first, run)
+    if found:
+        raise Rejected(f"{found}, which differ in one record. It uses that record outside any mechanism")
+
+
+def check_few(trial: Trial, processes: Processes) -> None:
+    """Raise :class:`Rejected` where one of few records, absent or changed, changes what is computed of the others.
+
+    `trial` is on generated data of few private records. Raises :class:`BenchError` where they are too few to train on.
+    """
+    records = trial.facts.private_records
+    trial, (first,) = recorded(trial, [Few(records)], processes, draws=1)
+    (run,) = processes.run(trial, [Few(records, neighbour=True)], first.calls)
+    if not first.bypasses:
+        _near(first, run)
 
 
 def _bounded(moved: str) -> None:
     if moved:
-        raise _Rejected(
+        raise Rejected(
             f"{moved}. The noise is sized for less than the effect of one record. State the sensitivity that holds for "
             "all data, clip, or give each record to one teacher only"
         )
@@ -248,7 +292,7 @@ def _renamed(trial: Trial, processes: Processes) -> None:
         right = int((run.predicted == truth.numpy()).sum())
         if binomtest(right, len(truth), chance, alternative="greater").pvalue > LEVEL:
             return
-    raise _Rejected(
+    raise Rejected(
         f"trained on labels under other names, its student still gives {right / len(truth):.0%} of the true ones, and "
         f"chance is {chance:.0%}: it reads labelled records elsewhere, for instance the public copy of the data set on "
         "disk. Use private, public and the ledger only"

@@ -24,10 +24,11 @@ from bench.data.image_map import mapping_of
 from bench.models.feature_net import FixedMap, OnFixedMap
 from bench.models.frozen_backbone import BackboneSpec, FrozenBackbone
 from bench.storage.files import writing
+from bench.training.by_record import in_equal_batches
 from bench.training.heap import release_freed
 from bench.training.loop import predict
 from bench.training.mapped_rows import rows_of
-from bench.training.processes import one_thread, worker_pool
+from bench.training.processes import worker_pool
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -197,10 +198,11 @@ def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
     from bench.training.transforms import as_float
 
     size = BATCH if device.type == "cpu" else 10 * BATCH
-    batches = (images[first : first + size] for first in range(0, len(images), size))
-    # One thread sums in a fixed order: any number of workers gives the same features.
-    with one_thread():
-        return torch.cat([fixed(as_float(batch.to(device))).to("cpu", fixed.dtype) for batch in batches])
+
+    def mapped(batch: Tensor) -> Tensor:
+        return fixed(as_float(batch.to(device))).to("cpu", fixed.dtype)
+
+    return torch.cat([*in_equal_batches(mapped, images, size)])
 
 
 @functools.lru_cache(maxsize=1)

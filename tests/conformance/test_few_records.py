@@ -1,0 +1,87 @@
+"""Every registered method on n records and on n - 1, or with another in its place, for n = 1 to 9, most of them copies.
+
+No value of one record may depend on how many others there are: the labels and features that a mechanism takes of every
+other record are equal to the bit, and sums and votes move by their charge at most. ``pytest -m slow -rs`` names the
+sizes that a method refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from bench.core.config import Preset
+from bench.core.errors import BenchError
+from bench.core.types import PrivateData
+from bench.evaluation.check_data import CHECK_FACTS
+from bench.evaluation.check_runs import Processes
+from bench.evaluation.noninterference import FEW, Rejected, check_few, trial_for
+from bench.interface.method import Method
+from bench.interface.registry import METHODS
+from bench.training.transforms import as_float
+from methods.knn_pate import KNNPATE
+from methods.sim_pe import SimPE
+
+FAST = {"sim-pe", "knn-pate", "dp-fc"}
+
+
+def few(method: type[Method], records: int) -> None:
+    # A class without a place in a module runs in this process, where the test may have changed something.
+    local = type(method.__name__, (method,), {"__qualname__": "few.<locals>"})
+    trial = trial_for(local, Preset.TINY, 0, dataclasses.replace(CHECK_FACTS, private_records=records))
+    check_few(trial, Processes())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in METHODS.names()]
+)
+def test_one_record_of_few_changes_nothing_of_the_others(name: str) -> None:
+    refused = {}
+    for records in range(1, 10):
+        try:
+            few(METHODS.get(name), records)
+        except BenchError as error:
+            refused[records] = str(error).splitlines()[0]
+    if len(refused) == 9:
+        pytest.skip(f"{name} refuses: {refused}")
+    if refused:
+        print(f"{name} refuses {refused}")
+
+
+def float_votes(features: torch.Tensor, classes: torch.Tensor, private: PrivateData, device: Any) -> torch.Tensor:
+    votes = torch.zeros(len(features), dtype=torch.float64)
+    for label in range(private.facts.classes):
+        stand, voters = (classes == label).nonzero()[:, 0], (private.labels == label).nonzero()[:, 0]
+        own = features[stand]
+        images = as_float(private.images[voters]).flatten(1)
+        found = (own.square().sum(1) - 2 * images @ own.T).argmin(1)
+        votes[stand] += found.bincount(minlength=len(stand))
+    return votes
+
+
+def found_by_few(method: type[Method]) -> str:
+    for records in FEW:
+        try:
+            few(method, records)
+        except Rejected as error:
+            return str(error)
+    return ""
+
+
+def test_distances_in_float32_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Sim-PE had them: BLAS takes another kernel for fewer rows, and near-ties of other records flip."""
+    monkeypatch.setattr("methods.sim_pe.votes_for", float_votes)
+    assert "which is charged for 1" in found_by_few(SimPE)
+
+
+def test_features_in_batches_of_other_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kNN's were, whose last batch was shorter."""
+
+    def shorter(function: Any, rows: torch.Tensor, size: int) -> Any:
+        return (function(batch) for batch in torch.split(rows, size))
+
+    monkeypatch.setattr("bench.training.features.in_equal_batches", shorter)
+    assert "others. Libraries round otherwise" in found_by_few(KNNPATE)

@@ -1,0 +1,99 @@
+"""What is computed of one record is equal to the bit, whatever other records stand beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.core.progress import Progress
+from bench.core.seeds import Streams
+from bench.evaluation.shaped_kernels import ShapedKernels
+from bench.models.frozen_backbone import random_backbone
+from bench.storage.cache import Cache
+from bench.training.by_record import STEPS, in_equal_batches, nearest
+from bench.training.context import Context
+from bench.training.features import features_of
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
+@given(records=st.integers(0, 23), size=st.integers(1, 9))
+@settings(deadline=None, max_examples=40)
+def test_every_batch_has_one_shape_and_every_row_is_there(records: int, size: int) -> None:
+    rows, shapes = drawn(records, records, 2, 3), []
+
+    def doubled(batch: torch.Tensor) -> torch.Tensor:
+        shapes.append(batch.shape)
+        return 2 * batch.int()
+
+    found = torch.cat([torch.zeros(0, 2, 3, dtype=torch.int32), *in_equal_batches(doubled, rows, size)])
+    assert torch.equal(found, 2 * rows.int())
+    assert set(shapes) <= {(size, 2, 3)}
+
+
+@given(seed=st.integers(0, 2**31), records=st.integers(1, 9), points=st.integers(1, 60), side=st.integers(1, 28))
+@settings(deadline=None, max_examples=60)
+def test_the_nearest_point_is_that_of_whole_numbers(seed: int, records: int, points: int, side: int) -> None:
+    """Python's integers have no rounding; the points are sums of eight grey levels, as Sim-PE's are, and repeat."""
+    images, sums = drawn(seed, records, side), drawn(seed + 1, max(1, points // 2), side, 8).long().sum(2)
+    sums = sums.repeat(2, 1)[:points]
+    found = nearest(images, sums.double() / (8 * 255))
+    for image, own in zip((8 * images.long()).tolist(), found.tolist(), strict=True):
+        distances = [sum((a - b) ** 2 for a, b in zip(image, point, strict=True)) for point in sums.tolist()]
+        assert own == int(np.argmin(distances))
+
+
+@pytest.mark.parametrize("pixels", [1, 784, 3 * 224 * 224])
+def test_no_product_of_nearest_is_rounded(pixels: int) -> None:
+    """The largest values that occur, and the finest: float64 holds every partial sum."""
+    largest = pixels * 255 * 255 * STEPS
+    assert largest < 2**53
+    image, point = torch.full((1, pixels), 255.0).double(), torch.full((1, pixels), 255 - 1 / STEPS).double()
+    assert int((image @ point.T)[0, 0] * STEPS) == pixels * 255 * (255 * STEPS - 1)
+
+
+def test_near_ties_do_not_depend_on_the_other_records() -> None:
+    """A thousand candidates that are variations of few, as in the last iteration of Sim-PE."""
+    points = (drawn(0, 20, 64).float() / 255).repeat(50, 1) + 1e-4 * torch.rand(1000, 64)
+    images = drawn(1, 300, 64)
+    alone = torch.cat([nearest(image[None], points) for image in images])
+    assert torch.equal(nearest(images, points), alone)
+    assert torch.equal(nearest(images.flip(0), points, size=7).flip(0), alone)
+    with ShapedKernels():
+        assert torch.equal(nearest(images[:3], points), alone[:3])
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), [("small_cnn", 1, 0), ("test_resnet", 3, 32)])
+def test_features_of_the_others_stay_where_one_record_is_absent(name: str, channels: int, size: int) -> None:
+    fixed = random_backbone(name, channels, size, (1, 8, 8), seed=0)
+
+    def features(images: torch.Tensor) -> torch.Tensor:
+        context = Context(torch.device("cpu"), Streams(0), Cache(None, {}), Progress())
+        return features_of(images, fixed, context, "private")
+
+    some = drawn(2, 103, 1, 8, 8)
+    every = features(some)
+    for records in (*range(1, 10), 17, 50, 51, 100, 101, 103):
+        for absent in {0, records // 2, records - 1}:
+            kept = torch.arange(records) != absent
+            assert torch.equal(features(some[:records][kept]), every[:records][kept]), (records, absent)
+
+
+def test_kernels_that_depend_on_shapes_change_every_float32_product() -> None:
+    a, b = torch.rand(5, 4), torch.rand(4, 3)
+    image, kernel = torch.rand(2, 1, 6, 6), torch.rand(1, 1, 3, 3)
+    whole, part = a @ b, a[:4] @ b
+    with ShapedKernels():
+        assert not torch.equal(a @ b, whole)
+        assert torch.equal(a @ b, a @ b)
+        assert not torch.equal((a @ b)[:4], a[:4] @ b)
+        assert torch.equal(a.double() @ b.double(), a.double() @ b.double())
+        conv = torch.nn.functional.conv2d(image, kernel)
+        assert not torch.equal(conv[:1], torch.nn.functional.conv2d(image[:1], kernel))
+        assert torch.equal(a + 1, a.add(1))
+    torch.testing.assert_close(whole[:4], part)
