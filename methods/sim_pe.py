@@ -76,6 +76,7 @@ class SimPE(Generative):
     """Noisy votes of private images for rendered ones."""
 
     Config: ClassVar[type] = SimPEConfig
+    version = 2
     citation = "Lin et al. 2025"
     adjacency = Adjacency.ADD_REMOVE
     public_data = "a simulator: characters in 22 fonts"
