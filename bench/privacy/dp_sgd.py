@@ -20,12 +20,13 @@ from bench.privacy.anchor_subspace import AnchorSubspace, Parts
 from bench.privacy.example_gradients import (
     ExampleGradients,
     Gradients,
+    generator_states,
     keep_largest,
     norms,
-    picked,
     weighted_sum,
     without,
 )
+from bench.privacy.loss_change import known_labels
 from bench.training.checkpoint import Checkpoint, Loop
 from bench.training.transforms import as_float
 
@@ -39,7 +40,7 @@ MAX_PHYSICAL_BATCH = 1024
 MAX_NUMBERS = 2**28
 """Most numbers in the gradients of one pass, if all are formed: parameters times examples; 1 GiB in float32."""
 PROBED = 16
-"""Examples of a probed batch whose gradients are computed alone too; an eighth of them may differ by rounding."""
+"""Random examples whose gradients are computed in a batch and alone; an eighth of them may differ by rounding."""
 TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
 """Largest distance between the two gradients, relative to the larger one, above 1e-4 of the clipping norm."""
 
@@ -188,8 +189,10 @@ def train(
     `make_optimizer` gives a subclass.
 
     Raises :class:`BenchError` where model or loss couple the examples of a batch, so that clipping does not bound what
-    a record changes: batch normalisation, statistics kept in buffers, or, in the first batch and in one of a random
-    step, gradients that differ from those of the examples alone. Dropout is off in this comparison.
+    a record changes: batch normalisation or, before the first step and a random one, buffers that a pass changes, and
+    gradients that differ from autograd's of the examples alone. Both are found on random examples, with dropout off:
+    no error depends on a record's values. A gradient that is not finite counts as zeros, a label that is none of the
+    net's outputs as 0, and buffers get their values back after each step, as a pass may change them on some data alone.
     """
     mixing = sorted({type(m).__name__ for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)})
     if mixing:
@@ -211,7 +214,7 @@ def train(
     if run.by_layer:
         optimizer.layers = _layers(model, optimizer.params)
     optimizer.kept_entries = run.kept_entries
-    buffers = [buffer.clone() for buffer in model.buffers()]
+    buffers = _buffers(model)
     gradients = ExampleGradients(model)
     accountant = RDPAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=rate))
@@ -222,7 +225,7 @@ def train(
         loop = Loop(run.checkpoint, held, inputs, next(model.parameters()).device)
         first = loop.start(run.stage)
         # Not from `randomness`, and not known beforehand to the method's own code.
-        later, unprobed = first + secrets.randbelow(max(1, run.steps - first)), True
+        later = first + secrets.randbelow(max(1, run.steps - first))
         for step in range(run.steps):
             chosen = torch.from_numpy(np.flatnonzero(randomness.random(len(images)) < rate))
             if step < first:
@@ -231,9 +234,12 @@ def train(
                 continue
             if run.anchors is not None:
                 optimizer.parts = run.anchors.parts(gradients, run.loss, optimizer.params, step, _most(optimizer))
-            probed = len(chosen) > 1 and (unprobed or step == later)
-            _step(gradients, optimizer, images, labels, chosen, run, probed=probed)
-            unprobed = unprobed and not probed
+            if step in (first, later):
+                _check_examples(gradients, images, labels, run)
+            _step(gradients, optimizer, images, labels, chosen, run)
+            for layer, name, value in buffers:
+                if not _is(getattr(layer, name), value):
+                    setattr(layer, name, value.clone())
             if run.stage is not None:
                 run.stage.advance()
             loop.done(step + 1, run.steps)
@@ -241,11 +247,6 @@ def train(
         gradients.remove()
     for parameter in model.parameters():
         parameter.grad_sample = parameter.summed_grad = parameter.grad = None  # type: ignore[attr-defined]
-    if not all(map(torch.equal, buffers, model.buffers())):
-        raise BenchError(
-            "the student's buffers have changed in training: statistics of private batches would be released without "
-            "noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
-        )
     steps = sum(count for _, _, count in accountant.history)
     return events.DPSGD(rate, run.noise_multiplier, steps)
 
@@ -273,8 +274,6 @@ def _step(
     labels: torch.Tensor,
     chosen: torch.Tensor,
     run: DPSGDRun,
-    *,
-    probed: bool = False,
 ) -> None:
     device = optimizer.params[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
@@ -283,11 +282,9 @@ def _step(
         for parameter in optimizer.params:
             parameter.grad = None
         if len(piece):
-            before = _generator_states(device)
-            inputs, targets = as_float(images[piece].to(device)), labels[piece].to(device)
-            gradients.backward(run.loss(gradients.model(inputs), targets), len(piece))
-            if probed and number == 0:
-                _check_examples(gradients, optimizer.params, inputs, targets, run, before)
+            outputs = gradients.model(as_float(images[piece].to(device)))
+            targets = known_labels(labels[piece].to(device), outputs)
+            gradients.backward(run.loss(outputs, targets), len(piece))
         else:
             for parameter in optimizer.params:
                 parameter.grad_sample = torch.zeros((0, *parameter.shape), device=device, dtype=parameter.dtype)
@@ -295,74 +292,78 @@ def _step(
         optimizer.step()
 
 
-def _check_examples(
-    gradients: ExampleGradients,
-    parameters: Sequence[torch.nn.Parameter],
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    run: DPSGDRun,
-    before: Sequence[torch.Tensor],
-) -> None:
-    """Raise :class:`BenchError` unless examples have the gradient alone that they have in the batch just passed.
+def _check_examples(gradients: ExampleGradients, images: torch.Tensor, labels: torch.Tensor, run: DPSGDRun) -> None:
+    """Raise :class:`BenchError` unless examples have the gradient in a batch that autograd gives each of them alone.
 
-    `before` are the states of torch's generators before the pass. A net that draws from them is passed again with
-    dropout off.
+    The examples are random, of the shape and type of `images` and `labels`, whose values are not read: no private
+    record decides whether there is a student. A net that draws random numbers is passed again with dropout off.
     """
-    device = inputs.device
-    rows = secrets.SystemRandom().sample(range(len(inputs)), min(PROBED, len(inputs)))
-    kept = [(parameter.grad_sample, parameter.grad) for parameter in parameters]  # type: ignore[attr-defined]
+    model, draws = gradients.model, torch.Generator().manual_seed(secrets.randbits(63))
+    device, shape = next(model.parameters()).device, (PROBED, *images.shape[1:])
+    floats = images.is_floating_point()
+    drawn = torch.rand(shape, generator=draws) if floats else torch.randint(256, shape, generator=draws)
+    inputs = as_float(drawn.to(device, images.dtype))
+    buffers, before = _buffers(model), generator_states(device)
 
-    def passed(pick: list[int]) -> None:
-        for parameter in parameters:
+    def forget() -> None:
+        for parameter in model.parameters():
             parameter.grad_sample = parameter.grad = None  # type: ignore[attr-defined]
-        gradients.backward(run.loss(gradients.model(inputs[pick]), targets[pick]), len(pick))
 
-    def gradients_of(pick: list[int]) -> torch.Tensor:
-        samples = [parameter.grad_sample for parameter in parameters]  # type: ignore[attr-defined]
-        return torch.cat([picked(sample, pick).reshape(len(pick), -1) for sample in samples], 1).nan_to_num(0, 0, 0)
+    def random() -> bool:
+        return not all(map(torch.equal, before, generator_states(device)))
 
-    def alone_of(row: int) -> torch.Tensor:
-        passed([row])
-        return gradients_of([0])
+    def together_of(targets: torch.Tensor) -> torch.Tensor:
+        forget()
+        gradients.backward(run.loss(model(inputs), targets), PROBED)
+        found = gradients.formed(slice(None))
+        forget()
+        return found
 
-    def drawn() -> bool:
-        return not all(map(torch.equal, before, _generator_states(device)))
-
-    together, random = gradients_of(rows), drawn()
     with torch.random.fork_rng([device] if device.type == "cuda" else []), contextlib.ExitStack() as restoring:
-        _set_generator_states(before, device)
-        if random:
-            for layer in gradients.model.modules():
+        with torch.no_grad():
+            outputs = model(inputs)
+        # Each label twice: a loss may couple the examples of a class.
+        some = torch.randint(outputs.shape[1] if outputs.dim() > 1 else 2, (-(-PROBED // 2),), generator=draws)
+        targets = some.repeat(2)[:PROBED].to(device, labels.dtype)
+        together = together_of(targets)
+        if random():
+            for layer in model.modules():
                 # A layer with weights may mix examples in training mode only: it stays in that mode.
                 if layer.training and not list(layer.parameters(recurse=False)):
                     layer.training = False
                     restoring.callback(setattr, layer, "training", True)
-            passed(list(range(len(inputs))))
-            together = gradients_of(rows)
-        alone = torch.cat([alone_of(row) for row in rows])
-        if drawn():
+            before = generator_states(device)
+            together = together_of(targets)
+        rows = [gradients.alone(run.loss(model(inputs[[row]]), targets[[row]])) for row in range(PROBED)]
+        if random():
             raise BenchError(
                 "the loss, or a layer with weights, draws random numbers, so that gradients cannot be compared. Use "
                 "layers for dropout (torch.nn.Dropout), or none."
             )
-    for parameter, (samples, gradient) in zip(parameters, kept, strict=True):
-        parameter.grad_sample, parameter.grad = samples, gradient  # type: ignore[attr-defined]
+    if not all(_is(getattr(layer, name), value) for layer, name, value in buffers):
+        raise BenchError(
+            "the student's buffers have changed in a pass: statistics of private batches would be released without "
+            "noise. Choose a net without running statistics, or with GroupNorm or LayerNorm."
+        )
+    alone = torch.stack(rows)
     largest = torch.maximum(together.norm(dim=1), alone.norm(dim=1))
     apart = (together - alone).norm(dim=1) > TOLERANCE[device.type] * largest + 1e-4 * run.max_grad_norm
-    if int(apart.sum()) > len(rows) // 8:
+    apart |= together.isfinite().all(1) != alone.isfinite().all(1)
+    if int(apart.sum()) > PROBED // 8:
         raise BenchError(
-            "the student or its loss couples the examples of a batch: alone, an example has another gradient than in "
-            "its batch, and clipping does not bound what a record changes. Give the mean of each example's own loss, "
-            "and a net without statistics of the batch."
+            "the student or its loss couples the examples of a batch, or hooks change what a layer gives: alone, an "
+            "example has another gradient than in its batch, and clipping does not bound what a record changes. Give "
+            "the mean of each example's own loss, and a net without statistics of the batch and such hooks."
         )
 
 
-def _generator_states(device: torch.device) -> list[torch.Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+Buffer = tuple[torch.nn.Module, str, torch.Tensor]
 
 
-def _set_generator_states(states: Sequence[torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
+def _buffers(model: torch.nn.Module) -> list[Buffer]:
+    """Return the module, the name and a copy of each buffer."""
+    return [(m, name, value.clone()) for m in model.modules() for name, value in m.named_buffers(recurse=False)]
+
+
+def _is(value: torch.Tensor, kept: torch.Tensor) -> bool:
+    return value.shape == kept.shape and bool(((value == kept) | (kept != kept)).all())  # NaN is NaN

@@ -2,8 +2,10 @@
 
 A linear layer that sees one vector per example has gradients of rank one: their norms are products of norms, and a
 weighted sum of them is one matrix product (Goodfellow, arXiv:1510.01799), so that they are never formed. Plain
-convolutions form theirs from windows; all other layers take theirs from Opacus. Norms of convolutions and sequences
-without their gradients exist too, but cancel in float32, and a norm that is too small lets a gradient pass the clip.
+convolutions form theirs from windows; other layers that Opacus has a formula for take theirs from it, all others from
+a second pass of the layer by torch.func or, where that knows no way, of each example alone. Norms of convolutions and
+sequences without their gradients exist too, but cancel in float32, and a norm that is too small lets a gradient pass
+the clip.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from opacus import GradSampleModule
-from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
 from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
 
@@ -34,6 +37,7 @@ class Outer:
 
 Gradients = Tensor | Outer
 """One gradient of one parameter for each of n examples: (n, *shape), or not formed."""
+_Edge = torch.autograd.graph.GradientEdge
 
 
 def picked(gradients: Gradients, rows: Sequence[int] | slice) -> Tensor:
@@ -89,16 +93,20 @@ def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
 @dataclass(frozen=True, slots=True)
 class _Call:
     layer: nn.Module
-    inputs: list[Tensor]
+    inputs: list[Any]
+    """All arguments, flattened, tensors without their history; `spec` gives them their form again."""
+    spec: pytree.TreeSpec
     versions: list[int]
-    output: torch.autograd.graph.GradientEdge = field(repr=False)
+    before: list[_Edge]
+    """Where the graph goes on before the layer."""
+    outputs: list[_Edge] = field(repr=False)
 
 
 class ExampleGradients:
     """Per-example gradients of `model`, as `grad_sample` of its trained parameters.
 
     Its hooks watch each pass of `model` until :meth:`remove`. Raises :class:`BenchError` for a trained layer with
-    buffers.
+    buffers, and for one that changes its weights in the forward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -107,47 +115,53 @@ class ExampleGradients:
                 "the student has trained layers with buffers, such as running statistics, which are not private. "
                 "Choose layers without, such as GroupNorm or LayerNorm."
             )
+        # A layer with two parents is met twice.
+        layers = list(dict.fromkeys(_layers(model)))
+        for layer in layers:
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
+                raise BenchError(
+                    f"the student's {_name(layer)} has max_norm: each pass would change its weights without noise, by "
+                    "the words of the batch. Leave out max_norm."
+                )
         self.model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._calls: list[_Call] = []
-        layers = list(_layers(model))
-        for layer in layers:
-            if type(layer) not in GradSampleModule.GRAD_SAMPLERS:
-                prepare_layer(layer)  # copies the layer, so it comes before all hooks
-        self._layers = layers
-        self._hooks = [layer.register_forward_hook(self._watch) for layer in layers]
+        self._watching = True
+        self._without_vmap: set[nn.Module] = set()
+        self._hooks = [layer.register_forward_hook(self._watch, with_kwargs=True) for layer in layers]
 
     def remove(self) -> None:
         """Leave the model as it was."""
         for hook in self._hooks:
             hook.remove()
-        for layer in self._layers:
-            vars(layer).pop("ft_compute_sample_grad", None)
 
     def backward(self, loss: Tensor, examples: int) -> None:
         """Set `grad_sample` of each parameter from `loss`, the mean of the losses of `examples` examples.
 
-        Raises :class:`BenchError` for layers that do not see one row per example, and trained weights without effect.
+        Raises :class:`BenchError` for layers that do not see one row per example, and for trained weights without
+        effect or with one outside their layers.
         """
-        calls, self._calls = self._calls, []
+        calls = self._reached(loss)
         # The backward pass stops at outputs: autograd computes no gradient of a parameter.
-        edges = [call.output for call in calls]
-        flows: Sequence[Tensor | None] = torch.autograd.grad(examples * loss, edges, allow_unused=True)
+        edges = [edge for call in calls for edge in call.outputs]
+        flows = iter(torch.autograd.grad(examples * loss, edges, allow_unused=True) if edges else ())
         found: dict[Tensor, Gradients] = {}
-        for call, flow in zip(calls, flows, strict=True):
-            if flow is None:
-                continue
-            if [value._version for value in call.inputs] != call.versions:
+        for call in calls:
+            own: list[Tensor | None] = [next(flows) for _ in call.outputs]
+            tensors = [value for value in call.inputs if isinstance(value, Tensor)]
+            if [value._version for value in tensors] != call.versions:
                 raise BenchError(
-                    f"the input of a {type(call.layer).__name__} is overwritten in place after it, so that its "
-                    "gradient is lost. Use operations that are not in place."
+                    f"the input of a layer {_name(call.layer)} is overwritten in place after it, so that its gradient "
+                    "is lost. Use operations that are not in place."
                 )
-            if len(flow) != examples:
-                raise BenchError(
-                    f"a {type(call.layer).__name__} sees {len(flow)} rows for {examples} examples. Keep the examples "
-                    "as the first dimension of every layer."
-                )
-            for parameter, gradients in _of_layer(call.layer, call.inputs, flow).items():
+            for rows in (*tensors, *own):
+                if rows is not None and (not rows.dim() or len(rows) != examples):
+                    raise BenchError(
+                        f"a layer {_name(call.layer)} sees {len(rows) if rows.dim() else 'no'} rows for {examples} "
+                        "examples. Keep the examples as the first dimension of all tensors that a layer takes and "
+                        "gives (batch_first=True)."
+                    )
+            for parameter, gradients in self._of_layer(call, own).items():
                 if parameter.requires_grad and parameter in found:  # tied weights, or several passes
                     every = slice(None)
                     found[parameter] = picked(found[parameter], every) + picked(gradients, every)
@@ -158,42 +172,166 @@ class ExampleGradients:
         for parameter in self._parameters:
             parameter.grad_sample = found[parameter]  # type: ignore[attr-defined]
 
-    def _watch(self, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        first = output[0] if isinstance(output, tuple) else output
-        if torch.is_grad_enabled() and first.requires_grad:
-            tensors = [value.detach() for value in inputs if isinstance(value, Tensor)]
-            # The edge stays that of this layer's output if a later operation overwrites it.
-            edge = torch.autograd.graph.get_gradient_edge(first)
-            self._calls.append(_Call(layer, tensors, [value._version for value in tensors], edge))
+    def alone(self, loss: Tensor) -> Tensor:
+        """Return autograd's gradient of `loss`, that of one example, by all trained parameters, flattened."""
+        self._calls = []
+        found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in found])
+
+    def formed(self, rows: Sequence[int] | slice) -> Tensor:
+        """Return the gradients of the examples `rows` that :meth:`backward` set, in the same form: (n, numbers)."""
+        samples = [picked(parameter.grad_sample, rows) for parameter in self._parameters]  # type: ignore[attr-defined]
+        return torch.cat([sample.flatten(1) for sample in samples], 1)
+
+    def _watch(self, layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+        if not self._watching or not torch.is_grad_enabled() or not _trained(output):
+            return output
+        if len(_trained(output)) > 1:
+            # One may follow from another, as in an LSTM's cell: views have the gradients from outside the layer alone.
+            output = pytree.tree_map_only(Tensor, lambda value: value.view_as(value), output)
+        leaves, spec = pytree.tree_flatten((inputs, named))
+        tensors = [value for value in leaves if isinstance(value, Tensor)]
+        edge = torch.autograd.graph.get_gradient_edge
+        before = [edge(value) for value in tensors if value.requires_grad]
+        detached = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
+        # The edges stay those of this layer's outputs if a later operation overwrites them.
+        outputs = [edge(value) for value in _trained(output)]
+        self._calls.append(_Call(layer, detached, spec, [value._version for value in tensors], before, outputs))
+        return output
+
+    def _reached(self, loss: Tensor) -> list[_Call]:
+        """Return the calls that `loss` depends on, those inside other calls left out, in order."""
+        calls, self._calls = self._calls, []
+        call_of = {(edge.node, edge.output_nr): number for number, call in enumerate(calls) for edge in call.outputs}
+        trained, reached, seen = set(self._parameters), set(), set()
+        left: list[tuple[Any, int]] = [(loss.grad_fn, 0)]
+        while left:
+            place = left.pop()
+            if place[0] is None or place in seen:
+                continue
+            seen.add(place)
+            if place in call_of:
+                reached.add(call_of[place])
+                left += [(edge.node, edge.output_nr) for edge in calls[call_of[place]].before]
+            elif getattr(place[0], "variable", None) in trained:
+                name = next(name for name, own in self.model.named_parameters() if own is place[0].variable)
+                raise BenchError(
+                    f"the trained weights {name} act on the loss outside a call of their layer, as those of "
+                    "functional.linear(x, layer.weight) do: that part of their gradient would be lost. Tie weights by "
+                    "layers of their own (second.weight = first.weight), and call those."
+                )
+            else:
+                left += place[0].next_functions
+        return [call for number, call in enumerate(calls) if number in reached]
+
+    def _of_layer(self, call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradients]:
+        layer, inputs, flow = call.layer, call.inputs, flows[0]
+        if flow is not None and len(inputs) == len(flows) == 1 and _has_formula(layer):
+            if type(layer) is nn.Linear and flow.dim() == 2:
+                linear: dict[Tensor, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
+                return linear if layer.bias is None else {**linear, layer.bias: flow}
+            if type(layer) is nn.Conv2d and _is_plain(layer):
+                return _of_convolution(layer, inputs[0], flow)
+            sampled: dict[Tensor, Gradients] = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, inputs, flow)
+            if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+                picked(sampled[layer.weight], slice(None))[:, layer.padding_idx] = 0.0
+            return sampled
+        self._watching = False
+        try:
+            if layer not in self._without_vmap:
+                try:
+                    return _by_vmap(call, flows)
+                except (RuntimeError, ValueError, TypeError):  # an operation that vmap does not know
+                    self._without_vmap.add(layer)
+            return _one_by_one(call, flows)
+        finally:
+            self._watching = True
+
+
+def generator_states(device: torch.device) -> list[Tensor]:
+    """Return the states of torch's generators on the CPU and, if it is another, on `device`."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _name(layer: nn.Module) -> str:
+    return type(layer).__name__
+
+
+def _trained(output: Any) -> list[Tensor]:
+    return [value for value in pytree.tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     # Opacus's recurrent layers share the weights of layers in them, which have a formula.
     own = type(module) not in (DPRNN, DPLSTM, DPGRU) and any(
-        parameter.requires_grad for parameter in module.parameters(recurse=False)
+        parameter.requires_grad for parameter in module.parameters(recurse=is_parametrized(module))
     )
     if own:
         yield module
-    # A layer that Opacus does not know is differentiated as a whole, with all that is in it.
+    # A layer without a formula is differentiated as a whole, with all that is in it.
     if not own or type(module) in GradSampleModule.GRAD_SAMPLERS:
         for child in module.children():
             yield from _layers(child)
 
 
-def _of_layer(layer: nn.Module, inputs: list[Tensor], flow: Tensor) -> dict[Tensor, Gradients]:
-    if type(layer) is nn.Linear and flow.dim() == 2:
-        linear: dict[Tensor, Gradients] = {layer.weight: Outer(flow, inputs[0].to(flow.dtype))}
-        return linear if layer.bias is None else {**linear, layer.bias: flow}
-    if type(layer) is nn.Conv2d and _is_plain(layer):
-        return _of_convolution(layer, inputs[0], flow)
-    sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer), ft_compute_per_sample_gradient)
-    sampled: dict[Tensor, Gradients] = sampler(layer, inputs, flow)
-    return sampled
+def _has_formula(layer: nn.Module) -> bool:
+    """Return whether this module or Opacus computes the gradients of `layer`, as it is set."""
+    if type(layer) not in GradSampleModule.GRAD_SAMPLERS or isinstance(layer, nn.EmbeddingBag):
+        return False
+    if {name for name, _ in layer.named_parameters()} - {"weight", "bias"}:  # as weight_norm has it
+        return False
+    if isinstance(layer, nn.LayerNorm):
+        return layer.bias is not None
+    return getattr(layer, "padding_mode", "zeros") == "zeros" and not getattr(layer, "scale_grad_by_freq", False)
+
+
+def _by_vmap(call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradients]:
+    """Return the gradients by a second pass of the layer, with torch.func."""
+    names, parameters = zip(*call.layer.named_parameters(), strict=True)
+
+    def loss(weights: tuple[Tensor, ...], inputs: list[Any], flows: list[Tensor | None]) -> Tensor:
+        one = [value.unsqueeze(0) if isinstance(value, Tensor) else value for value in inputs]
+        args, named = pytree.tree_unflatten(one, call.spec)
+        output = torch.func.functional_call(call.layer, dict(zip(names, weights, strict=True)), args, named)
+        parts = zip(_trained(output), flows, strict=True)
+        total = [(value * flow.unsqueeze(0)).sum() for value, flow in parts if flow is not None]
+        return sum(total[1:], total[0])
+
+    places = [[0 if isinstance(value, Tensor) else None for value in values] for values in (call.inputs, flows)]
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *places))
+    detached = tuple(parameter.detach() for parameter in parameters)
+    return dict(zip(parameters, each(detached, call.inputs, flows), strict=True))
+
+
+def _one_by_one(call: _Call, flows: list[Tensor | None]) -> dict[Tensor, Gradients]:
+    """Return the gradients by a second pass of the layer for each example."""
+    parameters = [parameter for parameter in call.layer.parameters() if parameter.requires_grad]
+    rows: list[tuple[Tensor, ...]] = []
+    before = generator_states(parameters[0].device)
+    try:
+        for row in range(next(len(flow) for flow in flows if flow is not None)):
+            one = [value[row : row + 1] if isinstance(value, Tensor) else value for value in call.inputs]
+            args, named = pytree.tree_unflatten(one, call.spec)
+            with torch.enable_grad():
+                given = zip(_trained(call.layer(*args, **named)), flows, strict=True)
+            outputs, own = zip(*((value, flow[[row]]) for value, flow in given if flow is not None), strict=True)
+            rows.append(torch.autograd.grad(outputs, parameters, own, materialize_grads=True))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise BenchError(
+            f"a layer {_name(call.layer)} has no gradients of single examples: given one example of the batch, it "
+            f"fails ({error}). Use layers that take the examples as their first dimension."
+        ) from error
+    if not all(map(torch.equal, before, generator_states(parameters[0].device))):
+        raise BenchError(
+            f"a layer {_name(call.layer)} draws random numbers, so that its gradients cannot be computed again. Set "
+            "its dropout to 0, or use a layer of its own for it (torch.nn.Dropout)."
+        )
+    return dict(zip(parameters, map(torch.stack, zip(*rows, strict=True)), strict=True))
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    plain = (layer.groups, layer.dilation, layer.padding_mode) == (1, (1, 1), "zeros")
-    return plain and not isinstance(layer.padding, str)
+    return (layer.groups, layer.dilation) == (1, (1, 1)) and not isinstance(layer.padding, str)
 
 
 def _of_convolution(layer: nn.Conv2d, inputs: Tensor, flow: Tensor) -> dict[Tensor, Gradients]:

@@ -31,7 +31,7 @@ from bench.privacy.events import (
 from bench.privacy.label_events import LabelResponse
 from bench.privacy.noise import GRANULARITY, DiscardedNoise, Noise, SeededNoise
 from bench.privacy.pate import check_votes
-from bench.privacy.sampled_ledger import SampledMechanisms, finite
+from bench.privacy.sampled_ledger import SampledMechanisms
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,7 @@ class Ledger(SampledMechanisms):
 
     def gaussian(self, values: NDArray[Any], *, sensitivity: float, noise_multiplier: float) -> NDArray[np.float64]:
         """Release :func:`bench.privacy.mechanisms.gaussian` of `values`, whose L2 sensitivity the caller states."""
-        given = finite(values)
+        given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         event = Gaussian(
             self._multiplier(noise_multiplier, sensitivity, given.size, 2),
@@ -170,7 +170,7 @@ class Ledger(SampledMechanisms):
 
         One unit moves as many `entries` at most, all by default: exact noise charges for the rounding of each.
         """
-        given = finite(values)
+        given = np.asarray(values, dtype=np.float64)
         positive("sensitivity", sensitivity)
         moved = given.size if entries is None else entries
         multiplier = self._multiplier(noise_multiplier, sensitivity, moved, 1)
@@ -216,15 +216,15 @@ class Ledger(SampledMechanisms):
 
         `labels` (n,) are those of all records, `rows` (m,) public positions among them, `prior` (m, classes). Labels
         that later calls add are other units: as long as the array and epsilon are the same and no position returns,
-        all calls cost as much as one (parallel composition). Raises :class:`BenchError` on a label outside the prior's
-        classes, repeated rows, or a prior that is no finite, non-negative (m, classes).
+        all calls cost as much as one (parallel composition). Raises :class:`BenchError` on repeated rows, or a prior
+        that is no finite, non-negative (m, classes).
         """
-        given, chosen, known = np.array(labels, dtype=np.int64), np.asarray(rows, dtype=np.int64), finite(prior)
-        if known.ndim != 2 or known.shape[0] != len(chosen) or (known < 0).any():
-            raise BenchError(f"a prior has probabilities, ({len(chosen)}, classes), not {known.shape} of any numbers.")
+        chosen, known = np.asarray(rows, dtype=np.int64), np.asarray(prior, dtype=np.float64)
+        if known.ndim != 2 or known.shape[0] != len(chosen) or not (np.isfinite(known) & (known >= 0)).all():
+            raise BenchError(f"a prior has finite shares, ({len(chosen)}, classes), not {known.shape} of any numbers.")
+        given = mechanisms.known_labels(np.asarray(labels), known.shape[1])
         if len(np.unique(chosen)) < len(chosen) or ((chosen < 0) | (chosen >= len(given))).any():
             raise BenchError(f"rows must be different positions in 0..{len(given) - 1}.")
-        mechanisms.check_labels(given, known.shape[1])
         event = PriorRandomizedResponse(epsilon, known.shape[1], answers=len(chosen), unit=self._label_unit)
         last = self._events[-1] if self._events else None
         if self._hidden is None or not np.array_equal(self._hidden[0], given) or self._hidden[1][chosen].any():
@@ -396,8 +396,8 @@ class Ledger(SampledMechanisms):
     def _or_zeros(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.zeros_like(values) if self._again else values
 
-    def _labels(self, labels: NDArray[Any]) -> NDArray[np.int64]:
-        given = np.asarray(labels, dtype=np.int64)
+    def _labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        given = np.asarray(labels)
         return np.zeros_like(given) if self._again else given
 
     def _multiplier(self, noise_multiplier: float, sensitivity: float, entries: int, order: int) -> float:

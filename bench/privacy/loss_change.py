@@ -39,9 +39,17 @@ def _mean_loss(net: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor)
     device, training, total = next(net.parameters()).device, net.training, 0.0
     net.eval()
     for some, theirs in zip(torch.split(images, _PASS), torch.split(labels, _PASS), strict=True):
-        total += float(cross_entropy(net(as_float(some.to(device))), theirs.to(device), reduction="sum"))
+        outputs = net(as_float(some.to(device)))
+        total += float(cross_entropy(outputs, known_labels(theirs.to(device), outputs), reduction="sum"))
     net.train(training)
     return total / len(labels)
+
+
+def known_labels(labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Return `labels` (n,); of several `outputs` (n, classes), one that has none counts as 0 and raises no error."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        return labels
+    return labels.where((labels >= 0) & (labels < outputs.shape[1]), 0)
 
 
 def sampled_loss_change(

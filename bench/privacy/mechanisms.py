@@ -1,9 +1,15 @@
-"""Mechanisms as pure functions over batches; only :class:`bench.privacy.ledger.Ledger` calls them on private values."""
+"""Mechanisms as pure functions over batches; only :class:`bench.privacy.ledger.Ledger` calls them on private values.
+
+No value of one record makes a mechanism raise: an error would show it without noise. What cannot be used has a stated
+meaning instead: a value that is not finite, a label that is no class. Errors depend on shapes and public settings.
+Votes are no values of records: each teacher casts one, so that their counts are whole and sum to the teachers on any
+data. Counts that do not are a fault of the method's code, and are refused.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,8 +66,9 @@ def gaussian(
 ) -> NDArray[np.float64]:
     """Return `values` plus N(0, (noise_multiplier * sensitivity)^2) noise on every entry.
 
-    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. An exact noise source rounds the
-    values to its grid first; see :func:`grid_sensitivity`.
+    `sensitivity` bounds the L2 distance between the values of two adjacent data sets. An entry that is not finite
+    counts as 0: to keep within the bound, a method must bound each record before it sums. An exact noise source rounds
+    the values to its grid first; see :func:`grid_sensitivity`.
     """
     return _on_grid(values, noise) + noise.gaussian(values.shape, noise_multiplier * sensitivity)
 
@@ -76,7 +83,9 @@ def laplace(
 def _on_grid(values: NDArray[np.float64], noise: Noise) -> NDArray[np.float64]:
     from bench.privacy.noise import GRANULARITY
 
-    return np.round(values * GRANULARITY) / GRANULARITY if noise.exact else values
+    given = np.where(np.isfinite(values), values, 0.0)
+    with np.errstate(over="ignore"):
+        return np.round(given * GRANULARITY) / GRANULARITY if noise.exact else given
 
 
 def grid_sensitivity(sensitivity: float, entries: int, order: int) -> float:
@@ -101,7 +110,8 @@ def sampled_gnmax(
     """Return GNMax of the labels of each query's nearest records in a Poisson sample (Zhu et al. 2020, Private-kNN).
 
     `distances` is (queries, records), `labels` (records,) in 0..classes-1, the result int64 (queries,). Each query
-    draws a sample of its own, whose `neighbours` nearest records vote; of equal distances the first is nearer.
+    draws a sample of its own, whose `neighbours` nearest records vote; of equal distances the first is nearer. A
+    distance that is not finite is the largest; labels are those of :func:`known_labels`.
 
     Unit record, either adjacency. A sampled record adds its vote and displaces at most one other, the farthest
     neighbour's: two counts move by 1, sqrt(2) in L2 (1 where there were fewer neighbours). Two records in its place
@@ -125,10 +135,12 @@ def nearest_votes(
     neighbours: int,
 ) -> NDArray[np.float64]:
     """Return the labels' counts (queries, classes) of the nearest `sampled` records; see :func:`sampled_gnmax`."""
+    # Nearer than all that are not sampled, whose number would else decide whether such a record votes.
+    given = np.where(np.isfinite(distances), distances, np.finfo(np.float64).max)
     # A stable order: one more record changes the place of no other two.
-    nearest = np.argsort(np.where(sampled, distances, np.inf), axis=1, kind="stable")[:, :neighbours]
+    nearest = np.argsort(np.where(sampled, given, np.inf), axis=1, kind="stable")[:, :neighbours]
     voting = np.take_along_axis(sampled, nearest, axis=1)
-    cells = np.arange(len(distances))[:, None] * classes + labels[nearest]
+    cells = np.arange(len(distances))[:, None] * classes + known_labels(labels, classes)[nearest]
     votes = np.bincount(cells[voting], minlength=len(distances) * classes)
     return votes.reshape(len(distances), classes).astype(np.float64)
 
@@ -139,8 +151,8 @@ def sampled_gaussian(
     """Return sums over Poisson samples of the records plus N(0, (noise_multiplier * max_norm)^2) noise on every entry.
 
     `values` is (sums, records, entries), the result (sums, entries). Unit record, either adjacency: each record's
-    entries are clipped to `max_norm` in L2, the most that one more sampled record adds; a replaced one moves the sum
-    by up to twice that.
+    entries are :func:`clipped` to `max_norm` in L2, the most that one more sampled record adds; a replaced one moves
+    the sum by up to twice that.
     """
     sampled = poisson_sample(values.shape[:2], sampling_rate, noise)
     return gaussian(sampled_sum(clipped(values, max_norm), sampled), max_norm, noise_multiplier, noise)
@@ -199,23 +211,32 @@ def clipped_function(
 
 
 def update_of(updates: Callable[[int], NDArray[np.float64]], number: int, entries: int) -> NDArray[np.float64]:
-    """Return the update (entries,) of the client `number`, zeros where it is not finite; raise on another shape."""
+    """Return the update (entries,) of the client `number`, zeros if it is not finite; raise on another shape."""
     return checked(updates(number), entries)
 
 
 def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
-    """Return `given`, zeros where it is not finite; raise :class:`BenchError` unless it is (entries,)."""
+    """Return `given`, zeros if it is not finite; raise :class:`BenchError` unless it is (entries,)."""
     found = np.asarray(given, dtype=np.float64)
     if found.shape != (entries,):
         raise BenchError(f"what a mechanism adds noise to must be ({entries},), not {found.shape}, whatever the data.")
-    # It cannot be clipped, and as an error one unit would decide whether there is a student.
-    return found if np.isfinite(found).all() else np.zeros(entries)
+    return usable(found)
+
+
+def usable(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `values` with zeros for the vectors along the last axis that are not finite."""
+    return np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, 0.0)
 
 
 def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
-    """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis."""
-    norms = np.linalg.norm(values, axis=-1, keepdims=True)
-    found: NDArray[np.float64] = values * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+    """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis.
+
+    A vector that is not finite, or whose norm is not, cannot be scaled: it becomes zeros.
+    """
+    given = usable(values)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(given, axis=-1, keepdims=True)
+    found: NDArray[np.float64] = given * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
     return found
 
 
@@ -235,10 +256,9 @@ def poisson_sample(shape: tuple[int, ...], sampling_rate: float, noise: Noise) -
 def randomized_response(labels: NDArray[np.int64], epsilon: float, classes: int, noise: Noise) -> NDArray[np.int64]:
     """Keep each label with probability e^eps / (e^eps + classes - 1), else return one of the others, uniformly.
 
-    `labels` is (n,), in 0..classes-1. Unit label, adjacency replace: epsilon-DP for each label.
+    `labels` is (n,), those of :func:`known_labels`. Unit label, adjacency replace: epsilon-DP for each label.
     """
-    check_labels(labels, classes)
-    return noise.keep_or_other(labels, classes, keep_probability(epsilon, classes))
+    return noise.keep_or_other(known_labels(labels, classes), classes, keep_probability(epsilon, classes))
 
 
 def top_k_randomized_response(
@@ -250,14 +270,13 @@ def top_k_randomized_response(
     replace: a label inside is kept with probability e^eps / (e^eps + k - 1), and every answer has probability at least
     1 / (e^eps + k - 1): epsilon-DP.
     """
-    check_labels(labels, classes)
-    check_labels(candidates, classes)
+    check_classes(candidates, classes)
     if candidates.ndim != 2 or len(candidates) != len(labels):
         raise BenchError(f"candidates must be (labels, k), not {candidates.shape} for {len(labels)} labels.")
     k = candidates.shape[1]
     if k > 1 and (np.diff(np.sort(candidates, axis=1), axis=1) == 0).any():
         raise BenchError("the candidates of a label must be distinct classes.")
-    hits = candidates == labels[:, None]
+    hits = candidates == known_labels(labels, classes)[:, None]
     inside = hits.any(axis=1)
     start = np.where(inside, hits.argmax(axis=1), 0).astype(np.int64)
     kept = noise.keep_or_other(start, k, keep_probability(epsilon, k))
@@ -274,7 +293,6 @@ def prior_randomized_response(
     `labels` is (n,), `prior` (n, classes) the probabilities that are known without the label. Unit label, adjacency
     replace: epsilon-DP for each label, whose set's size follows from the prior alone. A set of one class says nothing.
     """
-    check_labels(labels, prior.shape[1])
     order, sizes = likely_sets(prior, epsilon)
     answers = np.zeros(len(labels), dtype=np.int64)
     for size in np.unique(sizes):
@@ -312,8 +330,8 @@ def printed_top_k(
 
     Shapes as in :func:`top_k_randomized_response`. Not private: only a label in the set gives an answer outside it.
     """
-    check_labels(candidates, classes)
-    inside = (candidates == labels[:, None]).any(axis=1)
+    check_classes(candidates, classes)
+    inside = (candidates == known_labels(labels, classes)[:, None]).any(axis=1)
     kept = randomized_response(labels, epsilon, classes, noise)
     position = noise.uniform(labels.shape, candidates.shape[1])
     other: NDArray[np.int64] = np.take_along_axis(candidates, position[:, None], axis=1)[:, 0]
@@ -326,7 +344,13 @@ def keep_probability(epsilon: float, classes: int) -> float:
     return 1.0 / (1.0 + (classes - 1) * math.exp(-epsilon))
 
 
-def check_labels(labels: NDArray[np.int64], classes: int) -> None:
-    """Raise :class:`BenchError` unless all `labels` lie in 0..classes-1."""
-    if labels.size and (labels.min() < 0 or labels.max() >= classes):
-        raise BenchError(f"labels must lie in 0..{classes - 1}.")
+def known_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
+    """Return `labels` as int64; one that is no class, outside 0..classes-1, counts as class 0."""
+    known = (labels >= 0) & (labels < classes)
+    return np.where(known, labels, 0).astype(np.int64)
+
+
+def check_classes(candidates: NDArray[np.int64], classes: int) -> None:
+    """Raise :class:`BenchError` unless all `candidates`, which are public, lie in 0..classes-1."""
+    if candidates.size and (candidates.min() < 0 or candidates.max() >= classes):
+        raise BenchError(f"candidates must lie in 0..{classes - 1}.")

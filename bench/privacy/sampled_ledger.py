@@ -51,17 +51,16 @@ class SampledMechanisms(abc.ABC):
         """Release :func:`bench.privacy.mechanisms.sampled_gnmax`: int64 (queries,).
 
         `distances` is (queries, records) and `labels` (records,): a record may determine its own column and its own
-        label, nothing else. Give many queries in several calls. Raises :class:`BenchError` on values that are not
-        finite, on labels outside 0..classes-1, and on an exact noise source.
+        label, nothing else. Give many queries in several calls. Raises :class:`BenchError` on another shape and on an
+        exact noise source.
         """
         self._refuse_exact()
         self._refuse_again()
-        given, votes = finite(distances), np.asarray(labels, dtype=np.int64)
+        given, votes = np.asarray(distances, dtype=np.float64), np.asarray(labels)
         if given.ndim != 2 or votes.shape != given.shape[1:]:
             raise BenchError(
                 f"distances must be (queries, records) and labels (records,), not {given.shape} and {votes.shape}."
             )
-        mechanisms.check_labels(votes, classes)
         whole("the number of neighbours", neighbours)
         self._charge(SampledGNMax(sampling_rate, sigma, len(given), adjacency=self.adjacency))
         self._sampled_answers += len(given)
@@ -73,11 +72,11 @@ class SampledMechanisms(abc.ABC):
         """Release :func:`bench.privacy.mechanisms.sampled_gaussian` of `values` (sums, records, entries).
 
         A record may determine its own ``values[:, i]``, nothing else. Returns float64 (sums, entries). Raises
-        :class:`BenchError` on values that are not finite or of another shape, and on an exact noise source.
+        :class:`BenchError` on values of another shape and on an exact noise source.
         """
         self._refuse_exact()
         self._refuse_again()
-        given = finite(values)
+        given = np.asarray(values, dtype=np.float64)
         if given.ndim != 3:
             raise BenchError(f"values must be (sums, records, entries), not {given.shape}.")
         positive("max_norm", max_norm)
@@ -97,8 +96,9 @@ class SampledMechanisms(abc.ABC):
         """Release :func:`bench.privacy.mechanisms.sampled_updates`: float64 (entries,); unit client.
 
         `updates` maps the number of one of `clients`, a public count, to its update (entries,). It is called for the
-        clients of the sample, must keep no trace of them, and may use the data of the client named alone. Raises
-        :class:`BenchError` on another shape, without clients, and on an exact noise source.
+        clients of the sample, must keep no trace of them, may use the data of the client named alone, and must raise no
+        error that depends on them. Raises :class:`BenchError` on another shape, without clients, and on an exact noise
+        source.
         """
         self._refuse_exact()
         self._refuse_again()
@@ -125,12 +125,12 @@ class SampledMechanisms(abc.ABC):
         """Release :func:`bench.privacy.mechanisms.sampled_function`: float64 (entries,).
 
         `function` maps the sampled ones of `images` (n, ...) and `labels` (n,) to (entries,), a public number whatever
-        the size of the sample. It must keep no trace of them, use no other private data, and give equal values for
-        equal samples. Raises :class:`BenchError` on another shape, without records, and on an exact noise source.
+        the size of the sample. It must keep no trace of them, use no other private data, give equal values for equal
+        samples, and raise no error that depends on them. Raises :class:`BenchError` on another shape and on an exact
+        noise source.
         """
         self._refuse_exact()
         self._refuse_again()
-        whole("the number of records", len(images))
         whole("the number of entries", entries)
         positive("max_norm", max_norm)
         self._charge(SampledGaussian(sampling_rate, noise_multiplier, adjacency=self.adjacency))
@@ -182,11 +182,3 @@ def on_rows(
         return function(images[rows], labels[rows])
 
     return of_numbers
-
-
-def finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return `values` as float64; raise :class:`BenchError` if one is not finite."""
-    given = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(given).all():
-        raise BenchError("values given to a mechanism must be finite.")
-    return given

@@ -100,9 +100,9 @@ def test_dp_sgd_samples_each_record_at_the_rate_that_is_charged(monkeypatch: pyt
     seen = np.zeros(50)
     step = dp_sgd._step
 
-    def counting(module, optimizer, images, labels, chosen, run, *, probed) -> None:
+    def counting(module, optimizer, images, labels, chosen, run) -> None:
         seen[chosen.numpy()] += 1
-        step(module, optimizer, images, labels, chosen, run, probed=probed)
+        step(module, optimizer, images, labels, chosen, run)
 
     monkeypatch.setattr(dp_sgd, "_step", counting)
     book, _ = dp_sgd_run(steps=800, records=50, batch=10)

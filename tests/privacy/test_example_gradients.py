@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from opacus import GradSampleModule
 from opacus.layers import DPLSTM
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from bench.core.errors import BenchError
+from bench.data.text import PADDING
 from bench.models.classifiers import small_cnn, tanh_cnn_mnist
+from bench.models.text_nets import text_cnn
 from bench.privacy.example_gradients import ExampleGradients, Outer, norms, picked, weighted_sum, without
 
 N = 5
@@ -51,13 +54,58 @@ class Recurrent(nn.Module):
         return self.cell(x)[0].flatten(1)
 
 
-class Words(nn.Module):
-    def __init__(self) -> None:
+class Around(nn.Module):
+    """A net of one `layer`, which is called by `forward` in a way of its own."""
+
+    def __init__(self, layer: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.words = nn.Embedding(5, 4)
+        self.layer, self.call = layer, call
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.words((x * 5).long()).flatten(1)
+        return self.call(self.layer, x)
+
+
+def words(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer((x * 5).long()).flatten(1)
+
+
+def attended(layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([found.flatten(1) for found in layer(x, x.sin(), x, key_padding_mask=x[:, :, 0] > 0.9)], 1)
+
+
+class TwoParents(nn.Module):
+    """A layer that is registered twice, here and in a layer of no formula, and called in both places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scaled()
+        self.again = nn.Sequential(self.scaled.inner, nn.Tanh())
+        self.once_more = self.again
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(self.again(x))
+
+
+class Shifted(nn.Module):
+    """A layer of no formula with further arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor, power: float = 1.0, *, shift: Tensor | None = None) -> Tensor:
+        return self.scale * x**power + (0 if shift is None else shift * self.scale)
+
+
+class Recalled(nn.Module):
+    """An LSTM's cell, of whose two outputs one follows from the other."""
+
+    def __init__(self, which: int | slice) -> None:
+        super().__init__()
+        self.cell, self.which = nn.LSTMCell(4, 3), which
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(self.cell(x)[self.which], 1) if isinstance(self.which, slice) else self.cell(x)[self.which]
 
 
 def scattering_cnn() -> nn.Module:
@@ -92,7 +140,41 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolution of a line": (lambda: nn.Conv1d(2, 4, 3), (2, 7)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 3)),
     "layer norm": (lambda: nn.LayerNorm(4), (3, 4)),
-    "embedding": (Words, (6,)),
+    **{
+        f"convolution padded by {mode}": (partial(nn.Conv2d, 2, 3, 3, padding=1, padding_mode=mode), (2, 6, 6))
+        for mode in ("reflect", "replicate", "circular")
+    },
+    "convolution of a padded line": (partial(nn.Conv1d, 2, 3, 3, padding=1, padding_mode="reflect"), (2, 6)),
+    "convolution of volumes": (partial(nn.Conv3d, 2, 4, 2, 2, 1, 2, 2), (2, 4, 5, 6)),
+    "transposed convolution": (partial(nn.ConvTranspose2d, 2, 3, 3, stride=2), (2, 4, 4)),
+    "layer norm without bias": (lambda: nn.LayerNorm(4, bias=False), (3, 4)),
+    "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), (3, 4, 4)),
+    "RMS norm": (lambda: nn.RMSNorm(4), (3, 4)),
+    "embedding": (lambda: Around(nn.Embedding(5, 4), words), (6,)),
+    "embedding with padding": (lambda: Around(nn.Embedding(5, 4, padding_idx=1), words), (6,)),
+    "embedding with padding at the end": (lambda: Around(nn.Embedding(5, 4, padding_idx=-1), words), (6,)),
+    "embedding by frequency": (lambda: Around(nn.Embedding(5, 4, scale_grad_by_freq=True), words), (6,)),
+    **{
+        f"bag of words, {mode}": (lambda mode=mode: Around(nn.EmbeddingBag(5, 4, mode=mode), words), (6,))
+        for mode in ("sum", "mean", "max")
+    },
+    "attention": (lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), attended), (3, 4)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), (3, 4)),
+    **{
+        kind.__name__: (
+            lambda kind=kind: Around(kind(4, 3, 2, batch_first=True), lambda layer, x: layer(x)[0].flatten(1)), (6, 4)
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    "output of a cell": (lambda: Recalled(0), (4,)),
+    "state of a cell": (lambda: Recalled(1), (4,)),
+    "output and state of a cell": (lambda: Recalled(slice(None)), (4,)),
+    "bilinear": (lambda: Around(nn.Bilinear(4, 4, 3), lambda layer, x: layer(x, x.sin())), (4,)),
+    "further arguments": (lambda: Around(Shifted(), lambda layer, x: layer(x, 2.0, shift=x.sin())), (4,)),
+    "argument by name": (lambda: Around(nn.Linear(4, 3), lambda layer, x: layer(input=x)), (4,)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3, bias=False)), (4,)),
+    "two parents": (TwoParents, (4,)),
+    "trained slope": (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), (4,)),
     "layer of its own": (Scaled, (4,)),
     "tied weights": (Tied, (4,)),
     "one layer twice": (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), (4,)),
@@ -219,15 +301,59 @@ class Unused(nn.Module):
         return self.layer(x)
 
 
+class Borrowed(nn.Module):
+    """Its head has the weights of the embedding, in a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.words((x * 5).long()).mean(1), self.words.weight)
+
+
+def heads_first(layer: nn.Module, x: Tensor) -> Tensor:
+    x = x[:, :, None].expand(-1, -1, 4)
+    return layer(x, x, x, attn_mask=torch.zeros(4, 4))[0]
+
+
+def sequence_first(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x.T[:, :, None].expand(-1, -1, 4))[0].transpose(0, 1)
+
+
 @pytest.mark.parametrize(
     ("net", "error"),
-    [(Folded, "10 rows for 5 examples"), (Overwriting, "overwritten in place"), (Unused, "do not act on the loss")],
-)
+    [
+        (Folded, "Linear sees 10 rows for 5 examples"), (Overwriting, "overwritten in place"),
+        (Unused, "do not act on the loss"), (Borrowed, "words.weight act on the loss outside a call of their layer"),
+        (lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), heads_first), "MultiheadAttention sees 4 rows"),
+        (lambda: Around(nn.LSTM(4, 3), sequence_first), "LSTM sees 4 rows for 5 examples.*batch_first=True"),
+        (lambda: Around(nn.LSTM(1, 3, 2, dropout=0.5, batch_first=True), lambda layer, x: layer(x[:, :, None])[0]),
+         "LSTM draws random numbers.*dropout"),
+        (lambda: Around(nn.EmbeddingBag(5, 3), lambda layer, x: layer((x * 5).long().flatten(), torch.arange(N) * 4)),
+         "EmbeddingBag sees 20 rows"),
+    ],
+)  # fmt: skip
 def test_a_net_without_a_gradient_for_each_example_is_refused(net: Callable[[], nn.Module], error: str) -> None:
     model = net()
     gradients = ExampleGradients(model)
     with pytest.raises(BenchError, match=error):
         gradients.backward(loss_of(model(torch.rand(N, 4)), torch.arange(N) % 3), N)
+
+
+def test_an_embedding_that_changes_its_weights_in_a_pass_is_refused() -> None:
+    with pytest.raises(BenchError, match="Embedding has max_norm"):
+        ExampleGradients(nn.Embedding(5, 4, max_norm=1.0))
+
+
+def test_the_padding_of_sentences_has_no_gradient() -> None:
+    net = text_cnn(vocabulary=20, width=4, filters=6, hidden=5)
+    sentences = torch.randint(0, 3, (N, 2, 1, 7)).float() / 255
+    gradients = ExampleGradients(net)
+    gradients.backward(loss_of(net(sentences), torch.arange(N) % 2), N)
+    found = picked(net.embedding.weight.grad_sample, slice(None))
+    assert float(found[:, PADDING].abs().max()) == 0
+    assert float(found.abs().max()) > 0
 
 
 def test_a_trained_layer_with_running_statistics_is_refused() -> None:
