@@ -23,6 +23,7 @@ from bench.privacy.example_gradients import (
     generator_states,
     keep_largest,
     norms,
+    picked,
     weighted_sum,
     without,
 )
@@ -39,6 +40,9 @@ MAX_PHYSICAL_BATCH = 1024
 """Most examples of one pass; a larger Poisson batch takes several."""
 MAX_NUMBERS = 2**28
 """Most numbers in the gradients of one pass, if all are formed: parameters times examples; 1 GiB in float32."""
+FILLED = 64
+"""Examples of every pass where gradients keep their largest entries, the last pass filled up: a pass of another size
+rounds otherwise, and one absent record would change which entries of the others are kept."""
 PROBED = 16
 """Random examples whose gradients are computed in a batch and alone; an eighth of them may differ by rounding."""
 TOLERANCE = {"cpu": 1e-3, "cuda": 1e-2}  # convolutions on a GPU round to TF32
@@ -277,14 +281,21 @@ def _step(
 ) -> None:
     device = optimizer.params[0].device
     # An empty batch still takes a noisy step: skipping it would reveal that it was empty.
-    pieces = torch.split(chosen, _most(optimizer)) if len(chosen) else (chosen,)
+    filled = run.kept_entries < 1
+    pieces = torch.split(chosen, FILLED if filled else _most(optimizer)) if len(chosen) else (chosen,)
     for number, piece in enumerate(pieces):
         for parameter in optimizer.params:
             parameter.grad = None
         if len(piece):
-            outputs = gradients.model(as_float(images[piece].to(device)))
-            targets = known_labels(labels[piece].to(device), outputs)
-            gradients.backward(run.loss(outputs, targets), len(piece))
+            inputs, targets = images[piece], labels[piece]
+            if filled:
+                inputs, targets = (
+                    torch.cat([part, part.new_zeros(FILLED - len(part), *part.shape[1:])]) for part in (inputs, targets)
+                )
+            outputs = gradients.model(as_float(inputs.to(device)))
+            gradients.backward(run.loss(outputs, known_labels(targets.to(device), outputs)), len(inputs))
+            for parameter in optimizer.params if filled else ():
+                parameter.grad_sample = picked(parameter.grad_sample, slice(len(piece)))
         else:
             for parameter in optimizer.params:
                 parameter.grad_sample = torch.zeros((0, *parameter.shape), device=device, dtype=parameter.dtype)
