@@ -156,8 +156,7 @@ def class_sums(
     """Return each class's sum of features and, in the last row, its count: float64 (2 frequencies + 1, classes)."""
     import torch
 
-    from bench.interface import as_float
-    from bench.training.by_record import in_equal_batches
+    from bench.interface import as_float, in_equal_batches
 
     classes, size = private.facts.classes, 2000
     sums = torch.zeros(2 * len(frequencies) + 1, classes, dtype=torch.float64)

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from bench.interface import PrivateData, as_float
-from bench.training.by_record import in_equal_batches
+from bench.interface import PrivateData, as_float, in_equal_batches
 
 if TYPE_CHECKING:
     from bench.interface import Ledger

@@ -164,7 +164,7 @@ class P3GM(Generative, DPSGD):
         import torch
 
         from bench.core.seeds import seeded
-        from bench.training.by_record import in_equal_batches
+        from bench.interface import in_equal_batches
         from methods import _pca_vae as parts
 
         facts, streams = private.facts, context.streams

@@ -179,7 +179,7 @@ def votes_for(features: Tensor, classes: Tensor, private: PrivateData, device: A
     """
     import torch
 
-    from bench.training.by_record import nearest
+    from bench.interface import nearest
 
     votes = torch.zeros(len(features), dtype=torch.float64)
     for label in range(private.facts.classes):

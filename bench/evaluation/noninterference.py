@@ -6,8 +6,9 @@ A's bytes: on unrelated data; on A's data with renamed classes, where whatever i
 A, where :mod:`bench.evaluation.sensitivity` compares what the mechanisms were given; and on A's own data again in A's
 process and with A's cache, where state that outlives a run would show.
 
-*Few records*. Sets of few records, most of them copies of one, lose or change a copy, under kernels that depend on the
-shapes of their operands (:mod:`bench.evaluation.shaped_kernels`): what is given of every other record stays, to the bit.
+*Few records*. Sets of few records, most of them copies of one, lose or change a copy, under kernels that depend on
+the shapes of their operands (:mod:`bench.evaluation.shaped_kernels`). What the mechanisms are given of every other
+record must stay equal to the bit.
 
 *Renamed classes*. Trained on renamed labels, a student knows the true ones no better than chance, unless the method
 reads labels from elsewhere than its arguments.

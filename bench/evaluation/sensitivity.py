@@ -94,7 +94,7 @@ def violation(
                 return (
                     f"one absent record changes what call {number + 1} of {first.mechanism} takes of {others:.0f} "
                     "others. Libraries round otherwise in batches of another size: take batches of one size "
-                    "(bench.training.by_record)"
+                    "(bench.interface.in_equal_batches)"
                 )
             continue
         if absent is not None:  # one step, where a replaced record takes two

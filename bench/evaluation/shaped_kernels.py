@@ -17,20 +17,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 AMOUNT = 1 / 4
 """The largest relative change of a product."""
-_NAMES = ("mm", "bmm", "mv", "dot", "addmm", "addmm_", "addmv", "addmv_", "addbmm", "baddbmm", "baddbmm_", "convolution")
-PRODUCTS = frozenset(getattr(torch.ops.aten, name) for name in _NAMES)
+PRODUCTS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "mm", "bmm", "mv", "dot", "addmm", "addmm_", "addmv", "addmv_", "addbmm", "baddbmm", "baddbmm_", "convolution",
+    )
+)  # fmt: skip
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ShapedKernels(TorchDispatchMode):
+class ShapedKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, products in less than float64 are scaled by a factor that their operands' shapes determine.
 
-    Of float64 the roundings are too small to matter, or the product is exact (:func:`bench.training.by_record.nearest`).
+    In float64 roundings are too small to matter, or products exact (:func:`bench.training.by_record.nearest`).
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._paused = False
 
     def __torch_dispatch__(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bench.privacy.claims import pate_closed_form
     from bench.privacy.events import ConfidentGNMax, Gaussian, GNMax, LNMax, SampledGaussian, SampledGNMax
     from bench.privacy.ledger import Ledger
+    from bench.training.by_record import in_equal_batches, nearest
     from bench.training.context import Context
     from bench.training.loop import FitSettings, fit, predict
     from bench.training.student import make_student
@@ -67,6 +68,8 @@ _LAZY = {
     "SampledGNMax": "bench.privacy.events",
     "SampledGaussian": "bench.privacy.events",
     "Ledger": "bench.privacy.ledger",
+    "in_equal_batches": "bench.training.by_record",
+    "nearest": "bench.training.by_record",
     "Context": "bench.training.context",
     "FitSettings": "bench.training.loop",
     "fit": "bench.training.loop",
@@ -123,8 +126,10 @@ __all__ = [
     "claim_by",
     "features_and_logits",
     "fit",
+    "in_equal_batches",
     "largest_count",
     "make_student",
+    "nearest",
     "partition",
     "pate_closed_form",
     "predict",
