@@ -11,10 +11,12 @@ import io
 import logging
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from bench.core.errors import BenchError
@@ -27,31 +29,35 @@ from bench.launchers.settings import Cluster, Resources
 from bench.launchers.slurm_cli import command, undisturbed
 from bench.launchers.worker import Outcome, settled
 from bench.results.run_dir import RunDir
-from bench.storage.interrupts import Stopped, stopping_signals
+from bench.storage.interrupts import Stopped, stop, stopping_signals
 
 POLL_SECONDS = 2.0
 LONGEST_PAUSE = 30.0  # between calls of squeue without news: frequent calls load the controller
 GRACE_SECONDS = 15.0  # delay of a record on a network disk after its job has ended
+SAVES_PER_JOB = 20  # at least, of a training: what was not saved at a time limit is trained again
 LARGEST_ARRAY = 1000  # Slurm's default (MaxArraySize 1001)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Body of a Slurm job, pickled by submitit; `folder` is the launch's."""
+    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's."""
 
     folder: str
     keys: tuple[str, ...]
+    minutes: int
 
     def __call__(self) -> str:
         """Run this job's unfinished units."""
         from bench.launchers.worker import run_units
+        from bench.training.checkpoint import saving_every
 
         try:
             # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
-            run_units(Path(self.folder), self.keys, wait=False, once=True)
-        except Stopped as stop:
+            with _time_limit_stops(), saving_every(60 * self.minutes / SAVES_PER_JOB):
+                run_units(Path(self.folder), self.keys, wait=False, once=True)
+        except Stopped as stopped:
             # Cancelled or requeued by Slurm. Records are in files; the remaining units stay unfinished.
-            return f"stopped by signal {stop.number}"
+            return f"stopped by signal {stopped.number}"
         return "done"
 
     def checkpoint(self) -> Any:
@@ -61,6 +67,36 @@ class Job:
         # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return DelayedSubmission(self)
+
+
+@contextlib.contextmanager
+def _time_limit_stops() -> Iterator[None]:
+    """Let submitit's handler of the signal before a time limit, which ends in `sys.exit`, end in :class:`Stopped`.
+
+    A `sys.exit` amid a cell would count as the cell's own, which is a failure.
+    """
+    from submitit.core.utils import UncompletedJobError
+
+    theirs = signal.getsignal(signal.SIGUSR2)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        assert callable(theirs)
+        try:
+            theirs(number, frame)
+        except UncompletedJobError as error:
+            raise BenchError(
+                "its job reached its time limit too often. Give more --time, or more --retries."
+            ) from error
+        except (SystemExit, OSError, subprocess.SubprocessError):
+            # Requeued; or Slurm did not answer, and the launcher submits the job again.
+            stop(number)
+
+    if callable(theirs):
+        signal.signal(signal.SIGUSR2, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, theirs)
 
 
 def job_name(launch_id: str) -> str:
@@ -78,8 +114,9 @@ def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]
             # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
             waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
             folder = str(launch.folder.resolve())
-            jobs = [Job(folder, tuple(unit.key for unit in pack.units)) for pack in together]
-            ids += (made := submit_array(launch, jobs, cluster, cluster.of(resources), waits))
+            own = cluster.of(resources)
+            jobs = [Job(folder, tuple(unit.key for unit in pack.units), own.time) for pack in together]
+            ids += (made := submit_array(launch, jobs, cluster, own, waits))
             for pack, name in zip(together, made, strict=True):
                 job_of.update(dict.fromkeys((unit.key for unit in pack.units), name))
     return ids
@@ -267,8 +304,8 @@ def wait_for(
                     gone_since = None
                 time.sleep(POLL_SECONDS)
             _until_gone(launch)
-    except Stopped as stop:
-        watch.outcome.stopped = stop.number
+    except Stopped as stopped:
+        watch.outcome.stopped = stopped.number
     return watch.close()
 
 

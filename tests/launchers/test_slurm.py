@@ -341,7 +341,7 @@ def test_a_cell_that_is_out_of_time_too_often(background: Background) -> None:
     out, _ = background.finish("too often", status=1)
     (record,) = RunDir(out).read_records().found
     assert record.failure is not None
-    assert "timed-out too many times" in record.failure.reason
+    assert "reached its time limit too often" in record.failure.reason
     nothing_is_left_over(out)
 
 
