@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from bench.results.run_dir import RunDir
 from helpers.commands import registries_restored
 from helpers.launches import METHOD, nothing_is_left_over, until
 
+GRID = Grid((METHOD,), ("digits",), (10.0,), preset=Preset.TINY)
+
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
@@ -34,19 +37,23 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def records(folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str, requeues: int) -> list[Record]:
-    """Run a cell in a job, have its time end while it works, with `requeues` left, and return the records."""
-    commands, log = folder / "bin", folder / "log"
+STARTED = "log"  # the file that a cell of the grid method writes at its start
+
+
+def records(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str, requeues: int, grid: Grid = GRID, made: str = STARTED
+) -> list[Record]:
+    """Run a cell in a job, have its time end once a file `made` is there, with `requeues` left; return the records."""
+    commands = folder / "bin"
     commands.mkdir()
     (commands / "scontrol").write_text(f"#!/bin/sh\necho $* >> {folder}/asked\n{scontrol}\n")
     (commands / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("GRID_LOG", str(log))
+    monkeypatch.setenv("GRID_LOG", str(folder / STARTED))
     monkeypatch.setenv("GRID_SECONDS", "100")
     run_dir = RunDir(folder / "runs").create()
     with registries_restored():
-        grid = Grid((METHOD,), ("digits",), (10.0,), preset=Preset.TINY)
         units = units_of(expand(grid, DataSource(Progress()).describe))
         launch = begin(run_dir, "slurm", units, Options(device="cpu"), [METHOD])
         job = Job(str(launch.folder), (units[0].key,), minutes=1)
@@ -55,7 +62,7 @@ def records(folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str, requeu
         SlurmJobEnvironment()._handle_signals(JobPaths(launch.folder, "7"), delayed)
 
         def end_the_time() -> None:
-            until(lambda: log.exists() and "start" in log.read_text())
+            until(lambda: any(folder.glob(made)), 60)
             os.kill(os.getpid(), signal.SIGUSR2)
 
         watcher = threading.Thread(target=end_the_time)
@@ -85,3 +92,10 @@ def test_a_cell_that_is_out_of_time_too_often_fails_with_what_to_do(
     assert "reached its time limit too often" in record.failure.reason
     assert "--time" in record.failure.reason
     assert not (tmp_path / "asked").exists()
+
+
+def test_a_training_is_saved_before_a_short_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = replace(GRID, methods=("dp-sgd",), overrides=("epochs=100000",))
+    saved = "runs/cache/checkpoint-student-*"
+    assert records(tmp_path, monkeypatch, "exit 0", 1, grid, made=saved) == []
+    assert len(list(tmp_path.glob(saved))) == 1
