@@ -275,8 +275,9 @@ def test_a_launcher_inside_a_job(node: SlurmNode, inline: dict[str, str], tmp_pa
     assert f"main bench-{overview(out).launches[0].id}" in partitions
 
 
-def refused(out: Path, *options: str, environment: dict[str, str] | None = None) -> str:
-    process = start(out, "--eps", "1", "--seeds", "0", *SLURM, *options, environment=environment)
+def refused(out: Path, *options: str, methods: str = METHOD, environment: dict[str, str] | None = None) -> str:
+    words = ["--eps", "1", "--seeds", "0", *SLURM, "--quiet", *options]
+    process = start(out, *words, methods=methods, environment=environment)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 2, errors.decode()
     assert output == b""
@@ -318,7 +319,7 @@ def test_no_slurm(node: SlurmNode, tmp_path: Path) -> None:
 def test_later_jobs_refused_take_the_earlier_ones_with_them(node: SlurmNode, tmp_path: Path) -> None:
     settings = tmp_path / "cluster.yaml"
     settings.write_text("launcher: slurm\nmethods:\n  grid-test:\n    extra: {constraint: none}\n")
-    said = refused(tmp_path / "runs", "--methods", f"nonprivate,{METHOD}", "--cluster", str(settings))
+    said = refused(tmp_path / "runs", "--cluster", str(settings), methods=f"nonprivate,{METHOD}")
     assert "Invalid feature specification" in said
     assert node.queue() == {}
 
