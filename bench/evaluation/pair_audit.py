@@ -204,11 +204,10 @@ def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, floa
         )
         for pair, swapped, number, tilt in calls
     ]
-    ran = dict(bench.each("transcript", "pairs of runs", jobs, Transcript.as_arrays))
-    return [
-        (position, found if isinstance(found, Transcript) else Transcript.from_arrays(found))
-        for position, found in sorted(ran.items(), key=lambda one: one[0])
-    ]
+    ran = []
+    for position, found in bench.each("transcript", "pairs of runs", jobs, Transcript.as_arrays):
+        ran.append((position, found if isinstance(found, Transcript) else Transcript.from_arrays(found)))
+    return sorted(ran, key=lambda one: one[0])
 
 
 def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:
