@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.printable import counted
 from bench.core.progress import open_progress
 from bench.core.types import Basis, TargetAdjacency
 from bench.experiments.noise_salt import RANDOM
@@ -192,7 +193,7 @@ def run(
             device=device, workers=workers, threads=threads,
         )  # fmt: skip
     if ran.outcome.stopped is not None:
-        raise KeyboardInterrupt(f"{ran.outcome.left} cells are left; the same call resumes.")
+        raise KeyboardInterrupt(f"{counted(ran.outcome.left, 'cell is', 'cells are')} left; the same call resumes.")
     for line in ran.unread:
         warnings.warn(line, stacklevel=2)
     return _frame(ran.records, ran.audits, RunDir(folder).read_attacks()[0])

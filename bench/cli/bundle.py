@@ -26,6 +26,7 @@ from bench.cli.options import (
 )
 from bench.cli.run import grid_of
 from bench.core.config import NoiseKind, PrecisionKind, Preset
+from bench.core.printable import counted
 from bench.core.progress import echo, open_progress, print_json
 from bench.core.types import Basis, TargetAdjacency
 
@@ -61,7 +62,7 @@ def bundle(
     if json_:
         print_json({"file": str(out), "bytes": size, **packed.model_dump(mode="json")})
         return
-    echo(f"{out}: {count} cells, {len(packed.files)} files, {size / 1e6:.1f} MB")
+    echo(f"{out}: {counted(count, 'cell')}, {counted(len(packed.files), 'file')}, {size / 1e6:.1f} MB")
     echo(f"On the other machine: python -m bench run --bundle {out.name} --out runs; then, back here, `bench merge`.")
 
 

@@ -51,6 +51,7 @@ from bench.cli.options import (
 )
 from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
 from bench.core.types import Basis, PrivacyUnit, TargetAdjacency
 
@@ -208,14 +209,15 @@ def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) 
 def _leave(outcome: Outcome, settings: Cluster, out: Path, detach: bool) -> None:
     if not outcome.left:
         return
+    left = counted(outcome.left, "cell is", "cells are")
     if settings.launcher == Launcher.SLURM.value and not outcome.cancelled and (detach or outcome.stopped is not None):
         echo(
-            f"{outcome.left} cells are left to the jobs, which continue. `python -m bench status -o {out}` shows them, "
+            f"{left} left to the jobs, which continue. `python -m bench status -o {out}` shows them, "
             f"`python -m bench cancel -o {out}` ends them; the same command again waits for them.",
             err=True,
         )
     elif outcome.stopped is not None:
-        echo(f"stopped; {outcome.left} cells are left. Give the same command again to resume.", err=True)
+        echo(f"stopped; {left} left. Give the same command again to resume.", err=True)
     if outcome.stopped is not None:
         raise typer.Exit(128 + outcome.stopped)
 

@@ -16,3 +16,8 @@ def printable(text: str) -> str:
 def page(text: str) -> bytes:
     """Return the bytes of a page, table or card with this `text`; see :func:`printable`."""
     return printable(text).encode()
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return `number` with the noun `one`, or, unless it is 1, with `many` (default: `one` with an s)."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -66,8 +66,13 @@ def data_root(root: Path | None = None) -> Path:
         return Path(root).expanduser()
     if named := os.environ.get("BENCH_DATA"):
         return Path(named).expanduser()
+    return user_cache() / "data"
+
+
+def user_cache() -> Path:
+    """Return the folder ``private-student-bench`` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path("~/.cache").expanduser()) / "private-student-bench" / "data"
+    return (Path(cache) if cache else Path("~/.cache").expanduser()) / "private-student-bench"
 
 
 def revision_of(digests: Mapping[str, str]) -> str:

@@ -9,9 +9,11 @@ import hashlib
 import importlib
 import json
 import multiprocessing
+import multiprocessing.util
 import secrets
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
 
 NEIGHBOURS = 24
-
+LONGEST_FOLDER = 70  # characters of TMPDIR that leave room for a socket's name: its path has at most 104
+_choosing = threading.Lock()
 
 T = TypeVar("T")
 
@@ -241,6 +244,14 @@ def fresh_processes() -> Any:
     """Return the context whose processes hold nothing of this one."""
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    with _choosing:
+        before = tempfile.gettempdir()
+        if len(before) > LONGEST_FOLDER:  # no socket could lie below; Python 3.14 takes /tmp by itself
+            try:
+                tempfile.tempdir = "/tmp"
+                multiprocessing.util.get_temp_dir()  # chosen once in a process
+            finally:
+                tempfile.tempdir = before
     if "forkserver" in methods:  # imported once, so that a process starts in a fraction of a second
         ours = ("experiments.device", "models.build", "training.features", "training.loop", "training.student")
         others = ["opacus", "timm", "sklearn", "scipy.stats"]

@@ -191,10 +191,11 @@ def _tilt(bench: _Bench, pair: WorstPair) -> tuple[bool, float]:
     return swapped, best_tilt(moment, bench.plan.delta)
 
 
-def _transcripts(
-    bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, float]]
-) -> Iterator[tuple[int, Transcript]]:
-    """Yield the position in `calls` (pair, swapped, number, tilt) and the transcript of each run there is time for."""
+def _transcripts(bench: _Bench, calls: Sequence[tuple[WorstPair, bool, int, float]]) -> list[tuple[int, Transcript]]:
+    """Return the position in `calls` (pair, swapped, number, tilt) and the transcript of each run there is time for.
+
+    By position: which pair is taken of equal ones must not depend on which run ends first, or was kept.
+    """
     delta = bench.plan.delta
     jobs = [
         (
@@ -203,8 +204,10 @@ def _transcripts(
         )
         for pair, swapped, number, tilt in calls
     ]
+    ran = []
     for position, found in bench.each("transcript", "pairs of runs", jobs, Transcript.as_arrays):
-        yield position, found if isinstance(found, Transcript) else Transcript.from_arrays(found)
+        ran.append((position, found if isinstance(found, Transcript) else Transcript.from_arrays(found)))
+    return sorted(ran, key=lambda one: one[0])
 
 
 def _by_release(bench: _Bench, pairs: Sequence[WorstPair]) -> PairBound | None:

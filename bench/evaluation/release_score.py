@@ -110,8 +110,9 @@ class Score:
 
 def best_score(first: Sequence[Channels], second: Sequence[Channels]) -> Score:
     """Return the score that tells the pilot's runs on the two sets apart best, each set with at least three."""
-    names = [name for name in first[0] if all(name in run and run[name].shape == first[0][name].shape
-                                              for run in (*first, *second))]  # fmt: skip
+    # Sorted: of equally good channels the first is taken, and runs that were kept have them in another order.
+    names = [name for name in sorted(first[0]) if all(name in run and run[name].shape == first[0][name].shape
+                                                      for run in (*first, *second))]  # fmt: skip
     return max((_score(name, first, second) for name in names), key=lambda score: (score.quality, score.distance))
 
 

@@ -6,6 +6,7 @@ data, the program's source and the versions of its packages.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -30,10 +31,10 @@ _PACKAGES = ("dp-accounting", "opacus", "numpy", "scipy", "torch", "timm")
 
 
 class Calibrations:
-    """Cache of calibrated configs, in memory and, where `root` is given, in the artefact folder `root`."""
+    """Cache of calibrated configs, in memory and in the first of the folders `roots`, if any; it reads from all."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._folder = None if root is None else root / "calibrations"
+    def __init__(self, *roots: Path) -> None:
+        self._folders = [root / "calibrations" for root in roots]
         self._new: dict[str, dict[str, dict[str, Any]]] = {}
         self._slow: set[str] = set()
 
@@ -54,12 +55,12 @@ class Calibrations:
         return made
 
     def keep(self) -> None:
-        """Write slow calibrations to disk; the artefact folder must exist."""
-        if self._folder is None:
+        """Write slow calibrations to disk. Raises :class:`BenchError` where that is impossible."""
+        if not self._folders:
             return
         for method in self._slow:
             for name, values in self._new[method].items():
-                write_atomic(self._folder / f"{name}.json", json.dumps(values).encode(), mode=0o600)
+                write_atomic(self._folders[0] / f"{name}.json", json.dumps(values).encode(), mode=0o600)
         self._new.clear()
 
     def _known(self, method: type[Method], name: str) -> Any | None:
@@ -67,12 +68,11 @@ class Calibrations:
         return self._read(method, name) if made is None else config_from(method, made)
 
     def _read(self, method: type[Method], name: str) -> Any | None:
-        if self._folder is None:
-            return None
-        try:
-            return config_from(method, json_object(read_plain(self._folder / f"{name}.json")))
-        except (OSError, ValueError, TypeError, BenchError):  # absent or damaged: a cache miss
-            return None
+        for folder in self._folders:
+            # Absent or damaged: a cache miss.
+            with contextlib.suppress(OSError, ValueError, TypeError, BenchError):
+                return config_from(method, json_object(read_plain(folder / f"{name}.json")))
+        return None
 
 
 def _name(method: type[Method], config: Any, budget: Budget, facts: Facts) -> str:

@@ -38,7 +38,7 @@ def run_commands(
     :class:`BenchError` if Slurm refuses the jobs.
     """
     if settings.launcher == "slurm":
-        slurm_cli.check([settings.of("")])
+        slurm_cli.check([settings.of("")], run_dir.path, len(commands))
     launch = begin(
         run_dir, settings.launcher, (), Options(retries=10 if settings.retries is None else settings.retries)
     )
@@ -116,32 +116,36 @@ def _by_slurm(
 ) -> dict[str, int | None]:
     folder = launch.folder.resolve()
     files = {key: folder / f"{key}.status" for key in commands}
-    left, rounds, pause = list(commands), 0, slurm.POLL_SECONDS
-    gone_since = -slurm.GRACE_SECONDS
+    left, jobs, pause = list(commands), slurm.Jobs(launch, progress), slurm.POLL_SECONDS
+
+    def submit(keys: Sequence[str]) -> None:
+        most = slurm_cli.largest_array()
+        for some in (keys[i : i + most] for i in range(0, len(keys), most)):
+            calls = [Command(tuple(commands[key]), str(folder / f"{key}.log"), str(files[key])) for key in some]
+            made = slurm.submit_array(launch, calls, settings, settings.of(""))
+            jobs.job_of.update(zip(some, made, strict=True))
+
     try:
+        submit(left)
         while left:
             _check_cancelled(launch)
-            if slurm.at_work(launch, run_dir, ()):
-                gone_since = time.monotonic()
-            elif time.monotonic() - gone_since >= slurm.GRACE_SECONDS:
-                if rounds > min(launch.options.retries, 3):
-                    break
-                rounds += 1
-                some = left[: slurm.LARGEST_ARRAY]
-                calls = [Command(tuple(commands[key]), str(folder / f"{key}.log"), str(files[key])) for key in some]
-                slurm.submit_array(launch, calls, settings, settings.of(""))
-                gone_since, pause = time.monotonic(), slurm.POLL_SECONDS
             time.sleep(pause)
             pause = min(slurm.LONGEST_PAUSE, 1.5 * pause)
+            lost = jobs.lost(left)
             if there := [key for key in left if files[key].exists()]:
                 left = [key for key in left if key not in there]
                 stage.advance(len(there))
-                rounds, pause = 0, slurm.POLL_SECONDS
+            if there or jobs.some_gone:
+                pause = slurm.POLL_SECONDS
+            if lost := [key for key in lost if key in left]:
+                again, given_up = jobs.resubmitted(lost, "command")
+                left = [key for key in left if key not in given_up]
+                submit(again)
             progress.doing(doing(run_dir, keys=commands))
     except BaseException:
         slurm.cancel(launch.id)
         raise
-    return {key: None if key in left else int(file.read_text()) for key, file in files.items()}
+    return {key: int(file.read_text()) if file.exists() else None for key, file in files.items()}
 
 
 if __name__ == "__main__":

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.core.config import Preset, Reuse, as_dict
+from bench.core.printable import counted
 from bench.experiments.plan import Cell, State, states
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
 from bench.launchers.settings import Cluster, resources_of
+from bench.launchers.slurm_cli import at_once
 from bench.results.run_dir import RunDir
 
 TINY_SECONDS = 10.0  # assumed for a tiny cell without earlier records, so that tiny cells share a job
@@ -81,7 +84,7 @@ def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, sett
     number_of = {unit.key: number for number, unit in enumerate(units)}
     jobs = jobs_of(units, run_dir, settings) if settings.launcher == "slurm" else []
     job_of = {unit.key: number for number, pack in enumerate(jobs, 1) for unit in pack.units}
-    slots = _slots(settings, len(jobs))
+    slots = _slots(settings, jobs)
     rows = [
         {
             **_planned(unit.cell, state[unit.cell.key]),
@@ -100,29 +103,44 @@ def forecast(cells: Sequence[Cell], units: Sequence[Unit], run_dir: RunDir, sett
         for cell in cells
         if cell.key not in number_of
     ]
-    needs = [[number_of[key] for key in unit.after] for unit in units]
-    time = total([times[unit.key] for unit in units], slots, needs)
+    if settings.launcher == "slurm":  # the cells of a job run in turn
+        waits = [sorted({job_of[key] - 1 for key in pack.after}) for pack in jobs]
+        seconds = total([_together(pack, times) for pack in jobs], slots, waits).seconds
+    else:
+        needs = [[number_of[key] for key in unit.after] for unit in units]
+        seconds = total([times[unit.key] for unit in units], slots, needs).seconds
+    unknown = sum(times[unit.key] is None for unit in units)
     makers = len({key for unit in units for key in unit.after})
     notes = []
     if makers:
-        notes.append(f"{makers} of them make what others share: these run after them and reuse it from the cache.")
+        make = counted(makers, "of them makes", "of them make")
+        notes.append(f"{make} what others share: those run later and reuse it from the cache.")
     if settings.launcher == "slurm":
         most = settings.parallel or "any number"
-        notes.append(f"{len(jobs)} jobs of Slurm in {len(waves_of(jobs))} waves, {most} at a time.")
-    if time.unknown < len(units):
-        notes.append(f"Time: {duration(time.seconds)} with {slots} at a time, by earlier records.")
-    if time.unknown:
-        notes.append(
-            f"{time.unknown} have no earlier record of their method and preset: their time is unknown, and not in the "
-            "sum."
-        )
-    totals = {"seconds": time.seconds, "without_estimate": time.unknown, "slots": slots, "jobs": len(jobs)}
-    return DryRun(rows, totals, f"{len(cells)} cells; {len(units)} would run, in this order", notes)
+        waves = counted(len(waves_of(jobs)), "wave")
+        notes.append(f"{counted(len(jobs), 'job')} of Slurm in {waves}, {most} at a time.")
+    if unknown < len(units):
+        where = " on an empty cluster" if settings.launcher == "slurm" else ""
+        notes.append(f"Time: {duration(seconds)} with {slots} at a time{where}, by earlier records.")
+    if unknown:
+        have = counted(unknown, "of them has", "of them have")
+        notes.append(f"{have} no earlier record of method and preset: the sum leaves the unknown time out.")
+    totals = {"seconds": seconds, "without_estimate": unknown, "slots": slots, "jobs": len(jobs)}
+    title = f"{counted(len(cells), 'cell')}; {len(units)} would run, in this order"
+    return DryRun(rows, totals, title, notes)
 
 
-def _slots(settings: Cluster, jobs: int) -> int:
+def _together(pack: Pack, times: Mapping[str, RunningTime | None]) -> RunningTime:
+    known = [time.seconds for unit in pack.units if (time := times[unit.key]) is not None]
+    return RunningTime(sum(known), "the cells of a job")
+
+
+def _slots(settings: Cluster, packs: Sequence[Pack]) -> int:
     if settings.launcher == "slurm":
-        return settings.parallel or jobs or 1
+        most = [len(packs), *([settings.parallel] if settings.parallel else [])]
+        if shutil.which("sinfo") is not None:
+            most.append(at_once(settings.of(name) for name in {pack.resources for pack in packs}))
+        return max(1, min(most))
     if settings.launcher == "local" and settings.jobs == 0:
         from bench.core.processes import available_cores
 

@@ -42,12 +42,12 @@ def execute(
 
     if on_slurm:
         packs = jobs_of(units, run_dir, settings)
-        check(settings.of(name) for name in {pack.resources for pack in packs})
+        check([settings.of(name) for name in {pack.resources for pack in packs}], run_dir.path, len(packs))
         launch = launched(0)
-        slurm.start(launch, packs, settings, run_dir, progress)
+        job_of = slurm.start(launch, packs, settings, run_dir, progress)
         if detach:
             return Outcome(left=len(units))
-        return slurm.wait_for(launch, packs, settings, run_dir, progress, done)
+        return slurm.wait_for(launch, packs, settings, run_dir, progress, done, job_of)
     if settings.launcher == "local":
         devices = visible_devices(settings.gpus) if device in ("auto", "cuda") else []
         jobs = settings.jobs or len(devices) or max(1, available_cores() // threads)

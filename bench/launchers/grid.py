@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,9 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import Progress
+from bench.data.array_store import user_cache
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
@@ -47,7 +50,7 @@ def run_grid(
     """
     source, run_dir = DataSource(progress), RunDir(out)
     run_dir.check_writable()  # before data is fetched
-    calibrations = Calibrations(run_dir.cache_path)
+    calibrations = Calibrations(run_dir.cache_path, user_cache())
     cells = _cells(grid, source, calibrations, noise_salt, progress)
     if packed is not None and (strange := [cell.key for cell in cells if cell.key not in packed]):
         raise BenchError(
@@ -60,7 +63,8 @@ def run_grid(
         sweep_salts(run_dir)
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
         if len(todo) < len(cells):
-            progress.say(f"{len(cells) - len(todo)} of {len(cells)} cells are done already (--reuse none repeats them)")
+            done, are = len(cells) - len(todo), "is" if len(cells) - len(todo) == 1 else "are"
+            progress.say(f"{done} of {counted(len(cells), 'cell')} {are} done already (--reuse none repeats them)")
         outcome = Outcome()
         if todo:
             from bench.launchers.execute import execute
@@ -81,10 +85,13 @@ def run_grid(
 def forecast_grid(
     grid: Grid, out: Path, progress: Progress, settings: Cluster, *, reuse: Reuse = Reuse.DONE, noise_salt: str = RANDOM
 ) -> DryRun:
-    """Return what :func:`run_grid` would do; writes nothing."""
+    """Return what :func:`run_grid` would do; writes nothing but slow calibrations, into the user's cache folder."""
     run_dir = RunDir(out)
     run_dir.check_layout()
-    cells = _cells(grid, DataSource(progress), Calibrations(run_dir.cache_path), noise_salt, progress)
+    calibrations = Calibrations(user_cache(), run_dir.cache_path)
+    cells = _cells(grid, DataSource(progress), calibrations, noise_salt, progress)
+    with contextlib.suppress(BenchError):  # without them the next plan only takes longer
+        calibrations.keep()
     _, units, _ = _units(cells, run_dir, settings, reuse, progress, set_aside=False)
     return forecast(cells, units, run_dir, settings, reuse)
 

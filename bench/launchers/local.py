@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.experiments.data_source import DataSource
 from bench.launchers.manifest import Launch
@@ -137,8 +138,9 @@ def run_local(
                     deaths += 1
                     # The claim counts a cell's deaths; this limit is for workers that never finish a cell.
                     if deaths > len(crew) * (launch.options.retries + 2):
+                        ended = counted(deaths, "worker has", "workers have")
                         raise BenchError(
-                            f"{deaths} workers have ended (status {status}) since a cell was last finished. The last "
+                            f"{ended} ended (status {status}) since a cell was last finished. The last "
                             f"words of one: {worker.last_words()}"
                         )
                     if status != 0:
@@ -184,7 +186,7 @@ def visible_devices(each: int) -> list[str]:
 
     count = torch.cuda.device_count()
     if each > count:
-        there = f"{count} GPUs. Ask for at most {count}" if count else "no GPU. Leave --gpus out"
+        there = f"{counted(count, 'GPU')}. Ask for at most {count}" if count else "no GPU. Leave --gpus out"
         raise BenchError(
             f"--gpus {each}: this machine has {there}, or use --launcher slurm on a cluster that has more."
         )

@@ -12,6 +12,7 @@ from statistics import median
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
+from bench.core.printable import counted
 from bench.experiments.plan import Cell
 from bench.interface.registry import METHODS
 from bench.results.record import Record, Status, parse_record
@@ -86,7 +87,7 @@ class EarlierRuns:
             run.seconds * (cell.facts.private_records / max(run.private_records, 1) if elsewhere else 1.0)
             for run in near
         )
-        words = [f"{len(near)} earlier record{'s' if len(near) > 1 else ''}"]
+        words = [counted(len(near), "earlier record")]
         words += ["other data set, scaled by records"] if elsewhere else []
         words += ["other settings"] if other_settings else []
         if other_side:

@@ -14,6 +14,8 @@ from bench.experiments.plan import Cell
 
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # set by this program alone
 
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # a line break would turn what follows into a command of Slurm's script
+
 
 class Resources(BaseModel):
     """Slurm resources of one job."""
@@ -24,15 +26,25 @@ class Resources(BaseModel):
     gpus: int = Field(0, ge=0)
     cpus: int = Field(1, ge=1)
     memory: float | None = Field(None, gt=0)  # GB
-    time: int = Field(240, ge=1)  # minutes; a job that needs more is requeued and resumes
+    time: int = Field(240, ge=1)  # minutes; a job that nears it is requeued and resumes, `retries` times
     account: str | None = None
     qos: str | None = None
     extra: dict[str, str | int | float | bool] = {}
     """Further sbatch directives by long name; True for one without a value."""
 
+    @field_validator("partition", "account", "qos")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and CONTROL.search(value):
+            raise ValueError("a text without line breaks and other control characters")
+        return value
+
     @field_validator("extra")
     @classmethod
-    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _directives(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, given in value.items():
+            if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or CONTROL.search(str(given)):
+                raise ValueError("long names of sbatch's options, with values without control characters")
         for name in OURS & {name.replace("_", "-") for name in value}:
             raise ValueError(f"{name} is set by this program, whose jobs would not be found under another")
         return value
@@ -55,6 +67,13 @@ class Cluster(Resources):
     """Restarts of a cell whose process died; with Slurm also requeues after a time limit. None: 3, and 10 for Slurm."""
     setup: list[str] = []  # Shell lines that run before the program, for example to load modules.
     methods: dict[str, dict[str, Any]] = {}  # Resources that differ, by method.
+
+    @field_validator("setup")
+    @classmethod
+    def _shell_lines(cls, value: list[str]) -> list[str]:
+        if any(CONTROL.search(line.replace("\t", " ").replace("\n", " ")) for line in value):
+            raise ValueError("shell lines without control characters")
+        return value
 
     def of(self, method: str) -> Resources:
         """Return the resources of a job of `method`."""

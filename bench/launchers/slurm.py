@@ -12,19 +12,21 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.interface.registry import METHODS
 from bench.launchers.local import Done, Watch, doing
 from bench.launchers.manifest import Launch, launches
-from bench.launchers.schedule import Pack, waves_of
+from bench.launchers.schedule import Pack, Unit, waves_of
 from bench.launchers.settings import Cluster, Resources
-from bench.launchers.slurm_cli import command, undisturbed
+from bench.launchers.slurm_cli import LARGEST_ARRAY, account_of_shell, check_room, command, largest_array, undisturbed
+from bench.launchers.slurm_job import Job
 from bench.launchers.worker import Outcome, settled
 from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped, stopping_signals
@@ -32,35 +34,6 @@ from bench.storage.interrupts import Stopped, stopping_signals
 POLL_SECONDS = 2.0
 LONGEST_PAUSE = 30.0  # between calls of squeue without news: frequent calls load the controller
 GRACE_SECONDS = 15.0  # delay of a record on a network disk after its job has ended
-LARGEST_ARRAY = 1000  # Slurm's default (MaxArraySize 1001)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Body of a Slurm job, pickled by submitit; `folder` is the launch's."""
-
-    folder: str
-    keys: tuple[str, ...]
-
-    def __call__(self) -> str:
-        """Run this job's unfinished units."""
-        from bench.launchers.worker import run_units
-
-        try:
-            # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
-            run_units(Path(self.folder), self.keys, wait=False, once=True)
-        except Stopped as stop:
-            # Cancelled or requeued by Slurm. Records are in files; the remaining units stay unfinished.
-            return f"stopped by signal {stop.number}"
-        return "done"
-
-    def checkpoint(self) -> Any:
-        """Return the same job to run after a requeue."""
-        from submitit.helpers import DelayedSubmission
-
-        # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return DelayedSubmission(self)
 
 
 def job_name(launch_id: str) -> str:
@@ -68,21 +41,28 @@ def job_name(launch_id: str) -> str:
     return f"bench-{launch_id}"
 
 
-def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster) -> list[str]:
-    """Submit `packs` as array jobs and return their ids. If Slurm refuses, cancel all and raise :class:`BenchError`."""
+def submit(launch: Launch, packs: Sequence[Pack], cluster: Cluster, job_of: dict[str, str]) -> int:
+    """Submit `packs` as array jobs, put the job of each unit into `job_of` and return the number of jobs.
+
+    If Slurm refuses, cancel all and raise :class:`BenchError`.
+    """
     capped = cluster.parallel is not None
-    job_of: dict[str, str] = {}
-    ids: list[str] = []
+    folder = str(launch.folder.resolve())
+    largest, count = largest_array(), 0
     for wave in waves_of(packs):
-        for resources, after, together in _arrays(wave, capped):
-            # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
-            waits = [ids[-1].partition("_")[0]] if capped and ids else sorted({job_of[key] for key in after})
-            folder = str(launch.folder.resolve())
-            jobs = [Job(folder, tuple(unit.key for unit in pack.units)) for pack in together]
-            ids += (made := submit_array(launch, jobs, cluster, cluster.of(resources), waits))
+        for resources, after, together in _arrays(wave, capped, largest):
+            if capped and job_of:
+                # The cap applies per array, so with a cap arrays run in turn, one per wave and kind of resources.
+                waits = [str(max(int(job.partition("_")[0]) for job in job_of.values()))]
+            else:
+                waits = sorted({job_of[key] for key in after})
+            own = cluster.of(resources)
+            jobs = [Job(folder, tuple(unit.key for unit in pack.units), own.time) for pack in together]
+            made = submit_array(launch, jobs, cluster, own, waits)
+            count += len(made)
             for pack, name in zip(together, made, strict=True):
                 job_of.update(dict.fromkeys((unit.key for unit in pack.units), name))
-    return ids
+    return count
 
 
 def submit_array(
@@ -124,15 +104,17 @@ def _outside_any_job() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _arrays(wave: Sequence[Pack], capped: bool) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
+def _arrays(
+    wave: Sequence[Pack], capped: bool, largest: int = LARGEST_ARRAY
+) -> list[tuple[str, tuple[str, ...], list[Pack]]]:
     """Return the array jobs of a wave as (resources, keys they wait for, packs)."""
     groups: dict[tuple[str, tuple[str, ...]], list[Pack]] = {}
     for pack in wave:
         groups.setdefault((pack.resources, () if capped else pack.after), []).append(pack)
     return [
-        (resources, after, packs[i : i + LARGEST_ARRAY])
+        (resources, after, packs[i : i + largest])
         for (resources, after), packs in groups.items()
-        for i in range(0, len(packs), LARGEST_ARRAY)
+        for i in range(0, len(packs), largest)
     ]
 
 
@@ -147,8 +129,8 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
         "time": resources.time,
         "cpus_per_task": resources.cpus,
         "partition": resources.partition,
-        # Many clusters have users set this in the shell; other SBATCH_ variables are ignored.
-        "account": resources.account or os.environ.get("SBATCH_ACCOUNT") or None,
+        # Other SBATCH_ variables are ignored.
+        "account": resources.account or account_of_shell() or None,
         "qos": resources.qos,
         "gpus_per_node": resources.gpus or None,
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
@@ -162,12 +144,18 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def queue(launch_id: str) -> dict[str, tuple[str, str]]:
-    """Return (state, reason) by id of a launch's unfinished jobs. Raises :class:`BenchError` without an answer."""
-    text = command("squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r")
-    over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+
+
+def queue(launch_id: str, *, over: bool = False) -> dict[str, tuple[str, str]]:
+    """Return (state, reason) by id of a launch's unfinished jobs, or of those that are `over` and not yet forgotten.
+
+    Raises :class:`BenchError` without an answer.
+    """
+    words = ["squeue", "-h", "-r", "-u", str(os.getuid()), "-n", job_name(launch_id), "-o", "%i|%T|%r"]
+    text = command(*words, *(["-t", "all"] if over else []))
     rows = (line.strip().split("|", 2) for line in text.splitlines())
-    return {name: (state, reason) for name, state, reason in rows if state not in over}
+    return {name: (state, reason) for name, state, reason in rows if (state in OVER) == over}
 
 
 def cancel(launch_id: str, wait: float = 90.0) -> int:
@@ -200,35 +188,109 @@ def _others(launch: Launch, run_dir: RunDir) -> list[Launch]:
     return [other for other in launches(run_dir) if other.kind == "slurm" and other.id != launch.id]
 
 
-def start(launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress) -> None:
-    """Submit `packs` less other launches' units. Raises :class:`BenchError` if Slurm refuses or a method is unknown."""
+def start(
+    launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress
+) -> dict[str, str]:
+    """Submit `packs` less other launches' units, and return the job of each unit.
+
+    Raises :class:`BenchError` if Slurm refuses or a method is unknown.
+    """
     for name in cluster.methods:
         METHODS.get(name)
     theirs = in_hand(launch, run_dir, _others(launch, run_dir))
     cells = {entry.key for entry in launch.records}
     for other, keys in theirs.items():
-        count = len(keys & cells)
-        progress.say(f"{count} cells are in the jobs of an earlier launch, {job_name(other)}, and come from there")
+        some = counted(len(keys & cells), "cell is", "cells are")
+        progress.say(f"{some} in the jobs of an earlier launch, {job_name(other)}, and will come from there")
     mine = {entry.key for entry in launch.entries}.difference(*theirs.values())
-    ids = submit(launch, _rest(packs, mine), cluster) if mine else []
-    if ids:
-        jobs = "job" if len(ids) == 1 else "jobs"
-        progress.say(f"{len(mine & cells)} cells in {len(ids)} {jobs} of Slurm, named {job_name(launch.id)}")
+    job_of: dict[str, str] = {}
+    if mine:
+        jobs = counted(submit(launch, _rest(packs, mine), cluster, job_of), "job")
+        progress.say(f"{counted(len(mine & cells), 'cell')} in {jobs} of Slurm, named {job_name(launch.id)}")
+    return job_of
+
+
+@dataclass
+class Jobs:
+    """Jobs of a launch by unit or command, and what has lost its job: cancelled, out of memory, or never begun."""
+
+    launch: Launch
+    progress: Progress
+    job_of: dict[str, str] = field(default_factory=dict)
+    _gone: dict[str, float] = field(default_factory=dict)  # since when
+    _losses: Counter[str] = field(default_factory=Counter)
+    _said: set[str] = field(default_factory=set)
+
+    def lost(self, left: Iterable[str]) -> list[str]:
+        """Return those of `left` whose jobs have been gone for GRACE_SECONDS; none while Slurm does not answer."""
+        try:
+            there = queue(self.launch.id)
+        except BenchError:  # the controller may be down temporarily
+            return []
+        stuck = Counter(reason for state, reason in there.values() if state == "PENDING" and not _passes(reason))
+        for reason in stuck.keys() - self._said:
+            self._said.add(reason)
+            jobs = counted(stuck[reason], "job waits", "jobs wait")
+            self.progress.say(f"{jobs} for {reason}, which may never pass; `scontrol show job` tells more")
+        now = time.monotonic()
+        self._gone = {key: self._gone.get(key, now) for key in left if self.job_of.get(key) not in there}
+        return [key for key, since in self._gone.items() if now - since >= GRACE_SECONDS]
+
+    @property
+    def some_gone(self) -> bool:
+        """Whether something was without a job at the last look."""
+        return bool(self._gone)
+
+    def resubmitted(self, lost: Sequence[str], what: str) -> tuple[list[str], list[str]]:
+        """Return which of the `lost` get another job and which have lost min(`retries`, 3) others; say so in a line."""
+        self._losses.update(lost)
+        most = min(self.launch.options.retries, 3)
+        again = [key for key in lost if self._losses[key] <= most]
+        given_up = [key for key in lost if self._losses[key] > most]
+        for keys, outcome in ((again, "submitted again"), (given_up, "given up")):
+            if keys:
+                whose = counted(len(keys), f"{what} has lost its job", f"{what}s have lost their jobs")
+                self.progress.say(f"{whose}{self._ends(keys)}: {outcome}{self._last_words(keys)}")
+        for key in lost:
+            self._gone.pop(key)
+        return again, given_up
+
+    def _ends(self, keys: Sequence[str]) -> str:
+        jobs = {self.job_of[key] for key in keys if key in self.job_of}
+        with contextlib.suppress(BenchError):
+            ends = [f"{job} {state}" for job, (state, _) in queue(self.launch.id, over=True).items() if job in jobs]
+            return f" ({', '.join(ends[:3])}{', ...' if len(ends) > 3 else ''})" if ends else ""
+        return ""
+
+    def _last_words(self, keys: Sequence[str]) -> str:
+        """Return the end of the newest log of these jobs, for the terminal only: it may quote private data."""
+        folder = self.launch.folder / "jobs"
+        logs = [log for key in keys if key in self.job_of for log in folder.glob(f"{self.job_of[key]}_*_log.out")]
+        for log in sorted(logs, key=lambda log: log.stat().st_mtime, reverse=True):
+            lines = log.read_text(errors="replace").strip().splitlines()
+            if lines and not lines[-1].endswith("Exiting after successful completion"):
+                return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])} (log: {log})"
+        return ""
+
+
+def _passes(reason: str) -> bool:
+    """Return whether a job that waits for `reason` starts by itself when others have ended."""
+    usual = ("None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime", "Cleaning")
+    return reason in usual or reason.startswith(("Assoc", "QOS"))
 
 
 def wait_for(
-    launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, done: Done
-) -> Outcome:
+    launch: Launch, packs: Sequence[Pack], cluster: Cluster, run_dir: RunDir, progress: Progress, done: Done,
+    job_of: dict[str, str],
+) -> Outcome:  # fmt: skip
     """Call `done` with each new record until no cell is left, cells in other launches' jobs included.
 
-    Cells whose jobs ended without a record are resubmitted at most min(`retries`, 3) times, then count as failed.
+    A cell whose job ended without a record is submitted again at most min(`retries`, 3) times, then counts as failed.
     Ctrl-C leaves the jobs running.
     """
     watch = Watch(launch, [unit for pack in packs for unit in pack.units], run_dir, done)
-    others = _others(launch, run_dir)
-    rounds, gone_since = 0, None
-    pause = POLL_SECONDS
-    ask = time.monotonic()
+    others, jobs = _others(launch, run_dir), Jobs(launch, progress, job_of)
+    pause, ask = POLL_SECONDS, time.monotonic()
     try:
         with stopping_signals(), progress.stage("cells", len(watch.left)) as stage:
             while True:
@@ -239,37 +301,47 @@ def wait_for(
                 progress.doing(doing(run_dir, launch.id))
                 if not watch.left:
                     break
-                now = time.monotonic()
                 if news:
                     pause = POLL_SECONDS
-                    ask = min(ask, now + pause)
-                if any(key in watch.left for key in run_dir.running()):
-                    gone_since, ask = None, now + pause
-                elif now < ask and gone_since is None:
-                    pass
-                elif at_work(launch, run_dir, others):
-                    pause = min(LONGEST_PAUSE, 1.5 * pause)
-                    gone_since, ask = None, now + pause
-                elif gone_since is None:
-                    gone_since, pause = now, POLL_SECONDS
-                elif now - gone_since > GRACE_SECONDS:
-                    stage.advance(watch.look())
-                    rounds += 1
-                    if rounds > min(launch.options.retries, 3):
-                        progress.say(f"{len(watch.left)} cells are given up{_last_words(launch)}")
-                        _give_up(watch, run_dir)
-                        break
-                    rest = _rest(packs, set(watch.left))
-                    if rest:
-                        what = f"{len(watch.left)} cells have no record and no job is left: submitted again"
-                        progress.say(what + _last_words(launch))
-                        submit(launch, rest, cluster)
-                    gone_since = None
+                    ask = min(ask, time.monotonic() + pause)
+                if time.monotonic() >= ask:
+                    lost = jobs.lost(watch.left.keys() - _elsewhere(launch, run_dir, others, watch, job_of))
+                    stage.advance(watch.look())  # what was lost may have left a record
+                    lost = [key for key in lost if key in watch.left]
+                    if lost and _room(len(lost), progress):
+                        again, given_up = jobs.resubmitted(lost, "cell")
+                        _give_up([watch.left[key] for key in given_up], watch, run_dir)
+                        stage.advance(len(given_up))
+                        submit(launch, _rest(packs, set(again)), cluster, job_of)
+                    pause = POLL_SECONDS if jobs.some_gone else min(LONGEST_PAUSE, 1.5 * pause)
+                    ask = time.monotonic() + pause
                 time.sleep(POLL_SECONDS)
             _until_gone(launch)
-    except Stopped as stop:
-        watch.outcome.stopped = stop.number
+    except Stopped as stopped:
+        watch.outcome.stopped = stopped.number
     return watch.close()
+
+
+def _elsewhere(
+    launch: Launch, run_dir: RunDir, others: Sequence[Launch], watch: Watch, job_of: Mapping[str, str]
+) -> set[str]:
+    """Return the keys of the cells that run, or that other launches will run."""
+    held = set(run_dir.running())
+    if watch.left.keys() - held - job_of.keys():
+        try:
+            held.update(*in_hand(launch, run_dir, others).values())
+        except BenchError:  # no answer from Slurm: nothing is known
+            held.update(watch.left)
+    return held
+
+
+def _room(jobs: int, progress: Progress) -> bool:
+    try:
+        check_room(jobs)
+    except BenchError as error:
+        progress.say(f"{counted(jobs, 'job')} cannot be submitted again yet: {error}")
+        return False
+    return True
 
 
 def _until_gone(launch: Launch) -> None:
@@ -278,14 +350,6 @@ def _until_gone(launch: Launch) -> None:
     with contextlib.suppress(BenchError):
         while queue(launch.id) and time.monotonic() < deadline:
             time.sleep(0.5)
-
-
-def at_work(launch: Launch, run_dir: RunDir, others: Sequence[Launch]) -> bool:
-    """Return whether jobs of `launch` are left, or of `others` with its cells; True while Slurm does not answer."""
-    try:
-        return bool(queue(launch.id)) or bool(in_hand(launch, run_dir, others))
-    except BenchError:  # the controller may be down temporarily
-        return True
 
 
 def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
@@ -297,20 +361,10 @@ def _rest(packs: Sequence[Pack], left: set[str]) -> list[Pack]:
     return rest
 
 
-def _last_words(launch: Launch) -> str:
-    """Return the end of the last failed job's log, for the terminal only: it may quote private data."""
-    logs = sorted((launch.folder / "jobs").glob("*_log.out"), key=lambda log: log.stat().st_mtime, reverse=True)
-    for log in logs:
-        lines = log.read_text(errors="replace").strip().splitlines()
-        if lines and not lines[-1].endswith("Exiting after successful completion"):
-            return f"; the last words of one: {' / '.join(line.strip() for line in lines[-2:])} (log: {log})"
-    return ""
-
-
-def _give_up(watch: Watch, run_dir: RunDir) -> None:
+def _give_up(units: Sequence[Unit], watch: Watch, run_dir: RunDir) -> None:
     from bench.experiments.run import record_failure  # imports torch, which `bench status` does not need
 
-    for unit in list(watch.left.values()):
+    for unit in units:
         error = BenchError(
             "its jobs ended without a record (cancelled, out of memory, or over their time too often). Their logs lie "
             "in the jobs folder of the launch; --time, --memory and --retries give more."

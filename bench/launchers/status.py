@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, Launch, launches
 from bench.launchers.runtime_estimate import duration
@@ -147,7 +148,9 @@ def _jobs(launch: Launch) -> tuple[dict[str, int], str]:
     except BenchError as error:
         return {}, str(error)
     stuck = Counter(reason for state, reason in queue if state == "PENDING")
-    reasons = ", ".join(f"{count} wait for {reason}" for reason, count in sorted(stuck.items()))
+    reasons = ", ".join(
+        f"{counted(count, 'job waits', 'jobs wait')} for {reason}" for reason, count in sorted(stuck.items())
+    )
     return dict(Counter(state for state, _ in queue)), f"{slurm.job_name(launch.id)}: {reasons}" if stuck else ""
 
 
@@ -198,7 +201,7 @@ def _cancel_jobs(launch: Launch) -> list[str]:
     if shutil.which("squeue") is None:
         return [f"{launch.id} has jobs of Slurm, which is not on this machine: cancel it on the cluster"]
     count = slurm.cancel(launch.id)
-    return [f"cancelled {count} jobs of {slurm.job_name(launch.id)}"] if count else []
+    return [f"cancelled {counted(count, 'job')} of {slurm.job_name(launch.id)}"] if count else []
 
 
 def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:

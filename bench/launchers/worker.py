@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import BenchError
+from bench.core.printable import counted
 from bench.core.progress import LineProgress, Progress, Stage, echo
 from bench.launchers.schedule import Unit
 from bench.results.record import Record
@@ -155,7 +156,7 @@ def work_through(
             if not wait and (time.monotonic() > patience or not any(_unsure(key, run_dir) for key in left)):
                 return
             if not said:
-                progress.say(f"waiting for {len(left)} cells that other processes run")
+                progress.say(f"waiting for {counted(len(left), 'cell')} that other processes run")
                 said = True
             time.sleep(POLL_SECONDS)
 
@@ -203,8 +204,8 @@ def _run(
     lost = held.attempt > launch.options.retries + 1
     if lost and unit.shard is None:
         error = BenchError(
-            f"the process that ran it died {held.attempt - 1} times: killed, or out of memory. Its last words are in "
-            f"the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
+            f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. Its last "
+            f"words are in the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
         )
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one

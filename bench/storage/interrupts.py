@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM; a BaseException, because it is no failure of a cell. `number` is the signal's."""
+    """A signal that ends this process; a BaseException, because it is no failure of a cell; `number` is its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -24,6 +24,13 @@ class _Waiting:
     number: int | None = None
 
 
+def stop(number: int) -> None:
+    """Raise :class:`Stopped` for the signal `number`, now or when the open :func:`unstopped` blocks end."""
+    if _Waiting.depth == 0:
+        raise Stopped(number)
+    _Waiting.number = number
+
+
 @contextmanager
 def stopping_signals(once: bool = False) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
@@ -35,15 +42,12 @@ def stopping_signals(once: bool = False) -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN if once else signal.SIG_DFL)
-        if _Waiting.depth:
-            _Waiting.number = number
-            return
-        raise Stopped(number)
+        stop(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -7,12 +7,13 @@ a digest of its inputs; no other stage uses it: no student resumes with labels o
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -32,6 +33,19 @@ VERSION = 2  # Raised with every change of the layout.
 SECONDS = 120.0  # Seconds between two saves.
 FIRST = 600.0  # Seconds before the first save: what trains in less is sooner trained again than saved many times.
 LARGEST_SHARE = 0.05  # Largest share of the running time spent on saving, however slow the disk.
+
+
+@contextlib.contextmanager
+def saving_every(seconds: float) -> Iterator[None]:
+    """Have checkpoints inside the block save at least every `seconds`, where a time limit will stop the process."""
+    global FIRST, SECONDS
+    before = FIRST, SECONDS
+    FIRST, SECONDS = min(FIRST, seconds), min(SECONDS, seconds)
+    try:
+        yield
+    finally:
+        FIRST, SECONDS = before
+
 
 State = dict[str, Any]  # Tensors, numbers, strings, and dictionaries and lists of them.
 

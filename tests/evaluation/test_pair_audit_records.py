@@ -17,6 +17,7 @@ from bench.core.types import AuditKind, Instrument, PrivacyUnit
 from bench.evaluation import pair_audit
 from bench.evaluation.audit import AuditOptions, audit_student
 from bench.evaluation.check_runs import MethodPlace
+from bench.evaluation.pair_runs import Crew
 from bench.experiments.data_source import DataSource
 from bench.experiments.plan import expand
 from bench.experiments.run import run_cell
@@ -44,7 +45,7 @@ def student(out: Path, name: str) -> tuple[Record, RunDir, DataSource]:
 
 @pytest.mark.parametrize("name", ["pate-gnmax", pytest.param("dpsd", marks=pytest.mark.slow)])
 def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
-    name: str, tmp_path: Path, few_runs_here: None
+    name: str, tmp_path: Path, few_runs_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, run_dir, source = student(tmp_path, name)
     options = AuditOptions(minutes=2.0, draws=0, power=False)
@@ -70,6 +71,13 @@ def test_the_record_says_what_was_audited_and_a_second_audit_trains_nothing(
     assert again.pairs == audit.pairs
     assert (again.provenance.artefacts_made, audit.provenance.artefacts_made > 0) == (0, True)
     assert run_dir.read_audits()[0] == [again]
+
+    # Processes end in any order: runs that end in another one give the same pair, of several that show as much.
+    for path in run_dir.cache_path.glob("pair-transcript-*"):
+        path.unlink()
+    in_turn = Crew.each
+    monkeypatch.setattr(Crew, "each", lambda self, calls, more: reversed([*in_turn(self, calls, more)]))
+    assert audit_student(done, options, run_dir, source, Progress(), workers=1).pairs == audit.pairs
 
 
 def test_the_command_prints_a_table_and_ends_with_1_where_private_data_left_beside_the_ledger(

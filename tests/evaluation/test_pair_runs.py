@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from bench.evaluation.pairs import worst_pairs
 from bench.evaluation.release_score import best_score
 from bench.interface.registry import METHODS
 from bench.training.divergence import CollapsedError
+from helpers.paths import ROOT
 
 
 def large(number: int) -> NDArray[np.float64]:
@@ -33,6 +38,28 @@ def test_a_crew_that_is_closed_while_results_are_on_their_way_ends(capfd: pytest
         crew.close()
         assert all((result == position).all() for position, result in seen.items())
     assert capfd.readouterr().err == ""
+
+
+def test_processes_start_where_the_folder_of_temporary_files_has_a_long_name(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    # A server of processes listens at such a socket.
+    code = """
+from multiprocessing.connection import Listener
+from tempfile import gettempdir
+from bench.evaluation.check_runs import fresh_processes
+fresh_processes()
+Listener(family="AF_UNIX").close()
+print(gettempdir())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(folder)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{folder}\n"), done.stderr
 
 
 class Collapsing(METHODS.get("dp-merf")):  # type: ignore[misc]  # local, so that it runs in this process

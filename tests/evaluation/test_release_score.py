@@ -115,6 +115,14 @@ def test_a_channel_that_some_runs_lack_or_have_in_another_shape_is_left_out() ->
     assert best_score(first, second).channel == "logits"
 
 
+def test_of_equally_good_channels_the_same_is_taken_in_any_order() -> None:
+    first, second = pilot(4, weights=noise, logits=shifted(0.0))
+    for run in (*first, *second):
+        run["weights"] = run["logits"]
+    turned = ([dict(reversed(run.items())) for run in runs] for runs in (first, second))
+    assert best_score(first, second).channel == best_score(*turned).channel
+
+
 def test_a_counted_run_without_the_channel_scores_in_the_middle() -> None:
     score = best_score(*pilot(weights=shifted(50.0)))
     assert score([{}, {"weights": np.zeros(2, dtype=np.float32)}]).tolist() == [0.0, 0.0]

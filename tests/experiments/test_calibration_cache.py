@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def calibrated(
     root: Path | None, config: SlowConfig = SlowConfig(), budget: Budget = BUDGET, facts: Facts = FACTS
 ) -> Any:
-    memo = Calibrations(root)
+    memo = Calibrations(*([] if root is None else [root]))
     made = memo.calibrate(Slow, config, budget, facts)  # type: ignore[type-var]
     memo.keep()
     return made

@@ -1,6 +1,7 @@
 """A method whose cells take a moment, for tests of launchers: it writes down what it does where GRID_LOG says.
 
-Its cells of one seed share an artefact. A cell that runs twice at once says so in the log.
+Its cells of one seed share an artefact. A cell that runs twice at once says so in the log. While a file beside the
+log, with .hold behind its name, is there, no cell ends.
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ class GridMethod(Method):
                 raise BenchError("this cell cannot succeed")
             if config.dies and config.noise == 10.0:
                 os.kill(os.getpid(), 9)
+            while Path(f"{os.environ.get('GRID_LOG')}.hold").exists():
+                time.sleep(0.1)
             with context.progress.stage("work", 10) as stage:
                 for _ in range(10):
                     time.sleep(length("SECONDS", config.seconds) / 10)

@@ -23,12 +23,14 @@ FOUR = ["--eps", "1,2", "--seeds", "0,1"]
 SLURM = ["--launcher", "slurm", "--pack", "0"]
 
 
-def start(out: Path, *options: str, environment: dict[str, str] | None = None, **lengths: float) -> Process:
-    """Begin a run; `lengths` are those of grid_method.length."""
+def start(
+    out: Path, *options: str, methods: str = METHOD, environment: dict[str, str] | None = None, **lengths: float
+) -> Process:
+    """Begin a run, which ends with this process; `lengths` are those of grid_method.length."""
     out.parent.mkdir(exist_ok=True)
     command = [
-        sys.executable, "-m", "bench", "run", "--methods", METHOD, "--datasets", "digits", "--preset", "tiny",
-        "--device", "cpu", "--noise-salt", "none", "--out", str(out), *options,
+        sys.executable, "-m", "bench.launchers.commands", "-m", "bench", "run", "--methods", methods, "--datasets",
+        "digits", "--preset", "tiny", "--device", "cpu", "--noise-salt", "none", "--out", str(out), *options,
     ]  # fmt: skip
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

@@ -2,10 +2,12 @@
 
 A test takes `with slurm_node(folder) as node:`; a person takes the command line:
 
-    eval "$(python tests/slurm_node.py start /tmp/node)"   # the shell now speaks to that node
+    eval "$(python tests/helpers/slurm_node.py start /tmp/node)"   # the shell now speaks to that node
     sinfo; sbatch --wrap "sleep 10"; squeue
-    python tests/slurm_node.py restart-slurmd /tmp/node
-    python tests/slurm_node.py stop /tmp/node
+    python tests/helpers/slurm_node.py restart-slurmd /tmp/node
+    python tests/helpers/slurm_node.py stop /tmp/node
+
+A node that a test started also ends when the test's process is killed; one from the command line stays.
 
 It wants root, slurm-wlm and munge. Each node has ports, a munge socket and a munge key of its own, so several nodes
 can run beside each other and beside a Slurm that is there already. There is no accounting, hence no sacct.
@@ -144,6 +146,7 @@ class SlurmNode:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder).resolve()
         self.conf = self.folder / "slurm.conf"
+        self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -172,7 +175,13 @@ class SlurmNode:
         return pid if _name(pid) == daemon and _alive(pid) else None
 
     def start(
-        self, cpus: int = 2, partitions: Mapping[str, str] = PARTITIONS, memory: int = 4000, gpus: int = 0
+        self,
+        cpus: int = 2,
+        partitions: Mapping[str, str] = PARTITIONS,
+        memory: int = 4000,
+        gpus: int = 0,
+        more: str = "",
+        stays: bool = False,
     ) -> None:
         """Starts the daemons and waits for an idle node.
 
@@ -181,6 +190,8 @@ class SlurmNode:
             partitions: what follows the name in slurm.conf's line of each partition.
             memory: megabytes of the node; a job that asks for none takes its cores' share.
             gpus: accelerators that Slurm hands out by number; none of them exists.
+            more: further lines of slurm.conf.
+            stays: whether it outlives this process.
         """
         if reason := why_not():
             raise RuntimeError(reason)
@@ -206,12 +217,16 @@ class SlurmNode:
             gres=f"Gres=gpu:{gpus} " if gpus else "",
             partitions="\n".join(parts),
         )
-        self.conf.write_text(text)
+        self.conf.write_text(text + more)
         devices = [self.folder / f"gpu{number}" for number in range(gpus)]
         for device in devices:
             device.unlink(missing_ok=True)
             os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # Slurm takes device files only; these are null
         (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in devices))
+        if not stays:
+            # It reads until this process ends, however it ends, and then stops the daemons.
+            words = [sys.executable, __file__, "guard", str(self.folder)]
+            self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
         try:
             self._start_munged()
             self._start("slurmctld")
@@ -327,11 +342,19 @@ class SlurmNode:
             except TimeoutError:
                 _kill([pid], signal.SIGKILL)
         self._kill_job_processes()
+        if self._guard is not None:
+            self._guard.communicate()
+            self._guard = None
 
 
 @contextlib.contextmanager
 def slurm_node(
-    folder: Path | str, cpus: int = 2, partitions: Mapping[str, str] = PARTITIONS, memory: int = 4000, gpus: int = 0
+    folder: Path | str,
+    cpus: int = 2,
+    partitions: Mapping[str, str] = PARTITIONS,
+    memory: int = 4000,
+    gpus: int = 0,
+    more: str = "",
 ) -> Iterator[SlurmNode]:
     """A node for the length of a with-block; SLURM_CONF names it and PATH finds it meanwhile.
 
@@ -339,7 +362,7 @@ def slurm_node(
     """
     node = SlurmNode(folder)
     before = dict(os.environ)
-    node.start(cpus, partitions, memory, gpus)
+    node.start(cpus, partitions, memory, gpus, more)
     try:
         wanted = node.environment
         for key in before.keys() - wanted.keys():
@@ -355,19 +378,21 @@ def slurm_node(
 
 
 def main(words: list[str]) -> int:
-    """The command line: start, stop or restart-slurmd, and a folder."""
-    if len(words) != 2 or words[0] not in ("start", "stop", "restart-slurmd"):
-        print("usage: python tests/slurm_node.py start|stop|restart-slurmd FOLDER", file=sys.stderr)
+    """The command line: start, stop or restart-slurmd, and a folder; guard is for start itself."""
+    if len(words) != 2 or words[0] not in ("start", "stop", "restart-slurmd", "guard"):
+        print("usage: python tests/helpers/slurm_node.py start|stop|restart-slurmd FOLDER", file=sys.stderr)
         return 2
     node = SlurmNode(words[1])
     try:
         if words[0] == "start":
-            node.start()
+            node.start(stays=True)
             print(f"export SLURM_CONF={node.conf}")
-        elif words[0] == "stop":
-            node.stop()
-        else:
+        elif words[0] == "restart-slurmd":
             node.restart_slurmd()
+        else:
+            if words[0] == "guard":
+                sys.stdin.read()
+            node.stop()
     except (RuntimeError, ValueError, TimeoutError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -42,7 +42,7 @@ def out(students: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "bench", *words]
+    command = [sys.executable, "-m", "bench.launchers.commands", "-m", "bench", *words]  # ends with this process
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
@@ -134,7 +134,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmNode]:
 
 @pytest.mark.slurm
 def test_an_array_of_slurm_makes_the_audits_though_jobs_are_cancelled_or_put_back(node: SlurmNode, out: Path) -> None:
-    words = ["--partition", "low", "--time", "30", "--workers", "1", "-q"]
+    words = ["--partition", "low", "--time", "30", "-q"]
     launcher = start("audit", "-o", str(out), *OPTIONS, "--launcher", "slurm", *words)
     until(lambda: len(node.queue()) == 2)
     cancelled, put_back = sorted(node.queue())

@@ -18,7 +18,7 @@ from bench.launchers import slurm
 from bench.launchers import slurm_cli as slurm_site
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, units_of, waves_of
 from bench.launchers.settings import Cluster, Resources, directives, minutes, read_cluster, resources_of
-from bench.launchers.slurm_cli import Partition, check, partitions
+from bench.launchers.slurm_cli import Nodes, Partition, at_once, check, check_room, largest_array, partitions
 from bench.storage.interrupts import Stopped, stopping_signals
 from bench.training.processes import worker_pool
 from helpers.cells import any_cell, cells
@@ -96,6 +96,14 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ("methods: [pate]", ["methods"]),
         ("extra: [a]", ["extra"]),
         ("extra: {job_name: mine}", ["extra", "job-name is set by this program"]),
+        ('account: "a\\ntouch here"', ["account", "without line breaks"]),
+        ('partition: "a\\rb"', ["partition", "without line breaks"]),
+        ('qos: "a\\x00"', ["qos", "without line breaks"]),
+        ('extra: {constraint: "a\\ntouch here"}', ["extra", "without control characters"]),
+        ('extra: {"qos\\ntouch here": true}', ["extra", "long names"]),
+        ('extra: {"qos low": true}', ["extra", "long names"]),
+        ('methods: {pate: {account: "a\\ntouch here"}}', ["account", "without line breaks"]),
+        ('setup: ["a\\x1b"]', ["setup", "shell lines"]),
         ("- a", ["NAME: VALUE"]),
         ("a: [", ["no YAML"]),
     ],
@@ -122,32 +130,43 @@ def test_directives() -> None:
             directives([wrong])
 
 
+def test_a_directive_with_a_line_break_is_refused() -> None:
+    with pytest.raises(BenchError, match="without control characters"):
+        read_cluster(None, {"extra": directives(["qos=low\ntouch here"])})
+    shell = "module load a\n\tmodule load b"  # commands may be several
+    assert read_cluster(None, {"setup": [shell]}).setup == [shell]
+
+
 # What a cluster has
 
 SINFO = """\
-main*|(null)|2|4000|infinite|up
-main*|(null)|64+|257000+|infinite|up
-gpu|gpu:a100:4(S:0-1)|32|512000|2-00:00:00|up
-gpu|gpu:v100:2,gpu:t4:1|16|128000|2-00:00:00|up
-short|gpu:2|2|4000|1:00|up
-old|(null)|128|999000|infinite|down
+main*|(null)|2|4000|infinite|up|3
+main*|(null)|64+|257000+|infinite|up|1
+gpu|gpu:a100:4(S:0-1)|32|512000|2-00:00:00|up|2
+gpu|gpu:v100:2,gpu:t4:1|16|128000|2-00:00:00|up|1
+short|gpu:2|2|4000|1:00|up|1
+bare|(null)|1|1|infinite|up|1
+old|(null)|128|999000|infinite|down|9
 """
+CONFIG = "MaxArraySize            = {size}\nMaxJobCount             = {jobs}\n"
 
 
 @pytest.fixture
-def sinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    def answer(text: str) -> None:
-        monkeypatch.setattr(slurm_site, "command", lambda *words: text)
+def sinfo(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def answer(text: str, config: str = "", queue: str = "") -> None:
+        said = {"sinfo": text, "scontrol": config, "squeue": queue}
+        monkeypatch.setattr(slurm_site, "command", lambda *words: said[words[0]])
 
     answer(SINFO)
     return answer
 
 
-def test_partitions(sinfo: Callable[[str], None]) -> None:
+def test_partitions(sinfo: Callable[..., None]) -> None:
     assert partitions() == [
-        Partition("main", True, 0, 64, 257000 / 1024, None),
-        Partition("gpu", False, 4, 32, 500.0, 2880),
-        Partition("short", False, 2, 2, 4000 / 1024, 1),
+        Partition("main", True, None, (Nodes(3, 0, 2, 4000 / 1024), Nodes(1, 0, 64, 257000 / 1024))),
+        Partition("gpu", False, 2880, (Nodes(2, 4, 32, 500.0), Nodes(1, 3, 16, 125.0))),
+        Partition("short", False, 1, (Nodes(1, 2, 2, 4000 / 1024),)),
+        Partition("bare", False, None, (Nodes(1, 0, 1, 1 / 1024),)),
     ]
 
 
@@ -163,23 +182,68 @@ def test_partitions(sinfo: Callable[[str], None]) -> None:
         (Resources(partition="gpu", memory=501), ["--memory 501", "500 GB"]),
         (Resources(partition="gpu", time=2881), ["--time 2881", "2880 minutes"]),
         (Resources(partition="short,gpu", time=2881), ["--time 2881", "partition short, gpu"]),
+        (Resources(partition="short", time=2), ["--time 2 is more than the 1 minute of partition short"]),
+        (Resources(partition="bare", cpus=2), ["--cpus 2 is more than the 1 core of a node"]),
+        (Resources(partition="bare", memory=1), ["--memory 1 is more than the 1 MB of a node"]),
+        (Resources(partition="bare", extra={"nodes": 2}), ["--slurm nodes=2 is more than the 1 node of partition"]),
+        (Resources(extra={"nodes": "5-6"}), ["--slurm nodes=5 is more than the 4 nodes of partition main"]),
     ],
 )
-def test_what_could_never_start(sinfo: Callable[[str], None], resources: Resources, words: list[str]) -> None:
+def test_what_could_never_start(sinfo: Callable[..., None], resources: Resources, words: list[str]) -> None:
     with pytest.raises(BenchError) as caught:
-        check([Resources(), resources])
+        check([Resources(), resources], Path("runs"), 2)
     for word in words:
         assert word in str(caught.value)
 
 
-def test_what_can_start(sinfo: Callable[[str], None]) -> None:
+def test_what_can_start(sinfo: Callable[..., None]) -> None:
     check([
         Resources(), Resources(cpus=64, memory=250, time=100_000), Resources(partition="gpu", gpus=4, time=2880),
-        Resources(partition="short,main", time=5000),
-    ])  # fmt: skip
+        Resources(partition="short,main", time=5000), Resources(extra={"nodes": "4"}),
+    ], Path("runs"), 7)  # fmt: skip
     sinfo("")
     with pytest.raises(BenchError, match="no partition that is up"):
-        check([Resources()])
+        check([Resources()], Path("runs"), 1)
+
+
+def test_how_many_jobs_an_empty_cluster_runs_at_once(sinfo: Callable[..., None]) -> None:
+    assert at_once([Resources()]) == 3 * 2 + 64
+    assert at_once([Resources(cpus=2)]) == 3 + 32
+    assert at_once([Resources(cpus=2, memory=100)]) == 2
+    assert at_once([Resources(partition="gpu", gpus=2)]) == 2 * 2 + 1
+    assert at_once([Resources(), Resources(partition="short")]) == 2
+    assert at_once([]) == 1
+
+
+def test_more_jobs_than_slurm_holds_are_refused(sinfo: Callable[..., None]) -> None:
+    config = CONFIG.format(size=1001, jobs=10)
+    sinfo(SINFO, config, "1\n" * 4)
+    check_room(5)
+    check([Resources()], Path("runs"), 5)
+    for ask in (lambda: check_room(6), lambda: check([Resources()], Path("runs"), 6)):
+        with pytest.raises(BenchError, match=r"10 jobs \(MaxJobCount in slurm.conf\), 4 are there, .* 6 more"):
+            ask()
+
+
+@pytest.mark.parametrize(("size", "most"), [(1001, 1000), (10, 10), (1, 1)])
+def test_arrays_are_as_long_as_slurm_takes_them(sinfo: Callable[..., None], size: int, most: int) -> None:
+    sinfo(SINFO, CONFIG.format(size=size, jobs=10_000))
+    assert largest_array() == most
+
+
+def test_a_slurm_without_arrays(sinfo: Callable[..., None]) -> None:
+    sinfo(SINFO, CONFIG.format(size=0, jobs=10_000))
+    with pytest.raises(BenchError, match="takes no job arrays"):
+        largest_array()
+
+
+@pytest.mark.parametrize(("folder", "account"), [("runs\ntouch here", ""), ("runs", "ours\ntouch here")])
+def test_no_name_of_outside_becomes_a_command(
+    sinfo: Callable[..., None], monkeypatch: pytest.MonkeyPatch, folder: str, account: str
+) -> None:
+    monkeypatch.setenv("SBATCH_ACCOUNT", account)
+    with pytest.raises(BenchError, match="has a control character"):
+        check([Resources()], Path(folder), 1)
 
 
 def test_variables_that_would_change_the_answers_of_slurm_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +369,7 @@ def test_arrays_are_no_longer_than_slurm_allows() -> None:
     assert [len(packs) for _, _, packs in arrays] == [1000, 250, 1000, 250]
     assert {after for _, after, _ in arrays} == {(), ("a",)}
     assert [len(packs) for _, _, packs in slurm._arrays(wave, capped=True)] == [1000, 1000, 500]
+    assert [len(packs) for _, _, packs in slurm._arrays(wave[:7], capped=True, largest=3)] == [3, 3, 1]
 
 
 # Launches

@@ -34,6 +34,8 @@ from helpers.slurm_jobs import (
 )
 from helpers.slurm_node import SlurmNode, slurm_node, why_not
 
+FIVE = ["--eps", "1,2,3,4,5", "--seeds", "0"]
+
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 
@@ -143,7 +145,7 @@ def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str,
     node.run("scontrol", "requeue", str(owners[1].about["job"]))
     said = finish(process)
     ended_well(out, inline, 8)
-    assert "1 cells have no record and no job is left: submitted again" in said
+    assert "1 cell has lost its job (" in said
     assert sum(line.startswith("start") for line in log(out)) == 10  # 8, and one more for each that was hit
     assert node.queue() == {}
 
@@ -237,7 +239,7 @@ def test_a_launcher_that_is_killed(node: SlurmNode, inline: dict[str, str], tmp_
     before = set(node.queue())
     assert before
     said = finish(start(out, *command, seconds=1))
-    assert "1 of 4 cells are done already" in said
+    assert "1 of 4 cells is done already" in said
     assert "3 cells are in the jobs of an earlier launch" in said
     ended_well(out, inline)
     assert {name: count for name, count in lines(out).items() if count > 1} == {}
@@ -253,7 +255,7 @@ def test_jobs_of_a_dead_launch_leave_a_cell(node: SlurmNode, inline: dict[str, s
     until(lambda: len(list(out.glob("launches/*"))) == 2)
     os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.about), signal.SIGKILL)
     said = finish(again)
-    assert "1 cells have no record and no job is left: submitted again" in said
+    assert "1 cell has lost its job: submitted again" in said
     ended_well(out, inline, 2)
 
 
@@ -275,8 +277,54 @@ def test_a_launcher_inside_a_job(node: SlurmNode, inline: dict[str, str], tmp_pa
     assert f"main bench-{overview(out).launches[0].id}" in partitions
 
 
-def refused(out: Path, *options: str, environment: dict[str, str] | None = None) -> str:
-    process = start(out, "--eps", "1", "--seeds", "0", *SLURM, *options, environment=environment)
+def test_a_cancelled_job_comes_back_while_others_run(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    out.parent.mkdir(exist_ok=True)
+    hold = tmp_path / "log.hold"
+    hold.touch()
+    process = start(out, "--eps", "1", "--seeds", "0,1", *SLURM)
+    until(lambda: len(running(out)) == 2)
+    cancelled, other = sorted(running(out).values())
+    node.run("scancel", cancelled)
+    until(lambda: cancelled not in node.queue())
+    until(lambda: len(node.queue()) == 2)  # submitted again, though the other still runs
+    assert other in node.queue()
+    hold.unlink()
+    said = finish(process)
+    assert f"1 cell has lost its job ({cancelled} CANCELLED): submitted again" in said
+    ended_well(out, inline, 2)
+
+
+def test_a_job_that_nothing_will_start_is_told(node: SlurmNode, tmp_path: Path) -> None:
+    process = start(tmp_path / "runs", "--eps", "1", "--seeds", "0", *SLURM, "--slurm", "hold")
+    assert process.stderr is not None
+    until(lambda: b"1 job waits for JobHeldUser, which may never pass" in process.stderr.readline())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("MaxJobCount=5", "fewer than 5 jobs (MaxJobCount"), ("MaxArraySize=0", "takes no job arrays")]
+)
+def test_limits_of_a_cluster_are_told(tmp_path: Path, limit: str, words: str) -> None:
+    with slurm_node(tmp_path / "node", more=f"{limit}\n") as other:
+        said = refused(tmp_path / "runs", environment=other.environment)
+        assert words in said
+        assert other.queue() == {}
+
+
+def test_a_cluster_of_short_arrays(inline: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "grid" / "runs"
+    with slurm_node(tmp_path / "node", cpus=4, more="MaxArraySize=2\n") as other:
+        process = start(out, "--eps", "1,2,3,4", "--seeds", "0", *SLURM, environment=other.environment)
+        assert "4 cells in 4 jobs of Slurm" in finish(process)
+    ended_well(out, inline)
+
+
+def refused(out: Path, *options: str, methods: str = METHOD, environment: dict[str, str] | None = None) -> str:
+    words = [*FIVE, *SLURM, "--quiet", *options]
+    process = start(out, *words, methods=methods, environment=environment)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 2, errors.decode()
     assert output == b""
@@ -292,7 +340,8 @@ def refused(out: Path, *options: str, environment: dict[str, str] | None = None)
         (["--gpus", "3"], ["--gpus 3", "2 GPUs of a node of partition main"]),
         (["--cpus", "5"], ["--cpus 5", "4 cores of a node of partition main"]),
         (["--memory", "100"], ["--memory 100", "GB of a node"]),
-        (["--partition", "short", "--time", "2"], ["--time 2", "1 minutes that partition short allows"]),
+        (["--partition", "short", "--time", "2"], ["--time 2", "1 minute of partition short"]),
+        (["--slurm", "nodes=2"], ["--slurm nodes=2", "1 node of partition main"]),
         (["--time", "soon"], ["time", "'soon'"]),
         (["--slurm", "constraint=none"], ["Invalid feature specification"]),
         (["--slurm", "no-such-directive=1"], ["unrecognized option '--no-such-directive=1'"]),
@@ -318,7 +367,7 @@ def test_no_slurm(node: SlurmNode, tmp_path: Path) -> None:
 def test_later_jobs_refused_take_the_earlier_ones_with_them(node: SlurmNode, tmp_path: Path) -> None:
     settings = tmp_path / "cluster.yaml"
     settings.write_text("launcher: slurm\nmethods:\n  grid-test:\n    extra: {constraint: none}\n")
-    said = refused(tmp_path / "runs", "--methods", f"nonprivate,{METHOD}", "--cluster", str(settings))
+    said = refused(tmp_path / "runs", "--cluster", str(settings), methods=f"nonprivate,{METHOD}")
     assert "Invalid feature specification" in said
     assert node.queue() == {}
 
@@ -341,7 +390,7 @@ def test_a_cell_that_is_out_of_time_too_often(background: Background) -> None:
     out, _ = background.finish("too often", status=1)
     (record,) = RunDir(out).read_records().found
     assert record.failure is not None
-    assert "timed-out too many times" in record.failure.reason
+    assert "reached its time limit too often" in record.failure.reason
     nothing_is_left_over(out)
 
 
@@ -352,7 +401,7 @@ def test_a_cell_that_kills_its_job_is_given_up_and_nobody_waits_for_it(backgroun
     failure: Any = records["failed"].failure  # type: ignore[index]
     assert failure.kind == "lost"
     assert lines(out)["start 10-0"] == 2
-    assert "1 cells have no record and no job is left: submitted again; the last words of one: " in said
+    assert "1 cell has lost its job (" in said
     assert "task 0: Killed" in said
     assert log(out).index("end 5-0") < len(log(out)) - 1  # the other did not wait for the second try
     assert background.node.queue() == {}
@@ -363,4 +412,4 @@ def test_jobs_that_end_before_they_begin(background: Background) -> None:
     (record,) = RunDir(out).read_records().found
     assert record.failure is not None
     assert "its jobs ended without a record" in record.failure.reason
-    assert "1 cells are given up; the last words of one: no such module" in said
+    assert "): given up; the last words of one: no such module" in said

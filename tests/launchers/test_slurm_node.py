@@ -101,6 +101,22 @@ def test_two_nodes_beside_each_other_and_nothing_left(node: SlurmNode, tmp_path:
     assert "idle" in node.run("sinfo", "-h", "-o", "%T")
 
 
+def test_a_killed_suite_leaves_no_daemon(tmp_path: Path) -> None:
+    body = "from helpers.slurm_node import SlurmNode; SlurmNode(sys.argv[1]).start(); print(1, flush=True)"
+    words = [sys.executable, "-c", f"import sys, time; {body}; time.sleep(600)", str(tmp_path / "node")]
+    environment = {**os.environ, "PYTHONPATH": str(TOOL.parent.parent)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as suite:
+        assert suite.stdout is not None
+        assert suite.stdout.readline() == b"1\n"
+        other = SlurmNode(tmp_path / "node")
+        pids = [other.pid(daemon) for daemon in tools.DAEMONS]
+        assert None not in pids
+        job = submit(other, "sleep 600")
+        until(lambda: other.queue().get(job) == "RUNNING")
+        suite.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids) and not other.job_processes())
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     def tool(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, str(TOOL), *words], capture_output=True, text=True, timeout=90)

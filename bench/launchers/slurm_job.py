@@ -1,0 +1,78 @@
+"""Body of a Slurm job: what submitit pickles, and what it does when its time limit nears."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from bench.core.errors import BenchError
+from bench.storage.interrupts import Stopped, stop
+
+SAVES_PER_JOB = 20  # at least, of a training: what was not saved at a time limit is trained again
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Body of a Slurm job of at most `minutes`, pickled by submitit; `folder` is the launch's."""
+
+    folder: str
+    keys: tuple[str, ...]
+    minutes: int
+
+    def __call__(self) -> str:
+        """Run this job's unfinished units."""
+        from bench.launchers.worker import run_units
+        from bench.training.checkpoint import saving_every
+
+        try:
+            # Slurm repeats SIGTERM; only the first may interrupt, or it would disturb the cleanup.
+            with _time_limit_stops(), saving_every(60 * self.minutes / SAVES_PER_JOB):
+                run_units(Path(self.folder), self.keys, wait=False, once=True)
+        except Stopped as stopped:
+            # Cancelled or requeued by Slurm. Records are in files; the remaining units stay unfinished.
+            return f"stopped by signal {stopped.number}"
+        return "done"
+
+    def checkpoint(self) -> Any:
+        """Return the same job to run after a requeue."""
+        from submitit.helpers import DelayedSubmission
+
+        # Runs in the handler of the signal before a time limit. The requeue's SIGTERM must not interrupt the cleanup.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return DelayedSubmission(self)
+
+
+@contextlib.contextmanager
+def _time_limit_stops() -> Iterator[None]:
+    """Let submitit's handler of the signal before a time limit, which ends in `sys.exit`, end in :class:`Stopped`.
+
+    A `sys.exit` amid a cell would count as the cell's own, which is a failure.
+    """
+    from submitit.core.utils import UncompletedJobError
+
+    theirs = signal.getsignal(signal.SIGUSR2)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        assert callable(theirs)
+        try:
+            theirs(number, frame)
+        except UncompletedJobError as error:
+            raise BenchError(
+                "its job reached its time limit too often. Give more --time, or more --retries."
+            ) from error
+        except (SystemExit, OSError, subprocess.SubprocessError):
+            # Requeued; or Slurm did not answer, and the launcher submits the job again.
+            stop(number)
+
+    if callable(theirs):
+        signal.signal(signal.SIGUSR2, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, theirs)

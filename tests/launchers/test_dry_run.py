@@ -1,0 +1,88 @@
+"""The forecast of a grid: its time with packed jobs on a cluster of some size, its words, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from bench.core.config import Reuse
+from bench.data.array_store import data_root
+from bench.experiments import calibration_cache
+from bench.interface.registry import METHODS
+from bench.launchers import dry_run
+from bench.launchers.dry_run import DryRun, forecast
+from bench.launchers.runtime_estimate import RunningTime
+from bench.launchers.schedule import Unit, units_of
+from bench.launchers.settings import Cluster
+from bench.results.run_dir import RunDir
+from helpers.cells import cells
+from helpers.commands import bench
+
+
+@pytest.fixture(autouse=True)
+def _cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell takes 20 s; Slurm has two nodes of two cores."""
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    sinfo.write_text("#!/bin/sh\necho 'main*|(null)|2|4000|infinite|up|2'\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sinfo.parent))
+
+    def twenty(units: Sequence[Unit], run_dir: RunDir) -> dict[str, RunningTime | None]:
+        return {unit.key: RunningTime(20.0, "") for unit in units}
+
+    monkeypatch.setattr(dry_run, "running_times", twenty)
+
+
+def told(epsilons: int, **settings: float) -> DryRun:
+    todo = cells(epsilons, 1)
+    cluster = Cluster.model_validate({"launcher": "slurm", **settings})
+    return forecast(todo, units_of(todo), RunDir(Path("none")), cluster, Reuse.DONE)
+
+
+def test_the_cells_of_a_job_run_in_turn() -> None:
+    seen = told(10)
+    assert seen.totals["jobs"] == 2  # what the others share is made in a job of its own
+    assert seen.totals["seconds"] == 20 + 9 * 20
+    assert "Time: about 3 min with 2 at a time on an empty cluster, by earlier records." in seen.notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots", "seconds"),
+    [({}, 4, 80), ({"cpus": 2}, 2, 120), ({"parallel": 2}, 2, 120), ({"parallel": 90}, 4, 80)],
+)
+def test_no_more_jobs_run_at_once_than_the_cluster_holds(settings: dict[str, int], slots: int, seconds: int) -> None:
+    seen = told(10, pack=0, **settings)
+    assert (seen.totals["slots"], seen.totals["seconds"]) == (slots, seconds)
+
+
+def test_without_slurm_all_jobs_are_taken_to_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert told(10, pack=0).totals["slots"] == 10
+
+
+def test_one_is_singular() -> None:
+    seen = told(1)
+    assert seen.title == "1 cell; 1 would run, in this order"
+    assert "1 job of Slurm in 1 wave, any number at a time." in seen.notes
+    assert "2 jobs of Slurm in 2 waves, any number at a time." in told(2).notes
+
+
+def test_a_dry_run_keeps_its_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(data_root()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibration_cache, "SLOW", 0.0)
+    words = ["run", "-m", "dp-sgd", "-d", "digits", "-p", "tiny", "-e", "5", "-o", tmp_path / "runs", "--dry-run"]
+    first = bench(*words)
+    assert first.returncode == 0, first.stderr
+
+    def again(*_: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(METHODS.get("dp-sgd"), "calibrate", again)
+    second = bench(*words)
+    assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
+    assert not (tmp_path / "runs").exists()
