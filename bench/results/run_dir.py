@@ -323,7 +323,7 @@ class RunDir:
                 continue
             if seen is None or seen.key != key:
                 continue
-            if seen.file is None or seen.file in released or (self.path / seen.file).exists():
+            if seen.file is None or seen.file in released or os.path.exists(self.path / seen.file):
                 found[key] = seen.status
         return found
 

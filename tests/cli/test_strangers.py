@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -76,6 +77,50 @@ def test_every_command_passes_over_what_it_cannot_read(kind: str, run: RunDir, t
     assert "it is damaged" in " ".join(published.stdout.split())
     seen = bench("status", "-o", run.path)
     assert (seen.returncode, "bad.json is damaged" in seen.stdout) == (0, True), seen
+
+
+def broken(folder: Path, good: str, number: int, *places: str, **values: object) -> str:
+    """Write the row `good` of `folder` under another key, with other `values` at `places`; return the file's name."""
+    data = json.loads((BOARD / folder.name / f"{good}.json").read_text())
+    data["key"] = key = f"bad-{folder.name}-{number}"
+    part = data
+    for place in places:
+        part = part[int(place) if isinstance(part, list) else place]
+    part.update(values)
+    (folder / f"{key}.json").write_text(json.dumps(data))
+    return f"{key}.json"
+
+
+@pytest.mark.timeout(120)
+def test_rows_whose_parts_do_not_fit_each_other_are_damaged_and_the_others_shown(run: RunDir, tmp_path: Path) -> None:
+    """Each has only fields of the right type, and stopped a command with a traceback or an error about itself."""
+    channel = {
+        "name": "student", "family": "natural", "canaries": 10, "guesses": 5, "correct": 6, "epsilon": 0.1, "cap": 1.0,
+    }  # fmt: skip
+    accuracy = {"accuracy": 0.9, "test_records": 10}
+    bad = {
+        broken(run.records_path, PATE, 1, utility={**accuracy, "official_accuracy": 0.5}),
+        broken(run.records_path, PATE, 2, utility={**accuracy, "official_records": 10}),
+        broken(run.records_path, PATE, 3, utility={"accuracy": 0.9, "test_records": 0}),
+        broken(run.records_path, PATE, 4, image_grid={"file": "released/\0.png", "sha256": ""}),
+        broken(run.records_path, PATE, 5, "student", file="x" * 3000),
+        broken(run.records_path, PATE, 6, schema_version=[1]),
+        broken(run.attacks_path, ATTACK, 1, targets={}),
+        broken(run.attacks_path, ATTACK, 2, pictures=["\0"]),
+        broken(run.audits_path, AUDIT, 1, confidence=1.0),
+        broken(run.audits_path, AUDIT, 2, channels=[channel], kind="one-run"),
+        broken(run.audits_path, AUDIT, 3, channels=[{**channel, "guesses": 10**12, "canaries": 10**12}]),
+    }
+    odd = broken(run.attacks_path, ATTACK, 3, "details", images=["many"])
+
+    shown = bench("show", PATE, "-o", run.path)
+    assert shown.returncode == 0, shown
+    made = bench("leaderboard", run.path, "--into", tmp_path / "pages")
+    assert made.returncode == 0, made
+    assert bad == {name for name in (*bad, odd) if name in made.stderr}
+    assert PATE in (tmp_path / "pages" / "site" / "index.html").read_text()
+    assert bench("ls", "-o", run.path).returncode == 0
+    assert bench("status", "-o", run.path).returncode == 0
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
