@@ -31,7 +31,7 @@ from bench.core.plain_files import read_plain
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
-from bench.storage.files import explain_os_error, write_atomic, writing
+from bench.storage.files import explain_os_error, owner_only, write_atomic, writing
 from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 
 LAYOUT_VERSION = 1
@@ -251,19 +251,16 @@ class RunDir:
     def guarded(self, private: bool) -> Iterator[None]:
         """Let only the owner read what is written in the block, and the folders of results, if `private`.
 
-        For data that is no public benchmark. The mode is the whole process's meanwhile.
+        For data that is no public benchmark.
         """
-        if not private:
+        if private:
+            with writing(self.path):
+                for folder in (
+                    self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path,
+                ):  # fmt: skip
+                    folder.chmod(0o700)
+        with owner_only(private):
             yield
-            return
-        with writing(self.path):
-            for folder in (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path):
-                folder.chmod(0o700)
-        before = os.umask(0o077)
-        try:
-            yield
-        finally:
-            os.umask(before)
 
     def write_record(self, record: Record) -> Path:
         """Write `record` and return its path."""
