@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.core.printable import page
-from bench.storage.files import owner_only, write_together
+from bench.core.processes import owner_only
+from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
 from reports.audits import audits_page

@@ -15,14 +15,15 @@ LARGEST = 8 << 20
 
 
 @contextmanager
-def open_plain(path: Path) -> Iterator[BufferedReader]:
-    """Open a plain file to read.
+def open_plain(path: Path, *, links: bool = False) -> Iterator[BufferedReader]:
+    """Open a plain file, or with `links` a link to one, to read.
 
-    Raise ValueError for a link, which may lead out of a run directory, a folder, device or pipe; OSError as `open`.
+    Raise ValueError for a folder, device or pipe, and for a link, which may lead out of a run directory, without
+    `links`; OSError as `open`.
     """
     try:
         # Without O_NONBLOCK a pipe would block until somebody writes to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
             raise ValueError("no plain file") from error
@@ -36,9 +37,9 @@ def open_plain(path: Path) -> Iterator[BufferedReader]:
         os.close(descriptor)
 
 
-def read_plain(path: Path, largest: int = LARGEST) -> bytes:
+def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> bytes:
     """Return the bytes of a plain file; raise as :func:`open_plain`, and ValueError for more than `largest` bytes."""
-    with open_plain(path) as file:
+    with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, largest) + 1)  # one more than there should be: a file may grow
     if len(data) > largest:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
 from bench.core.printable import page
+from bench.core.processes import owner_only
 from bench.publishing.model_card import CardFacts, card
 from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
-from bench.storage.files import owner_only, write_together
+from bench.storage.files import write_together
 
 if TYPE_CHECKING:
     import torch

@@ -28,10 +28,11 @@ from pathlib import Path
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
+from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
-from bench.storage.files import explain_os_error, owner_only, write_atomic, writing
+from bench.storage.files import explain_os_error, write_atomic, writing
 from bench.storage.locks import NO_LOCKS, Held, Owner, look, take, without_locks
 
 LAYOUT_VERSION = 1

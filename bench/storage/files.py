@@ -70,14 +70,3 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain_os_error(error, path) from error
-
-
-@contextmanager
-def owner_only(private: bool) -> Iterator[None]:
-    """Let only the owner read what the block writes, if `private`. The mode is the whole process's meanwhile."""
-    before = os.umask(0o077) if private else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.umask(before)

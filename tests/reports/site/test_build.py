@@ -123,6 +123,7 @@ def test_epsilon_has_its_place_on_the_axis() -> None:
     assert axis.place(10.0) == pytest.approx(1.0)
     assert axis.high < axis.place(1.8e7) < axis.place(math.inf) < axis.end
     assert axis_of([]).beyond is False
+    assert axis_of([1e308]) == axis_of([1e6])  # a forged epsilon
 
 
 def test_texts_of_records_stay_text(site: Path) -> None:
