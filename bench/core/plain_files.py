@@ -43,5 +43,6 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, largest) + 1)  # one more than there should be: a file may grow
     if len(data) > largest:
-        raise ValueError(f"larger than {largest >> 20} MiB")
+        limit = f"{largest >> 20} MiB" if largest >= 1 << 20 else f"{largest >> 10} KiB"
+        raise ValueError(f"larger than {limit}")
     return data

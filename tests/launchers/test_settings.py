@@ -98,6 +98,7 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ("extra: {job_name: mine}", ["extra", "job-name is set by this program"]),
         ("- a", ["NAME: VALUE"]),
         ("a: [", ["no YAML"]),
+        ("time: 2024-13-45", ["time", "2024-13-45"]),
     ],
 )
 def test_a_file_with_a_mistake(tmp_path: Path, text: str, words: list[str]) -> None:
