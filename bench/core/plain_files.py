@@ -1,4 +1,4 @@
-"""Reads of files that others may have made: plain files only, of a limited size."""
+"""Reads of files and folders that others may have made: plain files only, of a limited size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+
+from bench.core.errors import BenchError
 
 LARGEST = 8 << 20
 """Limit on the bytes of a record or picture."""
@@ -46,3 +48,18 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
         limit = f"{largest >> 20} MiB" if largest >= 1 << 20 else f"{largest >> 10} KiB"
         raise ValueError(f"larger than {limit}")
     return data
+
+
+def listed(folder: Path, end: str = "") -> list[Path]:
+    """Return the entries of `folder` whose names end in `end`, sorted; none where there is no folder.
+
+    Raise :class:`BenchError` where the system cannot read it: what it holds is not known to be nothing.
+    """
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(end))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BenchError(
+            f"{folder} cannot be read ({error.strerror}): what it holds is not known. Make it readable."
+        ) from error

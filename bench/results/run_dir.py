@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import listed, read_plain
 from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
@@ -47,13 +47,6 @@ def _lock(descriptor: int, kind: int) -> None:
             if last:
                 raise
             time.sleep(0.05)
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except FileNotFoundError:
-        return set()
 
 
 @dataclass(slots=True)
@@ -217,13 +210,8 @@ class RunDir:
 
     def claims(self) -> dict[str, Owner]:
         """Return the owner of each claimed cell or audit by key, dead owners included (not `held`)."""
-        found = {}
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self.claims_path):
-                owner = look(Path(entry.path))
-                if owner is not None:
-                    found[entry.name] = owner
-        return found
+        looked = ((path.name, look(path)) for path in listed(self.claims_path))
+        return {key: owner for key, owner in looked if owner is not None}
 
     def running(self) -> set[str]:
         """Return the keys of the running cells."""
@@ -231,10 +219,7 @@ class RunDir:
 
     def recorded(self) -> set[str]:
         """Return the keys of all records, from one directory listing."""
-        try:
-            return {name[:-5] for name in os.listdir(self.records_path) if name.endswith(".json")}
-        except FileNotFoundError:
-            return set()
+        return {path.stem for path in listed(self.records_path, ".json")}
 
     def signature(self, key: str) -> tuple[int, int] | None:
         """Return an identifier that changes when the cell's record is rewritten, None without a record."""
@@ -293,7 +278,11 @@ class RunDir:
             raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
         self.check_layout()
         records = Records()
-        for path in sorted(self.records_path.glob("*.json")):
+        try:
+            paths = listed(self.records_path, ".json")
+        except BenchError as error:
+            return Records(damaged=[str(error)])
+        for path in paths:
             self._read_into(records, path, set_aside=set_aside)
         return records
 
@@ -305,8 +294,8 @@ class RunDir:
         """
         self.check_layout()
         # One listing saves a system call per missing record.
-        there = _names(self.records_path)
-        released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
+        there = {path.name for path in listed(self.records_path)}
+        released = {f"{self.released_path.name}/{path.name}" for path in listed(self.released_path)}
         found: dict[str, Status | None] = {}
         for key in keys:
             path = self.record_path(key)
@@ -366,7 +355,11 @@ class RunDir:
 
     def _read_rows(self, folder: Path, kind: type[R]) -> tuple[list[R], list[str]]:
         found, damaged = [], []
-        for path in sorted(folder.glob("*.json")):
+        try:
+            paths = listed(folder, ".json")
+        except BenchError as error:
+            return [], [str(error)]
+        for path in paths:
             try:
                 found.append(parse_row(read_plain(path), kind))
             except OSError as error:

@@ -168,3 +168,48 @@ def test_a_hostile_record_of_a_cell_is_set_aside_and_the_cell_run(kind: str, tmp
     assert done.returncode == 0, done.stderr
     assert parse_record(path.read_text()).utility == good.utility
     assert os.path.lexists(out / "records" / "damaged" / path.name)
+
+
+@pytest.mark.parametrize("folder", ["records", "audits", "claims", "launches"])
+def test_a_folder_that_another_user_keeps_shut_is_named_and_is_not_none(
+    folder: str, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good").mkdir()
+    shutil.copytree(run.records_path, tmp_path / "good" / "records")
+    shut = run.path / folder
+    scan, ask = os.scandir, os.listdir
+
+    def refuse(path: Path, list_it: Callable[[Path], object]) -> object:
+        if Path(path) == shut:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return list_it(path)
+
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scan))
+    monkeypatch.setattr(os, "listdir", lambda path: refuse(path, ask))
+    said = f"{shut} cannot be read (Permission denied): what it holds is not known"
+    status = bench("status", "-o", run.path)
+    stopped = bench("cancel", "-o", run.path)
+    made = bench("leaderboard", run.path, tmp_path / "good", "--into", tmp_path / "pages")
+    published = bench("publish", run.path, "--into", tmp_path / "good", "--dry-run")
+    assert (status.returncode, made.returncode) == (0, 0)
+    if folder in ("records", "audits"):
+        assert (said in made.stderr, said in published.stderr, published.returncode) == (True, True, 2)
+    if folder == "records":
+        assert said in bench("ls", "-o", run.path).stdout
+    if folder != "audits":
+        assert said in status.stdout
+    if folder in ("claims", "launches"):
+        assert (stopped.returncode, said in stopped.stderr) == (2, True)
+
+
+def test_cancel_says_which_processes_are_anothers(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        if number:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    held = run.claim("key", title="key")
+    assert held is not None
+    with held, monkeypatch.context() as another:
+        another.setattr(os, "kill", refuse)
+        done = bench("cancel", "-o", run.path)
+    assert (done.returncode, "is another user's, who alone can end it" in done.stdout) == (0, True), done
