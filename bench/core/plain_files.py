@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -63,3 +63,21 @@ def listed(folder: Path, end: str = "") -> list[Path]:
         raise BenchError(
             f"{folder} cannot be read ({error.strerror}): what it holds is not known. Make it readable."
         ) from error
+
+
+def user_path(text: str | Path) -> Path:
+    """Return a path with ``~`` and ``~NAME`` as that user's home, left as they are where the system knows no such user.
+
+    `Path.expanduser` raises RuntimeError then.
+    """
+    return Path(os.path.expanduser(text))
+
+
+def check_unshared(folder: Path) -> None:
+    """Raise :class:`BenchError` if other users may write into `folder`: what is kept there carries no key to verify."""
+    with suppress(FileNotFoundError):
+        if os.stat(folder).st_mode & 0o022:
+            raise BenchError(
+                f"{folder} can be written by other users, who could exchange what runs on private data take from it. "
+                f"Give `chmod go-w {folder}` if you trust what is in it, or delete it."
+            )

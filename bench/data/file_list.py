@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import check_unshared
 from bench.core.processes import owner_only
 from bench.data.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
 
@@ -104,6 +105,7 @@ def kept_list(
     where the list cannot be stored.
     """
     target = place(request.root, path, request.spec.shape).with_suffix(".list")
+    check_unshared(target.parent)
     if kept := _unchanged(target, path, bases, mark):
         return kept
     with storage_errors(target):

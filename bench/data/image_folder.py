@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import open_plain
+from bench.core.plain_files import open_plain, user_path
 from bench.data.array_store import storage_errors
 from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
@@ -41,10 +41,10 @@ LAYOUT = "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png, or PATH/CLASS/*.png
 def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
     """Return the path and the shape, if one is stated, of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
     text = name.removeprefix(PREFIX)
-    if (match := _SHAPE.match(text)) and not Path(text).expanduser().exists():
-        path = Path(match["path"]).expanduser()
+    if (match := _SHAPE.match(text)) and not user_path(text).exists():
+        path = user_path(match["path"])
         return path, (int(match["c"]), int(match["h"]), int(match["w"]))
-    return Path(text).expanduser(), None
+    return user_path(text), None
 
 
 def folder_spec(name: str) -> DatasetSpec:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
+from bench.core.plain_files import check_unshared
 from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
@@ -57,6 +58,8 @@ def run_grid(
     run_dir.create()
     with run_dir.joined():
         calibrations.keep()
+        if not all(cell.facts.public_benchmark for cell in cells):
+            check_unshared(run_dir.cache_path)
         sweep_salts(run_dir)
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
         if len(todo) < len(cells):

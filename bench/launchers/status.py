@@ -9,11 +9,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, Launch, launches
 from bench.launchers.runtime_estimate import duration
@@ -100,6 +102,8 @@ def overview(path: Path) -> Overview:
     """Return the state of all launches on the run directory `path`. Raises :class:`BenchError` if it is absent."""
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
+    with suppress(BenchError):  # another user's directory
+        sweep_salts(run_dir)
     records = {record.key: record for record in read.found}
     rows, notes = [], list(read.damaged)
     waiting: dict[str, str] = {}

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import listed, read_plain
+from bench.core.plain_files import check_unshared, listed, read_plain
 from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
@@ -140,9 +140,10 @@ class RunDir:
                 _lock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 raise self._in_use(descriptor, error) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             self._clean()
+            with writing(self.path / ".lock"):  # the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
             os.ftruncate(descriptor, 0)
 
@@ -237,9 +238,10 @@ class RunDir:
     def guarded(self, private: bool) -> Iterator[None]:
         """Let only the owner read what is written in the block, and the folders of results, if `private`.
 
-        For data that is no public benchmark.
+        For data that is no public benchmark. Raise :class:`BenchError` where others may write into the cache.
         """
         if private:
+            check_unshared(self.cache_path)
             with writing(self.path):
                 for folder in (
                     self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path,
