@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from bench.core.plain_files import user_path
 from bench.interface import BenchError, Context, Facts, Method, PublicData, PublicKind, setting
 from bench.storage.cache import digest_of
 
@@ -161,7 +162,7 @@ def with_digest(config: Any, facts: Facts) -> Any:
             )
         return dataclasses.replace(config, weights="package", weights_sha256=known)
     # A name that is no file here comes from an earlier plan's path: the digest finds the file.
-    if origin.startswith("file:") and (not config.weights_sha256 or Path(origin[5:]).expanduser().is_file()):
+    if origin.startswith("file:") and (not config.weights_sha256 or user_path(origin[5:]).is_file()):
         found = find_weights(config.backbone, origin, config.weights_sha256)
         return dataclasses.replace(config, weights=f"file:{found.path.name}", weights_sha256=found.sha256)
     return dataclasses.replace(config, weights=origin)

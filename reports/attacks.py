@@ -90,7 +90,8 @@ def score(attack: AttackRecord, role: Role, metric: str, scale: float = 100, *, 
 
 
 def _images(attack: AttackRecord) -> str:
-    return f"{attack.details.get('images', 0):,}"
+    count = attack.details.get("images", 0)
+    return f"{count:,}" if isinstance(count, int) else "–"
 
 
 def _control(role: Role) -> Column:

@@ -150,6 +150,11 @@ class Source:
         """The board of the records."""
         return build_board(self.records, self.audits)
 
+    @property
+    def private(self) -> bool:
+        """Whether a record is of data that is no public benchmark: its pages are for their owner alone."""
+        return not all(record.public_benchmark for record in self.records)
+
     def shown(self) -> list[Record]:
         """Return the records that the board does not refuse."""
         refused = {key for key, _ in self.board.refused}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.core.printable import page
+from bench.core.processes import owner_only
 from bench.storage.files import write_together
 from reports import summary
 from reports.attacks import attacks_page
@@ -50,6 +51,7 @@ def gather(folders: Sequence[Path]) -> Source:
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
     """Write the pages of `source` into `folder` and return the paths that a reader opens.
 
+    Only the owner may read the pages of records on data that is no public benchmark, as the records themselves.
     `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md`` and
     ``published.md`` are written too.
     """
@@ -69,6 +71,7 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
     made = {path: page(text) for path, text in texts.items() if text}
-    write_together(made)
-    write_site(folder, source)
+    with owner_only(source.private):
+        write_together(made)
+        write_site(folder, source)
     return [*made, folder / "site" / "index.html"]

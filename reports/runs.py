@@ -50,7 +50,7 @@ def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False)
         runs.each.append((path, read.found, audits, attacks))
     if not runs.records and runs.warnings:
         more = f" (and {len(runs.warnings) - 1} more)" if len(runs.warnings) > 1 else ""
-        raise BenchError(f"no record can be read. {runs.warnings[0]}{more}.")
+        raise BenchError(f"no record can be read. {runs.warnings[0].rstrip('.')}{more}.")
     if not runs.records:
         raise BenchError(advice)
     return runs

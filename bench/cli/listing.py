@@ -6,11 +6,13 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.core.config import field_table
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.types import Facts
+from bench.experiments.noise_salt import sweep_salts
 from bench.interface.attack import Attack
 from bench.interface.method import Method
 from bench.interface.registry import ALL, ATTACKS, METHODS, method_groups
@@ -71,7 +73,10 @@ def listing(what: str, out: Path | None = None) -> tuple[str, tuple[str, ...], R
 
 
 def _records(path: Path) -> tuple[str, tuple[str, ...], Rows, list[str]]:
-    read = RunDir(path).read_records(set_aside=False)
+    run_dir = RunDir(path)
+    read = run_dir.read_records(set_aside=False)
+    with suppress(BenchError):  # another user's directory
+        sweep_salts(run_dir)
     rows = [_record_row(record) for record in read.found]
     missing = Counter(filter(None, map(missing_plugin, read.found)))
     notes = [*read.damaged, *(f"{count} records: {why}" for why, count in sorted(missing.items()))]

@@ -29,7 +29,7 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
-from bench.core.progress import echo, print_json, print_table
+from bench.core.progress import close_stdout, echo, open_streams, print_json, print_table
 
 
 class _Commands(TyperGroup):
@@ -140,10 +140,20 @@ commands.dress(app)
 
 def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
+    open_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except BenchError as error:
         echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:  # of the system, not of the program: a full disk, a folder of another user's
+        if error.filename is None:
+            close_stdout()
+        what = f"{error.filename or 'a file or standard output'} cannot be read or written ({error.strerror or error})"
+        echo(f"error: {what}. Free some space, make it accessible, or name another place.", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         echo("stopped. Give the same command again to resume.", err=True)

@@ -73,12 +73,11 @@ def tune(
     with open_progress(quiet=quiet or json_) as progress:
         with progress.stage("starting", 1):
             from bench.core.processes import available_cores
+            from bench.core.yaml_files import read_yaml
             from bench.experiments.device import prepare_device
-            from bench.experiments.tuning import read_space, run_tunings, tuning_of
+            from bench.experiments.tuning import run_tunings, tuning_of
 
-            tuning = tuning_of(
-                read_space(space), trials_mean=trials_mean, law=law, score=score, score_noise=score_noise
-            )
+            tuning = tuning_of(read_yaml(space), trials_mean=trials_mean, law=law, score=score, score_noise=score_noise)
             chosen = prepare_device(device, threads)
         cells = [
             replace(grid, methods=(method,), datasets=(dataset,), epsilons=(epsilon,), seeds=(seed,))

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 
 def available_cores() -> int:
@@ -23,3 +24,14 @@ def end_with_parent() -> None:
         set_parent_death_signal = 1
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def owner_only(private: bool) -> Iterator[None]:
+    """Let only the owner read what the block writes, if `private`. The mode is the whole process's meanwhile."""
+    before = os.umask(0o077) if private else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.umask(before)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.core.printable import printable
@@ -16,6 +17,22 @@ from bench.core.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
+
+
+def open_streams() -> None:
+    """Make standard output and error take any text: a closed one leads nowhere, and what cannot be encoded is ``?``."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def close_stdout() -> None:
+    """Lead what is left of standard output, which cannot be written, nowhere: Python would fail on it at its end."""
+    with suppress(OSError, ValueError), open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -18,6 +18,8 @@ Epsilon = Annotated[
 """Zero or more, infinite where nothing finite is known, never NaN."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = bool | int | Unbounded | str | None
+RunFile = Annotated[str, Field(max_length=1000, pattern="^[ -.0-~]{0,255}(/[ -.0-~]{0,255})*$")]
+"""A path below a run directory that every system can look up: ASCII without control characters, no name too long."""
 
 
 class Row(BaseModel):

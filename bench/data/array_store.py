@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import read_plain, user_path
 from bench.core.rows import json_object
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ class Blocks:
 def data_root(root: Path | None = None) -> Path:
     """Return `root`, else ``$BENCH_DATA``, else ``private-student-bench/data`` in the user's cache folder."""
     if root is not None:
-        return Path(root).expanduser()
+        return user_path(root)
     if named := os.environ.get("BENCH_DATA"):
-        return Path(named).expanduser()
+        return user_path(named)
     return user_cache() / "data"
 
 
 def user_cache() -> Path:
     """Return the folder ``private-student-bench`` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path("~/.cache").expanduser()) / "private-student-bench"
+    return (Path(cache) if cache else user_path("~/.cache")) / "private-student-bench"
 
 
 def revision_of(digests: Mapping[str, str]) -> str:
@@ -92,7 +92,10 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StorageError(
                 f"the disk is full: could not write {where}. What was stored before is untouched."
             ) from error
-        if isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or error.errno == errno.EROFS:
+        # A folder above cannot be made: a home that does not exist.
+        nowhere = isinstance(error, FileNotFoundError) and not os.path.isdir(path.parent)
+        refused = isinstance(error, PermissionError | NotADirectoryError | FileExistsError) or nowhere
+        if refused or error.errno in (errno.EROFS, errno.ENAMETOOLONG):
             raise StorageError(f"cannot write {where}: {error.strerror or error}.") from error
         raise
 

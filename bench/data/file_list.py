@@ -19,11 +19,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import check_unshared
+from bench.core.processes import owner_only
 from bench.data.array_store import Blocks, DamagedError, locked, read_store, storage_errors, write_store
 
 if TYPE_CHECKING:
@@ -77,12 +80,17 @@ def place(root: Path, path: Path, shape: tuple[int, int, int]) -> Path:
     return root / FOLDERS / hashlib.sha256(text).hexdigest()[:20]
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Return the size in bytes and the time of the last change in ns; raise ChangedError where there is no file."""
+def stamp(path: Path, *, plain: bool = False) -> tuple[int, int]:
+    """Return the size in bytes and the time of the last change in ns; raise ChangedError where there is no file.
+
+    With `plain`, raise BenchError for what is neither a plain file nor a link to one.
+    """
     try:
         found = os.stat(path)
     except OSError as error:
         raise ChangedError(f"cannot read the image {path}: {error.strerror}.") from error
+    if plain and not S_ISREG(found.st_mode):
+        raise BenchError(f"cannot read the image {path}: it is no plain file. Remove it from the folder.")
     return found.st_size, found.st_mtime_ns
 
 
@@ -97,6 +105,7 @@ def kept_list(
     where the list cannot be stored.
     """
     target = place(request.root, path, request.spec.shape).with_suffix(".list")
+    check_unshared(target.parent)
     if kept := _unchanged(target, path, bases, mark):
         return kept
     with storage_errors(target):
@@ -110,7 +119,7 @@ def kept_list(
         for base, files, labels in make(folders):
             stamps = np.empty((len(files), 2), dtype=np.int64)
             for number, file in enumerate(files):
-                stamps[number] = stamp(base / file)
+                stamps[number] = stamp(base / file, plain=True)
                 if number % 4096 == 0:
                     request.progress(f"listing {base}", number, len(files))
             halves.append(Half(base, files, labels, stamps))
@@ -126,7 +135,8 @@ def kept_list(
         for name, half in zip(("train", "test"), halves, strict=True):
             arrays |= _names(name, half.files) | {f"{name}_labels": half.labels, f"{name}_stamps": half.stamps}
         stored = {name: Blocks.of(array) for name, array in arrays.items()}
-        write_store(target.parent, target.name, stored, f"files in {path}")
+        with owner_only(True):  # names of private files
+            write_store(target.parent, target.name, stored, f"files in {path}")
     return halves[0], halves[1], revision
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import open_plain
 from bench.data.file_list import ChangedError, Half, forget_list, stamp
 from bench.data.spec import Records
 
@@ -23,29 +25,63 @@ THREADS_FROM = 64
 """Number of images from which decoding uses threads; Pillow releases the interpreter lock."""
 
 
-def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
-    """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
+FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
+"""What Pillow may read a file as: some of its other readers start programs."""
+MOST_PIXELS = 1 << 26
+"""Pixels of an image, as it is stored or scaled to cover its shape: a GB of memory, with what Pillow copies."""
+LARGEST = 1 << 28
+"""Bytes of a file of an image."""
 
-    Other sizes are scaled to cover, cropped at the centre; 16-bit grey / 256. Raise BenchError or FileNotFoundError.
+
+@contextmanager
+def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image]:
+    """Open an image, not decoded yet; BenchError, also from within the block, names the file by `name` or its path.
+
+    Links to plain files are followed. Raise FileNotFoundError where there is no file.
     """
     from PIL import Image
 
     label = name or str(source)
     try:
-        with Image.open(source) as opened:
-            opened.load()
-            image = _channels(opened, shape[0])
+        with ExitStack() as stack:
+            if isinstance(source, Path):
+                source = stack.enter_context(open_plain(source, links=True))
+                if (size := os.fstat(source.fileno()).st_size) > LARGEST:
+                    raise ValueError(f"its file has {size >> 20:,} MiB, {LARGEST >> 20} are the most")
+            opened = stack.enter_context(Image.open(source, formats=FORMATS))
+            _check_pixels("it has", opened.size)
+            yield opened
     except FileNotFoundError:
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BenchError(f"the image {label} is damaged or no image ({type(error).__name__}: {error}).") from error
+    # Pillow raises SyntaxError for a broken chunk, and errors of parsing of several kinds.
+    except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
+        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise BenchError(f"the image {label} is damaged or no image ({why}).") from error
+
+
+def _check_pixels(what: str, size: tuple[int, int]) -> None:
+    if size[0] * size[1] > MOST_PIXELS:
+        raise ValueError(f"{what} {size[0]:,} x {size[1]:,} pixels; {MOST_PIXELS:,} are the most, make it smaller")
+
+
+def decode(source: Path | IO[bytes], shape: tuple[int, int, int], name: str = "") -> NDArray[np.uint8]:
+    """Return one image as uint8 `shape`, (channels, height, width) with 1 or 3 channels; `name` is for messages.
+
+    Other sizes are scaled to cover, cropped at the centre; 16-bit grey / 256. Raise BenchError, before an image of more
+    than :data:`MOST_PIXELS` is decoded, or FileNotFoundError.
+    """
+    from PIL import Image
+
     height, width = shape[1:]
-    if image.size != (width, height):
-        factor = max(width / image.width, height / image.height)
-        scaled = (max(width, round(image.width * factor)), max(height, round(image.height * factor)))
-        left, top = (scaled[0] - width) // 2, (scaled[1] - height) // 2
-        image = image.resize(scaled, Image.Resampling.BILINEAR).crop((left, top, left + width, top + height))
-    pixels = np.asarray(image, dtype=np.uint8)
+    with open_image(source, name) as opened:
+        factor = max(width / opened.width, height / opened.height)
+        scaled = (max(width, round(opened.width * factor)), max(height, round(opened.height * factor)))
+        _check_pixels(f"scaled to cover {width} x {height} it has", scaled)
+        image = _channels(opened, shape[0])
+        if image.size != (width, height):
+            left, top = (scaled[0] - width) // 2, (scaled[1] - height) // 2
+            image = image.resize(scaled, Image.Resampling.BILINEAR).crop((left, top, left + width, top + height))
+        pixels = np.asarray(image, dtype=np.uint8)
     return np.ascontiguousarray(pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1))
 
 
@@ -54,7 +90,7 @@ def _channels(image: Image, channels: int) -> Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("L" if channels == 1 else "RGB")
 
 

@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import open_plain, user_path
 from bench.data.array_store import storage_errors
 from bench.data.file_list import Half, Listing, kept_list, place
-from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled
+from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 
 PREFIX = "folder:"
@@ -40,10 +41,10 @@ LAYOUT = "PATH/train/CLASS/*.png with PATH/test/CLASS/*.png, or PATH/CLASS/*.png
 def parse(name: str) -> tuple[Path, tuple[int, int, int] | None]:
     """Return the path and the shape, if one is stated, of ``folder:PATH`` or ``folder:PATH@CxHxW``."""
     text = name.removeprefix(PREFIX)
-    if (match := _SHAPE.match(text)) and not Path(text).expanduser().exists():
-        path = Path(match["path"]).expanduser()
+    if (match := _SHAPE.match(text)) and not user_path(text).exists():
+        path = user_path(match["path"])
         return path, (int(match["c"]), int(match["h"]), int(match["w"]))
-    return Path(text).expanduser(), None
+    return user_path(text), None
 
 
 def folder_spec(name: str) -> DatasetSpec:
@@ -80,16 +81,11 @@ def _halves(path: Path) -> tuple[Path, Path | None]:
 
 
 def _first_shape(train: Path, classes: Sequence[str]) -> tuple[int, int, int]:
-    from PIL import Image
-
     for name in classes:
         for file in list_images(train / name)[:1]:
-            try:
-                with Image.open(train / name / file) as image:
-                    grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
-                    return (1 if grey else 3, image.height, image.width)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                raise BenchError(f"the image {train / name / file} is damaged or no image ({error}).") from error
+            with open_image(train / name / file) as image:
+                grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
+                return (1 if grey else 3, image.height, image.width)
     raise BenchError(f"{train} has class folders but no image. Accepted: {LAYOUT}.")
 
 
@@ -145,11 +141,13 @@ def _keyed_revision(request: LoadRequest, path: Path, halves: Sequence[Half], sa
     for number, full in enumerate(half.base / half.files[row] for half in halves for row in range(len(half.files))):
         name = os.fsencode(full.relative_to(path).as_posix())
         try:
-            with full.open("rb") as handle:
+            with open_plain(full, links=True) as handle:
                 content = hashlib.file_digest(handle, "sha256").digest()
                 size = os.fstat(handle.fileno()).st_size
         except OSError as error:
             raise BenchError(f"cannot read the image {full}: {error.strerror}.") from error
+        except ValueError as error:
+            raise BenchError(f"cannot read the image {full}: it is {error}.") from error
         # Lengths first, so that no two lists of files give the same bytes.
         digest.update(len(name).to_bytes(8, "big") + name + size.to_bytes(8, "big") + content)
         if number % 256 == 0:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
-from bench.core.processes import available_cores, end_with_parent
+from bench.core.processes import available_cores, end_with_parent, owner_only
 from bench.data.array_store import (
     FORMAT,
     DamagedError,
@@ -175,7 +175,7 @@ def _make(target: Path, tag: str, halves: tuple[FileRecords, FileRecords], order
     records, shape = len(order), halves[0].shape
     partial = target.parent / f".{target.name}.partial"
     about = {"tag": tag, "shape": list(shape), "order": hashlib.sha256(order.tobytes()).hexdigest()}
-    with storage_errors(target):
+    with storage_errors(target), owner_only(True):
         _prepare(partial, about, records, shape)
         shutil.rmtree(target, ignore_errors=True)  # of other files, or damaged
         border = len(halves[0])

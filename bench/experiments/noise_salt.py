@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.config import NoiseKind
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.core.seeds import new_salt, salted_digest
 from bench.interface.registry import METHODS
 from bench.privacy.noise import Noise, SecureNoise, salted_noise
@@ -86,11 +87,13 @@ def sweep_salts(run_dir: RunDir) -> None:
     died: its answers are in its checkpoints.
     """
     with writing(run_dir.path):
-        for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
-            old.unlink(missing_ok=True)
-        for path in run_dir.noise_path.glob("[!.]*"):
-            if _finished(run_dir, path):
-                path.unlink(missing_ok=True)
+        if not run_dir.cache_path.is_symlink():  # a stranger's may lead anywhere
+            for old in run_dir.cache_path.glob("*.noise"):  # where earlier versions of the program kept them
+                old.unlink(missing_ok=True)
+        if not run_dir.noise_path.is_symlink():
+            for path in run_dir.noise_path.glob("[!.]*"):
+                if _finished(run_dir, path):
+                    path.unlink(missing_ok=True)
 
 
 def _finished(run_dir: RunDir, path: Path) -> bool:
@@ -98,14 +101,14 @@ def _finished(run_dir: RunDir, path: Path) -> bool:
     found, now = _stored(path), run_dir.signature(path.name)
     if found is None or now is None or now == found[1]:
         return found is None
-    record = run_dir.read_record(path.name)
-    return record is not None and (record.failure is None or record.failure.kind != "lost")
+    records, _ = run_dir.read_records_of([path.name], set_aside=False)
+    return any(record.failure is None or record.failure.kind != "lost" for record in records)
 
 
 def _stored(path: Path) -> tuple[str, tuple[int, int] | None] | None:
     """Return the salt in `path` and the signature of the record that was there before it; None without a valid one."""
     try:
-        salt, before = json.loads(path.read_text())
+        salt, before = json.loads(read_plain(path))
         return str(salt), None if before is None else (int(before[0]), int(before[1]))
     except (FileNotFoundError, ValueError, TypeError, IndexError):
         return None

@@ -98,9 +98,9 @@ def _candidates(space: Any) -> list[dict[str, str]]:
         for name, values in space.items():
             if not isinstance(values, list) or not values:
                 raise wrong
-            found = [{**one, name: value} for one in found for value in values]
-            if len(found) > MOST:
+            if len(found) * len(values) > MOST:
                 raise BenchError(f"the space has more than {MOST:,} candidates. List the ones that are meant.")
+            found = [{**one, name: value} for one in found for value in values]
     elif isinstance(space, list) and space and all(isinstance(one, Mapping) for one in space):
         found = [dict(one) for one in space]
     if not found[0] or any(set(one) != set(found[0]) for one in found):
@@ -113,18 +113,6 @@ def _candidates(space: Any) -> list[dict[str, str]]:
 
 def _word(value: object) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def read_space(path: Path) -> Any:
-    """Return the values in the YAML or JSON file `path`; raise :class:`BenchError` if it cannot be read."""
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise BenchError(f"{path} cannot be read ({error.strerror}). Name a file that lists the candidates.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is neither YAML nor JSON: {str(error).splitlines()[0]}.") from error
 
 
 @dataclass(frozen=True, slots=True)

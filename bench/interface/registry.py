@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from bench.core.errors import BenchError, UnknownNameError, no_exit
 from bench.interface.attack import Attack
 from bench.interface.method import Method
+from bench.storage.interrupts import no_interrupt
 
 T = TypeVar("T")
 PLUGIN = "bench_plugin_"  # module name prefix of users' own files
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
     def _load(self, where: str, load: Callable[[str], Any]) -> None:
         before = set(self._members)
         try:
-            with no_exit(where):
+            with no_exit(where), no_interrupt(where):
                 load(where)
         except Exception as error:  # noqa: BLE001 (a broken plug-in must not affect the rest)
             self.broken[where] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -107,7 +108,7 @@ class Registry(Generic[T]):
         before = set(self._members)
         # The path's digest separates files of the same name.
         module_name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-        with no_exit(str(path)):
+        with no_exit(str(path)), no_interrupt(str(path)):
             import_file(module_name, path)
         added = sorted(set(self._members) - before)
         if len(added) != 1:

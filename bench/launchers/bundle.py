@@ -12,34 +12,47 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal
 
-from pydantic import ValidationError
+from pydantic import Field
 
 from bench.core.config import Grid
 from bench.core.errors import BenchError
-from bench.core.rows import Row
+from bench.core.plain_files import open_plain
+from bench.core.rows import Row, json_object, validated
 from bench.core.version import __version__
-from bench.data.array_store import data_root, storage_errors
+from bench.data.array_store import data_root
 from bench.data.datasets import load
 from bench.data.download import file_digest
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.interface.registry import METHODS
 from bench.launchers.grid import plan_grid
+from bench.storage.files import writing
 
 if TYPE_CHECKING:
     from bench.core.progress import Progress, Stage
     from bench.experiments.plan import Cell
 
 PIECE = 1 << 20
+LARGEST_LIST = 1 << 26
+"""Bytes of bundle.json, of some 400,000 files."""
+FOLDERS = ("data", "methods", "wheels")
+SAFE_NAME = re.compile(r"[^\x00-\x1f\x7f\\/]{1,200}")
+DAMAGE = (KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
+"""What zipfile raises for archives that are damaged, encrypted or packed in ways that it does not know."""
 WHEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same bundle
 
 
@@ -47,7 +60,7 @@ class Packed(Row):
     """A file of a bundle."""
 
     name: str
-    size: int
+    size: int = Field(ge=0)
     sha256: str
 
 
@@ -94,17 +107,24 @@ def pack(grid: Grid, target: Path, progress: Progress, *, wheels: bool = False) 
 def unpack(source: Path, into: Path, progress: Progress) -> Bundle:
     """Unpack `source` below `into`, take data from there from now on, and return what it holds; whole files stay.
 
-    Raises :class:`BenchError`, with the name, for a file that is not what was packed.
+    Raises :class:`BenchError`, with the name, for a file that is not what was packed, for a bundle that would use files
+    outside of it, and where `into` or a folder below it is a link.
     """
     try:
-        with zipfile.ZipFile(source) as archive:
+        with open_plain(source, links=True) as file, zipfile.ZipFile(file) as archive:
             bundle = _read(archive, source)
-            with progress.stage("unpacking", sum(file.size for file in bundle.files)) as stage:
-                for file in bundle.files:
-                    _extract(archive, file, source, into, stage)
+            _check_whole(bundle, source)
+            total = sum(file.size for file in bundle.files)
+            _check_links(into, into)
+            _check_room(into, total)
+            with progress.stage("unpacking", total) as stage:
+                for packed in bundle.files:
+                    _extract(archive, packed, source, into, stage)
     except FileNotFoundError as error:
         raise BenchError(f"there is no bundle {source}. `python -m bench bundle -o {source}` makes one.") from error
-    except zipfile.BadZipFile as error:
+    except OSError as error:
+        raise BenchError(f"{source} cannot be read: {error.strerror or error}.") from error
+    except DAMAGE as error:
         raise BenchError(f"{source} is no bundle or is damaged: {error}. Copy it again.") from error
     # Inherited by local processes and Slurm's jobs, as are the clients' own switches.
     os.environ |= {"BENCH_DATA": str((into / "data").resolve()), "HF_HUB_OFFLINE": "1"}
@@ -159,52 +179,112 @@ def _hashed(path: Path, stage: Stage) -> str:
 
 
 def _write(bundle: Bundle, files: dict[str, Path], target: Path, stage: Stage) -> None:
+    listed = bundle.to_json().encode()
+    if len(listed) > LARGEST_LIST:
+        raise BenchError(f"{len(files):,} files are too many for a bundle. Copy the data root to the other machine.")
+    with writing(target), _aside(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(zipfile.ZipInfo("bundle.json", WHEN), listed)
+        for packed in bundle.files:
+            info = zipfile.ZipInfo(packed.name, WHEN)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with files[packed.name].open("rb") as read, archive.open(info, "w", force_zip64=True) as written:
+                if _copied(read, written, packed.size, stage) != packed.sha256:
+                    raise BenchError(f"{files[packed.name]} changed while it was packed. Give the command again.")
+
+
+@contextmanager
+def _aside(target: Path) -> Iterator[BinaryIO]:
+    """Open a new file beside `target`, to be renamed; it is removed where the block fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(zipfile.ZipInfo("bundle.json", WHEN), bundle.to_json())
-            for packed in bundle.files:
-                info = zipfile.ZipInfo(packed.name, WHEN)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                with files[packed.name].open("rb") as read, archive.open(info, "w", force_zip64=True) as written:
-                    if _copied(read, written, stage) != packed.sha256:
-                        raise BenchError(f"{files[packed.name]} changed while it was packed. Give the command again.")
-        os.replace(part, target)
+    part.unlink(missing_ok=True)  # of a killed process, or a link that a stranger left
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def _copied(read: Any, written: BinaryIO | Any, stage: Stage) -> str:
-    digest = hashlib.sha256()
-    while piece := read.read(PIECE):
-        written.write(piece)
+def _copied(read: IO[bytes], written: IO[bytes], size: int, stage: Stage) -> str:
+    """Copy `read` to `written` and return its SHA-256, no more than `size` bytes; empty where it has more or fewer."""
+    digest, left = hashlib.sha256(), size
+    while left >= 0 and (piece := read.read(PIECE)):
+        left -= len(piece)
+        written.write(piece[: len(piece) + min(left, 0)])
         digest.update(piece)
         stage.advance(len(piece))
-    return digest.hexdigest()
+    return "" if left else digest.hexdigest()
 
 
 def _read(archive: zipfile.ZipFile, source: Path) -> Bundle:
     try:
-        return Bundle.model_validate_json(archive.read("bundle.json"))
-    except (KeyError, ValidationError) as error:
+        with _opened(archive, "bundle.json", LARGEST_LIST) as file:
+            return validated(Bundle, json_object(file.read(LARGEST_LIST + 1)))
+    except DAMAGE as error:
         raise BenchError(f"{source} is no bundle that version {__version__} reads: {error}") from error
 
 
+def _opened(archive: zipfile.ZipFile, name: str, largest: int) -> IO[bytes]:
+    """Open a file of `archive`; raise one of :data:`DAMAGE` unless it is packed as here, of at most `largest` bytes."""
+    info = archive.getinfo(name)
+    if info.file_size > largest:
+        raise ValueError(f"{info.file_size:,} bytes, at most {largest:,} are expected")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("it is packed in another way than bundles are")
+    return archive.open(info)
+
+
+def _check_whole(bundle: Bundle, source: Path) -> None:
+    """Raise :class:`BenchError` where a name leads out of the bundle or what its grid uses is not in it."""
+    names = [file.name for file in bundle.files]
+    for name in names:
+        parts = name.split("/")
+        sound = all(SAFE_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
+        if not sound or len(parts) < 2 or parts[0] not in FOLDERS:
+            raise BenchError(f"{source} holds {name[:80]!r}, which lies outside of its folders. Do not use it.")
+    if len(set(names)) < len(names):
+        raise BenchError(f"{source} names a file twice. Do not use it.")
+    grid = bundle.grid
+    used = [
+        name for name in grid.methods if name.endswith(".py") and not (name in names and name.startswith("methods/"))
+    ]
+    used += [name for name in grid.datasets if name.startswith("folder:")]
+    used += [text for text in grid.overrides if "=file:" in text]
+    if used:
+        raise BenchError(f"{source} uses {used[0][:80]!r}, a file that is not in it. Do not use it.")
+
+
+def _check_links(target: Path, into: Path) -> None:
+    for place in (target, *target.parents):
+        if place.is_symlink():
+            raise BenchError(f"{place} is a link, and a bundle is not unpacked through links. Remove it.")
+        if place == into:
+            return
+
+
+def _check_room(into: Path, total: int) -> None:
+    home = next(folder for folder in (into, *into.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(home).free
+    if total > free + sum(file.stat().st_size for file in into.rglob("*") if file.is_file()):
+        raise BenchError(
+            f"the bundle holds {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free at {home}. Free some space, or "
+            "choose another directory with --out."
+        )
+
+
 def _extract(archive: zipfile.ZipFile, file: Packed, source: Path, into: Path, stage: Stage) -> None:
-    name = PurePosixPath(file.name)
-    if name.is_absolute() or ".." in name.parts:
-        raise BenchError(f"{source} holds {file.name}, which lies outside of it. Do not use it.")
-    target = into / name
+    target = into / file.name
+    _check_links(target, into)
     if target.is_file() and target.stat().st_size == file.size and file_digest(target, "sha256") == file.sha256:
         stage.advance(file.size)
         return
-    part = target.with_name(target.name + ".part")
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with writing(target), _aside(target) as written:
         try:
-            with archive.open(file.name) as read, part.open("wb") as written:
-                found = _copied(read, written, stage)
-        except (KeyError, zipfile.BadZipFile, EOFError, ValueError) as error:
+            with _opened(archive, file.name, file.size) as read:
+                found = _copied(read, written, file.size, stage)
+        except DAMAGE as error:
             raise BenchError(f"{source} is damaged: {file.name} cannot be read ({error}). Copy it again.") from error
         if found != file.sha256:
             raise BenchError(f"{source} is damaged: {file.name} is not what was packed. Copy it again.")
-        os.replace(part, target)

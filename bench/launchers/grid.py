@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
+from bench.core.plain_files import check_unshared
 from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.data.array_store import user_cache
@@ -60,6 +61,8 @@ def run_grid(
     run_dir.create()
     with run_dir.joined():
         calibrations.keep()
+        if not all(cell.facts.public_benchmark for cell in cells):
+            check_unshared(run_dir.cache_path)
         sweep_salts(run_dir)
         todo, units, earlier = _units(cells, run_dir, settings, reuse, progress, set_aside=True)
         if len(todo) < len(cells):

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 
 from bench.core.config import as_dict
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import listed, read_plain
 from bench.core.rows import Change, Row, json_object
 from bench.experiments.noise_salt import RANDOM
 from bench.experiments.plan import Dataset, Refusal, rebuild
@@ -159,8 +159,8 @@ def load(folder: Path) -> Launch:
 
 
 def launches(run_dir: RunDir) -> Iterator[Launch]:
-    """Yield the readable launches of `run_dir`, oldest first."""
-    for folder in sorted(run_dir.launches_path.glob("*")):
+    """Yield the readable launches of `run_dir`, oldest first; raise :class:`BenchError` if they cannot be listed."""
+    for folder in listed(run_dir.launches_path):
         try:
             yield load(folder)
         except BenchError:

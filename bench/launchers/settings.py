@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.yaml_files import read_yaml
 from bench.experiments.plan import Cell
 
 OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "signal", "wrap"})  # set by this program alone
@@ -95,33 +96,14 @@ def minutes(text: str) -> int:
     return max(1, -(-seconds // 60))
 
 
-def _from_yaml(text: str) -> Any:
-    """Parse `text`, times such as 2:00:00 as strings: YAML 1.1 reads them as numbers in base 60."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        yaml_implicit_resolvers: ClassVar = {
-            first: [("tag:yaml.org,2002:str", re.compile(r"(\d+-)?\d+(:\d+)+$")), *others]
-            for first, others in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-    return yaml.load(text, Loader=Loader)
-
-
 def read_cluster(file: Path | None, flags: Mapping[str, Any]) -> Cluster:
     """Return the settings in the YAML `file`, overridden by non-None `flags`. Raises :class:`BenchError` if invalid."""
-    values: dict[str, Any] = {}
+    values: dict[Any, Any] = {}
     if file is not None:
-        import yaml
-
-        try:
-            values = _from_yaml(file.read_text()) or {}
-        except OSError as error:
-            raise BenchError(f"{file} cannot be read: {error.strerror}.") from error
-        except yaml.YAMLError as error:
-            raise BenchError(f"{file} is no YAML: {str(error).splitlines()[0]}.") from error
-        if not isinstance(values, dict):
+        read = read_yaml(file)
+        if not isinstance(read, dict | None):
             raise BenchError(f"{file} must hold settings as NAME: VALUE, one per line.")
+        values = read or {}
     known = set(Cluster.model_fields)
     for name in values:
         if name not in known:

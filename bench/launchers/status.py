@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -10,12 +9,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.printable import counted
+from bench.experiments.noise_salt import sweep_salts
 from bench.launchers import slurm
 from bench.launchers.manifest import CANCELLED, Launch, launches
 from bench.launchers.runtime_estimate import duration
@@ -102,11 +103,19 @@ def overview(path: Path) -> Overview:
     """Return the state of all launches on the run directory `path`. Raises :class:`BenchError` if it is absent."""
     run_dir = RunDir(path)
     read = run_dir.read_records(set_aside=False)
+    with suppress(BenchError):  # another user's directory
+        sweep_salts(run_dir)
     records = {record.key: record for record in read.found}
-    claims = {key: owner for key, owner in sorted(run_dir.claims().items()) if owner.held}
     rows, notes = [], list(read.damaged)
     waiting: dict[str, str] = {}
-    for launch in launches(run_dir):
+    claims: dict[str, Owner] = {}
+    found: list[Launch] = []
+    try:
+        claims = {key: owner for key, owner in sorted(run_dir.claims().items()) if owner.held}
+        found = list(launches(run_dir))
+    except BenchError as error:  # another user's: what runs there is for the owner to know
+        notes.append(str(error))
+    for launch in found:
         row, note = _launch_row(launch, records, claims, run_dir)
         rows.append(row)
         notes += [note] if note else []
@@ -206,13 +215,17 @@ def _cancel_jobs(launch: Launch) -> list[str]:
 
 def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
     """End `processes`, descriptions by (pid, start), and return a line per action."""
-    lines = []
+    lines, ended = [], []
     for (pid, start), what in processes.items():
-        if alive(pid, start):
-            _signal(pid, signal.SIGTERM)
+        if not alive(pid, start):
+            continue
+        if _signal(pid, signal.SIGTERM):
+            ended.append((pid, start))
             lines.append(f"ended the {what} (process {pid})")
+        else:
+            lines.append(f"the {what} (process {pid}) is another user's, who alone can end it")
     deadline = time.monotonic() + WAIT_SECONDS
-    while left := [pid for pid, start in processes if alive(pid, start)]:
+    while left := [pid for pid, start in ended if alive(pid, start)]:
         if time.monotonic() >= deadline:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
@@ -222,6 +235,12 @@ def _end(processes: dict[tuple[int, str | None], str]) -> list[str]:
     return lines
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # already ended
+def _signal(pid: int, number: signal.Signals) -> bool:
+    """Send a signal, and return whether this user may."""
+    try:
         os.kill(pid, number)
+    except ProcessLookupError:  # already ended
+        pass
+    except PermissionError:
+        return False
+    return True

@@ -17,6 +17,7 @@ from timm.models import create_model, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.plain_files import user_path
 from bench.core.types import Facts, GivenTeacher
 from bench.data.spec import Progress
 from bench.models.frozen_backbone import BackboneSpec, prepared
@@ -86,7 +87,7 @@ def pin(given: GivenTeacher, facts: Facts) -> GivenTeacher:
         if given.sha256 not in ("", pinned):
             raise BenchError(f"the package's weights of {given.net} have SHA-256 {pinned}, not {given.sha256}.")
         return replace(given, sha256=pinned)
-    path = Path(given.weights.removeprefix("file:")).expanduser().absolute()
+    path = user_path(given.weights.removeprefix("file:")).absolute()
     if given.sha256 and not path.is_file():
         return given  # the name in an earlier plan: the digest finds the file
     if path.suffix != ".safetensors":

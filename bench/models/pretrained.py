@@ -22,6 +22,7 @@ from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError, UnknownNameError
+from bench.core.plain_files import user_path
 from bench.data.array_store import locked
 from bench.data.download import RouteError
 from bench.data.spec import Progress, silent
@@ -58,7 +59,7 @@ def find_weights(
     check_backbone(backbone)
     say = progress or silent
     if weights.startswith("file:"):
-        found = _own_file(backbone, Path(weights.removeprefix("file:")).expanduser())
+        found = _own_file(backbone, user_path(weights.removeprefix("file:")))
     elif weights in ("auto", "package", "hub"):
         origin = ("package" if backbone in PACKAGES else "hub") if weights == "auto" else weights
         if origin == "package" and backbone not in PACKAGES:

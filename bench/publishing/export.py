@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import BenchError
 from bench.core.printable import page
+from bench.core.processes import owner_only
 from bench.publishing.model_card import CardFacts, card
 from bench.results.record import SAFE_KEY, Record
 from bench.results.run_dir import RunDir
@@ -53,7 +54,8 @@ def export_student(record: Record, run_dir: RunDir, out: Path) -> Path:
         place = Path(folder) / record.key
         write_together({place / name: data for name, data in files.items()})
         _check(place, released, _shape(released, spec), record.key)
-    write_together({out / record.key / name: data for name, data in files.items()})
+    with owner_only(not record.public_benchmark):
+        write_together({out / record.key / name: data for name, data in files.items()})
     return out / record.key
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.core.config import NoiseKind
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import listed, read_plain
 from bench.core.progress import Progress
 from bench.core.rows import SchemaError
 from bench.experiments.calibration_cache import Calibrations
@@ -122,7 +122,7 @@ def _records_in(run: Path) -> list[Path]:
     if not run.is_dir():
         raise BenchError(f"no such run directory: {run}. `python -m bench run --out DIR` makes one.")
     RunDir(run).check_layout()
-    paths = sorted((run / "records").glob("*.json"))
+    paths = listed(run / "records", ".json")
     if not paths:
         raise BenchError(f"{run} holds no records: there is nothing to publish. `python -m bench run` makes some.")
     return paths
@@ -137,7 +137,7 @@ class _Work:
         self._board, self._audits = self.found.board, self.found.audits
         self._own: dict[tuple[Path, str], Record] = {}  # by run directory and key, for its audits and attacks
         self._out: set[str] = set()  # keys of failed or refused records
-        for path in sorted((into / "records").glob("*.json")):
+        for path in listed(into / "records", ".json"):
             with suppress(OSError, ValueError):
                 self._board[path.stem] = parse_record(read_plain(path))
         for audit in RunDir(into).read_audits()[0]:
@@ -259,7 +259,7 @@ class _Work:
     def rows(self, run: Path, what: str, kind: type[R]) -> None:
         """Examine the audits or attacks of one run directory."""
         folder = f"{what}s"
-        for path in sorted((run / folder).glob("*.json")):
+        for path in listed(run / folder, ".json"):
             name = f"{run.name}/{folder}/{path.name}"
             row = self._parsed(what, name, path, lambda data: parse_row(data, kind))
             if row is None:

@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from bench.core.rows import Change, Epsilon, Estimated, Row, SchemaError, json_object, validated
+from pydantic import Field, model_validator
+
+from bench.core.rows import Change, Epsilon, Estimated, Row, RunFile, SchemaError, json_object, validated
 from bench.core.types import Adjacency, AuditKind, Instrument, PrivacyUnit
 from bench.results.record import VISIBLE, Failure, Provenance, Status
+
+
+class Role(StrEnum):
+    """The student and its controls."""
+
+    STUDENT = "student"
+    NON_PRIVATE = "non-private"
+    MATCHED = "matched"
+    COUNTERFACTUAL = "counterfactual"
+    PRIOR = "prior"
 
 
 class Scores(Row):
@@ -66,7 +78,7 @@ class AttackRecord(Row):
     """Why the attack is inconclusive (it fails on the non-private control); else empty."""
     evaluators: dict[str, float] = {}
     """Accuracy of each evaluator on held-out records, by name."""
-    pictures: list[str] = []
+    pictures: list[RunFile] = []
     """Paths of pictures below the run directory."""
     details: dict[str, Any] = {}
     """Further results of this attack, by name."""
@@ -76,6 +88,12 @@ class AttackRecord(Row):
     """Why the attack failed; null if it is done."""
     provenance: Provenance
     """Time and environment."""
+
+    @model_validator(mode="after")
+    def _scores_the_student(self) -> Self:
+        if self.status is Status.DONE and Role.STUDENT.value not in self.targets:
+            raise ValueError("an attack that is done has the scores of its student in targets.student")
+        return self
 
 
 class Channel(Row):
@@ -88,13 +106,13 @@ class Channel(Row):
     """Part of the releases: student or images."""
     family: str
     """Family of canaries."""
-    canaries: int
+    canaries: int = Field(ge=1, le=10_000_000)
     """Number of canaries."""
-    guesses: int
+    guesses: int = Field(ge=0)
     """Number of guesses, abstentions left out."""
-    correct: int
+    correct: int = Field(ge=0)
     """Number of right guesses."""
-    group: int = 1
+    group: int = Field(default=1, ge=1, le=10_000)
     """Records that share one coin."""
     epsilon: Epsilon
     """The lower bound for one record."""
@@ -106,6 +124,14 @@ class Channel(Row):
     """The bound if the trade-off curve is of the family proven for the ledger: never the audited epsilon."""
     curve_family: Literal["", "gaussian", "pld"] = ""
     """That family; empty where none is proven."""
+
+    @model_validator(mode="after")
+    def _possible_counts(self) -> Self:  # pages compute the bound again, from the pooled counts
+        wrong, without, missed, with_it = self.errors or (0, 1, 0, 1)
+        guessed = 0 <= wrong <= without and 0 <= missed <= with_it and without and with_it
+        if not (self.correct <= self.guesses <= self.canaries or self.errors) or not guessed:
+            raise ValueError("counts of guesses exceed what they count")
+        return self
 
 
 class MechanismVerdict(StrEnum):
@@ -206,9 +232,9 @@ class AuditRecord(Row):
     """What the audited data sets differ in: one record, label or client."""
     adjacency: Adjacency
     """Neighbouring relation of the audited data sets."""
-    delta: float
+    delta: float = Field(ge=0, lt=1)
     """Delta of every epsilon."""
-    confidence: float
+    confidence: float = Field(gt=0, lt=1)
     """Confidence of the audited epsilon."""
     plan: dict[str, int]
     """Numbers that the audit was planned with, by name."""
@@ -345,13 +371,3 @@ def parse_row(text: str | bytes, kind: type[R]) -> R:
     if isinstance(data.get("provenance"), dict):
         data["provenance"].pop("command", None)  # unused field of older records, always null
     return validated(kind, data)
-
-
-class Role(StrEnum):
-    """The student and its controls."""
-
-    STUDENT = "student"
-    NON_PRIVATE = "non-private"
-    MATCHED = "matched"
-    COUNTERFACTUAL = "counterfactual"
-    PRIOR = "prior"

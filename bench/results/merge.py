@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.results.attack_record import AttackRecord, AuditRecord
 from bench.results.record import Record, Status
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_atomic
+
+LARGEST = 1 << 36
+"""Bytes of the weights of a student."""
 
 
 @dataclass(slots=True)
@@ -94,13 +98,14 @@ def _read_files(names: Iterable[str], source: RunDir, key: str, done: Merged) ->
     """Return the files `names` below `source`; None, with a line, where one is missing or lies elsewhere."""
     found: dict[str, bytes] = {}
     for name in names:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
+        path = source.path / name
+        if ".." in PurePosixPath(name).parts or not path.resolve().is_relative_to(source.path.resolve()):
             done.left_out.append(f"{key}: it names a file outside of its directory.")
             return None
         try:
-            found[name] = (source.path / Path(path)).read_bytes()
-        except OSError as error:
-            done.left_out.append(f"{key}: {name} cannot be read ({error.strerror}).")
+            found[name] = read_plain(path, LARGEST)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            done.left_out.append(f"{key}: {name} cannot be read ({why}).")
             return None
     return found

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bench.core.config import NoiseKind
-from bench.core.rows import Change, Epsilon, Row, SchemaError, Share, Unbounded, json_object, validated
+from bench.core.rows import Change, Epsilon, Row, RunFile, SchemaError, Share, Unbounded, json_object, validated
 from bench.core.types import Adjacency, PrivacyUnit, PublicKind
 from bench.results.cell_spec import CellSpec, Specified
 from bench.results.record_upgrades import UPGRADES
@@ -147,12 +147,18 @@ class Utility(Row):
 
     accuracy: Share
     """Share of the test records classified correctly."""
-    test_records: int
+    test_records: int = Field(ge=1)
     """Number of test records."""
     official_accuracy: Share | None = None
     """On the whole official test set, where the split makes a part of it public and the method uses no public data."""
     official_records: int | None = None
-    """Size of the whole official test set."""
+    """Size of the whole official test set; null where `official_accuracy` is."""
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.official_accuracy is None) != (self.official_records is None):
+            raise ValueError("official_accuracy and official_records are given both or not at all")
+        return self
 
 
 class Student(Row):
@@ -164,7 +170,7 @@ class Student(Row):
     """Arguments of ``timm.create_model``."""
     parameters: int
     """Number of parameters."""
-    file: str
+    file: RunFile
     """Weights (safetensors), a path below the run directory."""
     sha256: str
     """Hash of that file."""
@@ -173,7 +179,7 @@ class Student(Row):
 class ImageGrid(Row):
     """PNG of the first released images, `file` below the run directory."""
 
-    file: str
+    file: RunFile
     """Path below the run directory."""
     sha256: str
     """Hash of that file."""
@@ -317,7 +323,7 @@ def parse_record(text: str | bytes) -> Record:
     """
     data = json_object(text)
     version = data.get("schema_version")
-    while version in UPGRADES:
+    while isinstance(version, int) and version in UPGRADES:  # of a stranger's file it may be a list
         data = UPGRADES[version](data)
         version = data["schema_version"]
     if version != SCHEMA_VERSION:

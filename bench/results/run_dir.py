@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.core.errors import BenchError
-from bench.core.plain_files import read_plain
+from bench.core.plain_files import check_unshared, listed, read_plain
+from bench.core.processes import owner_only
 from bench.core.rows import json_object
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.record import SCHEMA_VERSION, Record, Status, glance, parse_record
@@ -46,13 +47,6 @@ def _lock(descriptor: int, kind: int) -> None:
             if last:
                 raise
             time.sleep(0.05)
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except FileNotFoundError:
-        return set()
 
 
 @dataclass(slots=True)
@@ -146,9 +140,10 @@ class RunDir:
                 _lock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
                 raise self._in_use(descriptor, error) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             self._clean()
+            with writing(self.path / ".lock"):  # the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
             os.ftruncate(descriptor, 0)
 
@@ -216,13 +211,8 @@ class RunDir:
 
     def claims(self) -> dict[str, Owner]:
         """Return the owner of each claimed cell or audit by key, dead owners included (not `held`)."""
-        found = {}
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self.claims_path):
-                owner = look(Path(entry.path))
-                if owner is not None:
-                    found[entry.name] = owner
-        return found
+        looked = ((path.name, look(path)) for path in listed(self.claims_path))
+        return {key: owner for key, owner in looked if owner is not None}
 
     def running(self) -> set[str]:
         """Return the keys of the running cells."""
@@ -230,10 +220,7 @@ class RunDir:
 
     def recorded(self) -> set[str]:
         """Return the keys of all records, from one directory listing."""
-        try:
-            return {name[:-5] for name in os.listdir(self.records_path) if name.endswith(".json")}
-        except FileNotFoundError:
-            return set()
+        return {path.stem for path in listed(self.records_path, ".json")}
 
     def signature(self, key: str) -> tuple[int, int] | None:
         """Return an identifier that changes when the cell's record is rewritten, None without a record."""
@@ -251,19 +238,17 @@ class RunDir:
     def guarded(self, private: bool) -> Iterator[None]:
         """Let only the owner read what is written in the block, and the folders of results, if `private`.
 
-        For data that is no public benchmark. The mode is the whole process's meanwhile.
+        For data that is no public benchmark. Raise :class:`BenchError` where others may write into the cache.
         """
-        if not private:
+        if private:
+            check_unshared(self.cache_path)
+            with writing(self.path):
+                for folder in (
+                    self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path,
+                ):  # fmt: skip
+                    folder.chmod(0o700)
+        with owner_only(private):
             yield
-            return
-        with writing(self.path):
-            for folder in (self.records_path, self.released_path, self.attacks_path, self.audits_path, self.logs_path):
-                folder.chmod(0o700)
-        before = os.umask(0o077)
-        try:
-            yield
-        finally:
-            os.umask(before)
 
     def write_record(self, record: Record) -> Path:
         """Write `record` and return its path."""
@@ -295,7 +280,11 @@ class RunDir:
             raise BenchError(f"no such run directory: {self.path}. `python -m bench run --out DIR` makes one.")
         self.check_layout()
         records = Records()
-        for path in sorted(self.records_path.glob("*.json")):
+        try:
+            paths = listed(self.records_path, ".json")
+        except BenchError as error:
+            return Records(damaged=[str(error)])
+        for path in paths:
             self._read_into(records, path, set_aside=set_aside)
         return records
 
@@ -307,8 +296,8 @@ class RunDir:
         """
         self.check_layout()
         # One listing saves a system call per missing record.
-        there = _names(self.records_path)
-        released = {f"{self.released_path.name}/{name}" for name in _names(self.released_path)}
+        there = {path.name for path in listed(self.records_path)}
+        released = {f"{self.released_path.name}/{path.name}" for path in listed(self.released_path)}
         found: dict[str, Status | None] = {}
         for key in keys:
             path = self.record_path(key)
@@ -323,7 +312,7 @@ class RunDir:
                 continue
             if seen is None or seen.key != key:
                 continue
-            if seen.file is None or seen.file in released or (self.path / seen.file).exists():
+            if seen.file is None or seen.file in released or os.path.exists(self.path / seen.file):
                 found[key] = seen.status
         return found
 
@@ -368,7 +357,11 @@ class RunDir:
 
     def _read_rows(self, folder: Path, kind: type[R]) -> tuple[list[R], list[str]]:
         found, damaged = [], []
-        for path in sorted(folder.glob("*.json")):
+        try:
+            paths = listed(folder, ".json")
+        except BenchError as error:
+            return [], [str(error)]
+        for path in paths:
             try:
                 found.append(parse_row(read_plain(path), kind))
             except OSError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an exception, and blocks that delay it."""
+"""Ctrl-C, SIGTERM and a closed terminal as an exception, and blocks that delay it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from bench.core.errors import BenchError
 
 
 class Stopped(BaseException):
@@ -33,21 +35,26 @@ def stop(number: int) -> None:
 
 @contextmanager
 def stopping_signals(once: bool = False) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into :class:`Stopped` inside the block, so that locks and displays close.
+    """Turn SIGINT, SIGTERM and SIGHUP into :class:`Stopped` inside the block, so that locks and displays close.
 
     Closing may take long, so a second signal ends the process. `once` ignores it instead, for senders that repeat.
+    SIGHUP stays ignored where it is, under nohup.
     Outside the main thread, where Python sets no handlers, signals stay with the program that runs it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+
     def handle(number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in numbers:
             signal.signal(each, signal.SIG_IGN if once else signal.SIG_DFL)
         stop(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
@@ -66,3 +73,33 @@ def unstopped() -> Iterator[None]:
         if _Waiting.depth == 0 and _Waiting.number is not None:
             number, _Waiting.number = _Waiting.number, None
             raise Stopped(number)
+
+
+class _Pressed:
+    """How often Ctrl-C was pressed while :func:`no_interrupt` looked."""
+
+    times = 0
+
+
+@contextmanager
+def no_interrupt(who: str) -> Iterator[None]:
+    """Turn a KeyboardInterrupt that the block, which runs a plug-in, raises without Ctrl-C into :class:`BenchError`."""
+    before = _Pressed.times
+    counting = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    counting = counting and threading.current_thread() is threading.main_thread()
+    if counting:
+        signal.signal(signal.SIGINT, _count)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if _Pressed.times > before:
+            raise
+        raise BenchError(f"{who} raises KeyboardInterrupt, as Ctrl-C does. Let it raise another exception.") from error
+    finally:
+        if counting:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _count(number: int, frame: FrameType | None) -> None:
+    _Pressed.times += 1
+    signal.default_int_handler(number, frame)

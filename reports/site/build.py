@@ -47,6 +47,10 @@ def write_site(folder: Path, source: Source) -> list[str]:
     site = folder / "site"
     former = set(_files(site))
     names = []
+    if source.private:
+        with writing(site):
+            site.mkdir(parents=True, exist_ok=True)
+            site.chmod(0o700)  # an older site may have been readable by all
     for name, data in build_site(source):
         with writing(site / name):
             (site / name).parent.mkdir(parents=True, exist_ok=True)

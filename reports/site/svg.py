@@ -169,9 +169,8 @@ class Axis:
 def axis_of(epsilons: Iterable[float]) -> Axis:
     """Return an axis for `epsilons`, at most from 0.01 to 1000."""
     finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
-    low = max(math.floor(math.log10(min(finite, default=0.1))), LOWEST)
-    high = min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST)
-    high = max(high, low + 2)
+    low = min(max(math.floor(math.log10(min(finite, default=0.1))), LOWEST), HIGHEST - 2)
+    high = max(min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST), low + 2)
     return Axis(low, high, any(epsilon > 10.0**high for epsilon in finite))
 
 

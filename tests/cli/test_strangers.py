@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -78,6 +79,50 @@ def test_every_command_passes_over_what_it_cannot_read(kind: str, run: RunDir, t
     assert (seen.returncode, "bad.json is damaged" in seen.stdout) == (0, True), seen
 
 
+def broken(folder: Path, good: str, number: int, *places: str, **values: object) -> str:
+    """Write the row `good` of `folder` under another key, with other `values` at `places`; return the file's name."""
+    data = json.loads((BOARD / folder.name / f"{good}.json").read_text())
+    data["key"] = key = f"bad-{folder.name}-{number}"
+    part = data
+    for place in places:
+        part = part[int(place) if isinstance(part, list) else place]
+    part.update(values)
+    (folder / f"{key}.json").write_text(json.dumps(data))
+    return f"{key}.json"
+
+
+@pytest.mark.timeout(120)
+def test_rows_whose_parts_do_not_fit_each_other_are_damaged_and_the_others_shown(run: RunDir, tmp_path: Path) -> None:
+    """Each has only fields of the right type, and stopped a command with a traceback or an error about itself."""
+    channel = {
+        "name": "student", "family": "natural", "canaries": 10, "guesses": 5, "correct": 6, "epsilon": 0.1, "cap": 1.0,
+    }  # fmt: skip
+    accuracy = {"accuracy": 0.9, "test_records": 10}
+    bad = {
+        broken(run.records_path, PATE, 1, utility={**accuracy, "official_accuracy": 0.5}),
+        broken(run.records_path, PATE, 2, utility={**accuracy, "official_records": 10}),
+        broken(run.records_path, PATE, 3, utility={"accuracy": 0.9, "test_records": 0}),
+        broken(run.records_path, PATE, 4, image_grid={"file": "released/\0.png", "sha256": ""}),
+        broken(run.records_path, PATE, 5, "student", file="x" * 3000),
+        broken(run.records_path, PATE, 6, schema_version=[1]),
+        broken(run.attacks_path, ATTACK, 1, targets={}),
+        broken(run.attacks_path, ATTACK, 2, pictures=["\0"]),
+        broken(run.audits_path, AUDIT, 1, confidence=1.0),
+        broken(run.audits_path, AUDIT, 2, channels=[channel], kind="one-run"),
+        broken(run.audits_path, AUDIT, 3, channels=[{**channel, "guesses": 10**12, "canaries": 10**12}]),
+    }
+    odd = broken(run.attacks_path, ATTACK, 3, "details", images=["many"])
+
+    shown = bench("show", PATE, "-o", run.path)
+    assert shown.returncode == 0, shown
+    made = bench("leaderboard", run.path, "--into", tmp_path / "pages")
+    assert made.returncode == 0, made
+    assert bad == {name for name in (*bad, odd) if name in made.stderr}
+    assert PATE in (tmp_path / "pages" / "site" / "index.html").read_text()
+    assert bench("ls", "-o", run.path).returncode == 0
+    assert bench("status", "-o", run.path).returncode == 0
+
+
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_record_that_cannot_be_read_now_stays_and_is_not_run_again(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,3 +168,48 @@ def test_a_hostile_record_of_a_cell_is_set_aside_and_the_cell_run(kind: str, tmp
     assert done.returncode == 0, done.stderr
     assert parse_record(path.read_text()).utility == good.utility
     assert os.path.lexists(out / "records" / "damaged" / path.name)
+
+
+@pytest.mark.parametrize("folder", ["records", "audits", "claims", "launches"])
+def test_a_folder_that_another_user_keeps_shut_is_named_and_is_not_none(
+    folder: str, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good").mkdir()
+    shutil.copytree(run.records_path, tmp_path / "good" / "records")
+    shut = run.path / folder
+    scan, ask = os.scandir, os.listdir
+
+    def refuse(path: Path, list_it: Callable[[Path], object]) -> object:
+        if Path(path) == shut:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return list_it(path)
+
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scan))
+    monkeypatch.setattr(os, "listdir", lambda path: refuse(path, ask))
+    said = f"{shut} cannot be read (Permission denied): what it holds is not known"
+    status = bench("status", "-o", run.path)
+    stopped = bench("cancel", "-o", run.path)
+    made = bench("leaderboard", run.path, tmp_path / "good", "--into", tmp_path / "pages")
+    published = bench("publish", run.path, "--into", tmp_path / "good", "--dry-run")
+    assert (status.returncode, made.returncode) == (0, 0)
+    if folder in ("records", "audits"):
+        assert (said in made.stderr, said in published.stderr, published.returncode) == (True, True, 2)
+    if folder == "records":
+        assert said in bench("ls", "-o", run.path).stdout
+    if folder != "audits":
+        assert said in status.stdout
+    if folder in ("claims", "launches"):
+        assert (stopped.returncode, said in stopped.stderr) == (2, True)
+
+
+def test_cancel_says_which_processes_are_anothers(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        if number:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    held = run.claim("key", title="key")
+    assert held is not None
+    with held, monkeypatch.context() as another:
+        another.setattr(os, "kill", refuse)
+        done = bench("cancel", "-o", run.path)
+    assert (done.returncode, "is another user's, who alone can end it" in done.stdout) == (0, True), done

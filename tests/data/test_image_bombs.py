@@ -1,36 +1,112 @@
-"""A small file that announces a huge picture is named and not decoded."""
+"""Image folders of strangers: what is no plain file, or announces a huge picture, is named and not read."""
 
 from __future__ import annotations
 
+import io
+import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from bench.core.errors import BenchError
+from bench.data.datasets import load
 from bench.data.image_files import decode
 from bench.data.image_folder import folder_spec
+from helpers.data import image_folder
+
+
+def announced(width: int, height: int) -> bytes:
+    """Return a grey PNG that announces this size and has no pixel."""
+    data = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IEND", b"")):
+        data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return data
 
 
 @pytest.fixture
-def bomb(tmp_path: Path) -> Path:
-    """A PNG of 50,000 x 50,000 pixels in 45 bytes."""
-    path = tmp_path / "data" / "a" / "1.png"
-    (tmp_path / "data" / "b").mkdir(parents=True)
-    path.parent.mkdir()
-    data = b"\x89PNG\r\n\x1a\n"
-    for name, content in ((b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)), (b"IEND", b"")):
-        data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    path.write_bytes(data)
-    return path
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of sound images in two classes, in a data root of its own."""
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "root"))
+    image_folder(tmp_path / "data", 5)
+    return tmp_path / "data"
 
 
-def test_a_bomb_as_first_image_of_a_folder_is_named(bomb: Path) -> None:
-    with pytest.raises(BenchError, match=r"the image .*1\.png is damaged or no image \(.*decompression bomb"):
-        folder_spec(f"folder:{bomb.parent.parent}")
+STRANGE: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "link to an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a pipe": lambda path: (os.mkfifo(path.parent.parent.parent / "p"), path.symlink_to("../../p")),
+}
 
 
-def test_a_bomb_in_a_folder_is_named(bomb: Path) -> None:
-    with pytest.raises(BenchError, match=r"1\.png is damaged or no image \(DecompressionBombError"):
-        decode(bomb, (1, 8, 8))
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("name", ["-.png", "x.png"])
+def test_what_is_no_plain_file_is_named_at_once(kind: str, name: str, folder: Path) -> None:
+    """The first file gives the shape, others are met when the folder is listed."""
+    STRANGE[kind](folder / "cat" / name)
+    with pytest.raises(BenchError, match=rf"image .*{name}.* no plain file"):
+        load(f"folder:{folder}")
+
+
+def test_links_to_plain_files_are_images(folder: Path) -> None:
+    (folder / "cat" / "00.png").symlink_to("1.png")
+    assert len(load(f"folder:{folder}").train) + len(load(f"folder:{folder}").test) == 11
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ((50_000, 50_000), "decompression bomb"),
+        ((12_000, 12_000), "it has 12,000 x 12,000 pixels; 67,108,864 are the most"),
+        ((1, 10_000_000), "scaled to cover 8 x 8 it has 8 x 80,000,000 pixels"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bomb_is_named_and_not_decoded(
+    size: tuple[int, int], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("decoded"))
+    path = tmp_path / "1.png"
+    path.write_bytes(announced(*size))
+    with pytest.raises(BenchError, match=rf"the image .*1\.png is damaged or no image \(.*{says}"):
+        decode(path, (1, 8, 8))
+
+
+def test_a_bomb_as_first_image_of_a_folder_is_named(folder: Path) -> None:
+    (folder / "cat" / "0.png").write_bytes(announced(50_000, 50_000))
+    with pytest.raises(BenchError, match=r"the image .*0\.png is damaged or no image \(.*decompression bomb"):
+        folder_spec(f"folder:{folder}")
+
+
+def test_a_huge_file_and_a_format_that_starts_a_program_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "1.png"
+    path.write_bytes(announced(8, 8))
+    os.truncate(path, 23 << 30)  # takes no space on the disk
+    with pytest.raises(BenchError, match=r"1\.png .*its file has 23,552 MiB, 256 are the most"):
+        decode(path, (1, 8, 8))
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
+    with pytest.raises(BenchError, match=r"1\.png is damaged or no image \(UnidentifiedImageError"):
+        decode(path, (1, 8, 8))
+
+
+def test_an_image_that_cannot_be_scaled_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", full)
+    path = tmp_path / "1.png"
+    Image.new("L", (9, 9)).save(path)
+    with pytest.raises(BenchError, match=r"1\.png is damaged or no image \(MemoryError\)"):
+        decode(path, (1, 8, 8))
+
+
+def test_sixteen_bits_of_grey_become_eight() -> None:
+    values = np.array([[0, 255, 256], [65_535, 32_768, 511]], dtype=np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "png")
+    assert decode(file, (1, 2, 3), "grey").tolist() == [[[0, 0, 1], [255, 128, 1]]]

@@ -23,6 +23,7 @@ from bench.experiments.run import record_failure, run_cell
 from bench.results.provenance import Clock
 from bench.results.record import Provenance, Record
 from bench.results.run_dir import RunDir
+from helpers.commands import bench
 from helpers.data import image_folder
 from helpers.one_teacher import OneTeacher, one_cell
 
@@ -124,3 +125,16 @@ def test_how_much_memory_private_data_took_is_told_to_a_power_of_two(monkeypatch
         monkeypatch.setattr("bench.results.provenance._peak_memory_mib", lambda peak=peak: peak)
         assert Clock().stop(private=True).peak_memory_mib == told
         assert Clock().stop().peak_memory_mib == peak
+
+
+@pytest.mark.parametrize("place", ["runs/cache", "root/folders"])
+def test_what_others_can_write_is_not_taken_from(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "root"))
+    command = ["run", "-m", "nonprivate", "-d", image_folder(tmp_path / "data"), "-p", "tiny", "-q"]
+    command += ["-o", str(tmp_path / "runs")]
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place).chmod(0o777)
+    done = bench(*command)
+    assert (done.returncode, f"{tmp_path / place} can be written by other users" in done.stderr) == (2, True), done
+    (tmp_path / place).chmod(0o700)
+    assert bench(*command).returncode == 0

@@ -25,6 +25,7 @@ from bench.results.run_dir import RunDir
 from bench.storage.interrupts import Stopped
 from bench.training.context import Context
 from bench.training.student import make_student
+from helpers.commands import bench
 from helpers.data import image_folder
 from helpers.one_teacher import Config, OneTeacher, one_cell
 
@@ -177,6 +178,32 @@ def test_a_run_killed_after_its_record_leaves_a_salt_that_the_next_command_delet
         sweep_salts(run_dir)
         assert len(salts(run_dir)) == 1
     assert not np.array_equal(seen[0][0], seen[1][0])
+
+
+@pytest.mark.parametrize("command", ["ls", "status"])
+def test_a_salt_beside_its_finished_record_is_swept_by_commands_that_look(command: str, tmp_path: Path) -> None:
+    with one_cell(tmp_path, method=Asks) as (cell, run_dir, source):
+        salt_of(cell, run_dir)
+        kept = (run_dir.noise_path / cell.key).read_bytes()
+        assert bench(command, "-o", run_dir.path).returncode == 0
+        assert len(salts(run_dir)) == 1, "its cell resumes with it"
+        run_cell(cell, run_dir, source, Progress())
+        (run_dir.noise_path / cell.key).write_bytes(kept)
+        assert bench(command, "-o", run_dir.path).returncode == 0
+        assert salts(run_dir) == []
+
+
+def test_nothing_is_swept_through_a_link(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs").create()
+    (tmp_path / "home").mkdir()
+    precious = [tmp_path / "home" / name for name in ("thesis", "a.noise")]
+    for path in precious:
+        path.write_text("mine")
+    run_dir.cache_path.rmdir()
+    for link in (run_dir.cache_path, run_dir.noise_path):
+        link.symlink_to(tmp_path / "home")
+    sweep_salts(run_dir)
+    assert all(path.exists() for path in precious)
 
 
 def test_a_salt_left_behind_is_not_used_again(tmp_path: Path) -> None:

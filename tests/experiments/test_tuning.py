@@ -20,11 +20,12 @@ from bench.core.config import Grid, Preset
 from bench.core.errors import BenchError
 from bench.core.progress import Progress
 from bench.core.types import Basis, Law, PublicKind
+from bench.core.yaml_files import read_yaml
 from bench.experiments import tuning
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.run import run_cell
-from bench.experiments.tuning import Planned, plan_tuning, read_space, run_tunings, tuning_of
+from bench.experiments.tuning import Planned, plan_tuning, run_tunings, tuning_of
 from bench.interface import (
     METHODS,
     Budget,
@@ -413,12 +414,6 @@ def test_a_method_that_spends_more_than_it_states_fails(tmp_path: Path, monkeypa
 def test_files_of_candidates(tmp_path: Path) -> None:
     file = tmp_path / "space"
     file.write_text("scale: [1, 2]\ncount: [3]\n")
-    first = tuning_of(read_space(file)).candidates
+    first = tuning_of(read_yaml(file)).candidates
     file.write_text('[{"scale": 1, "count": 3}, {"scale": 2, "count": 3}]')
-    assert tuning_of(read_space(file)).candidates == first == [{"scale": s, "count": "3"} for s in "12"]
-    for text in (": [", "\x00"):
-        file.write_text(text)
-        with pytest.raises(BenchError, match="neither YAML nor JSON"):
-            read_space(file)
-    with pytest.raises(BenchError, match="cannot be read"):
-        read_space(tmp_path / "none")
+    assert tuning_of(read_yaml(file)).candidates == first == [{"scale": s, "count": "3"} for s in "12"]

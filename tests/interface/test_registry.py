@@ -76,10 +76,14 @@ def test_broken_plugin_is_listed_and_stops_nothing_else(monkeypatch: pytest.Monk
         made.register("half", float)
         raise ImportError("no module named nowhere\nsecond line")
 
-    entries = [Entry("bad", bad), Entry("good", good), Entry("gone", lambda: sys.exit(0))]
+    def stops() -> None:
+        raise KeyboardInterrupt
+
+    entries = [Entry("bad", bad), Entry("good", good), Entry("gone", lambda: sys.exit(0)), Entry("stops", stops)]
     monkeypatch.setattr(registry, "entry_points", lambda group: entries)
     assert made.names() == ["good"]
     assert made.broken["bad (bad:thing)"] == "ImportError: no module named nowhere"
     assert made.broken["gone (gone:thing)"].startswith("BenchError: gone (gone:thing) calls sys.exit(0)")
+    assert "stops (stops:thing) raises KeyboardInterrupt" in made.broken["stops (stops:thing)"]
     with pytest.raises(UnknownNameError, match="nowhere"):
         made.get("half")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,13 +92,135 @@ def test_a_damaged_bundle_is_refused_with_the_name_of_the_file(packed: tuple[Pat
         unpack(bad, tmp_path / "into", Progress())
 
 
-@pytest.mark.parametrize("name", ["../outside", "/outside", "data/../../outside"])
-def test_a_bundle_writes_nothing_outside_of_its_folder(name: str, packed: tuple[Path, Bundle], tmp_path: Path) -> None:
-    file = packed[1].files[0].model_copy(update={"name": name})
-    listed = packed[1].model_copy(update={"files": (file,)}).to_json().encode()
-    bad = rewritten(packed[0], tmp_path / "bad.zip", bundle=listed)
-    with pytest.raises(BenchError, match="lies outside of it"):
-        unpack(bad, tmp_path / "into", Progress())
+def forged(
+    packed: tuple[Path, Bundle], target: Path, content: dict[str, bytes] | None = None, **changes: object
+) -> Path:
+    """Write a bundle of `content` with their true sizes and digests, and `changes` to its list."""
+    content = content or {}
+    listed = json.loads(packed[1].to_json())
+    listed["grid"]["methods"] = ["pate"]
+    listed["files"] = [
+        {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in content.items()
+    ]
+    listed |= changes
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bundle.json", json.dumps(listed))
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return target
+
+
+def refused(bad: Path, tmp_path: Path, says: str) -> None:
+    """Check that the command refuses the bundle in words, at once, and leaves no file outside of the run directory."""
+    before = {path for path in tmp_path.iterdir() if path.name != "runs"}
+    done = bench("run", "--bundle", bad, "-o", tmp_path / "runs", "-q")
+    assert (done.returncode, re.search(says, done.stderr) is not None) == (2, True), done.stderr
+    assert {path for path in tmp_path.iterdir() if path.name != "runs"} == before
+    assert not list((tmp_path / "runs").rglob("*.part"))
+
+
+NAMES = ["../outside", "/outside", "data/../../outside", ".", "data/.", "data//a", "data", "data/a/", "x" * 300,
+         "data/" + "x" * 300, "other/a", "data/\n", "data/..\\a"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_writes_nothing_outside_of_its_folders(name: str, packed: tuple[Path, Bundle], tmp_path: Path) -> None:
+    refused(forged(packed, tmp_path / "bad.zip", {name: b""}), tmp_path, "lies outside of its folders")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"methods": ["/etc/outside.py"]}, {"methods": ["../outside.py"]}, {"methods": ["methods/outside.py"]},
+        {"methods": ["data/inside.py"]}, {"datasets": ["folder:/home"]}, {"overrides": ["weights=file:/etc/passwd"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_bundle_uses_is_in_it(change: dict[str, object], packed: tuple[Path, Bundle], tmp_path: Path) -> None:
+    grid = json.loads(packed[1].to_json())["grid"] | {"methods": ["pate"]} | change
+    bad = forged(packed, tmp_path / "bad.zip", {"data/inside.py": b"raise SystemExit"}, grid=grid)
+    refused(bad, tmp_path, "a file that is not in it. Do not use it")
+
+
+@pytest.mark.parametrize("real", [9, 11, 50 << 20])
+def test_a_file_of_another_size_than_announced_is_not_unpacked(
+    real: int, packed: tuple[Path, Bundle], tmp_path: Path
+) -> None:
+    data = b"\0" * real
+    file = {"name": "data/a", "size": 10, "sha256": hashlib.sha256(data).hexdigest()}
+    refused(forged(packed, tmp_path / "bad.zip", {"data/a": data}, files=[file]), tmp_path, "is damaged: data/a")
+    assert not (tmp_path / "runs" / "bundle" / "data" / "a").exists()
+
+
+def test_a_bundle_of_more_than_the_disk_holds_is_refused_before_anything_is_unpacked(
+    packed: tuple[Path, Bundle], tmp_path: Path
+) -> None:
+    file = {"name": "data/a", "size": 10**18, "sha256": ""}
+    bad = forged(packed, tmp_path / "bad.zip", {"data/a": b""}, files=[file])
+    refused(bad, tmp_path, r"holds 1000000000\.0 GB, and .* GB are free")
+
+
+def test_a_huge_list_of_files_is_not_read(packed: tuple[Path, Bundle], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.zip"
+    with zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bundle.json", b" " * (65 << 20))
+    refused(bad, tmp_path, "68,157,440 bytes, at most 67,108,864 are expected")
+
+
+def bytes_changed(path: Path, places: dict[str, int], value: int) -> None:
+    """Change the two bytes at an offset behind each of the signatures of a zip file."""
+    data = bytearray(path.read_bytes())
+    for signature, offset in places.items():
+        at = data.index(signature.encode())
+        data[at + offset : at + offset + 2] = value.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+FLAGS, METHOD_OF = ({"PK\3\4": local, "PK\1\2": central} for local, central in ((6, 8), (8, 10)))
+STRANGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "no plain file"),
+    "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "no plain file"),
+    "device": (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "no plain file"),
+    "no zip": (lambda path: path.write_bytes(b"x" * 100), "no bundle or is damaged"),
+    "encrypted": (lambda path: bytes_changed(path, FLAGS, 1), "is encrypted"),
+    "lzma": (lambda path: bytes_changed(path, METHOD_OF, 14), "packed in another way"),
+    "unknown": (lambda path: bytes_changed(path, METHOD_OF, 77), "packed in another way"),
+    "version": (lambda path: bytes_changed(path, {"PK\1\2": 6}, 99), "no bundle or is damaged"),
+    "deflate": (lambda path: bytes_changed(path, {"PK\3\4": 41}, 0xFFFF), "no bundle that version"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", STRANGE)
+def test_what_is_no_bundle_is_named_at_once(kind: str, packed: tuple[Path, Bundle], tmp_path: Path) -> None:
+    bad = forged(packed, tmp_path / "bad.zip")
+    change, says = STRANGE[kind]
+    change(bad)
+    refused(bad, tmp_path, says)
+
+
+@pytest.mark.parametrize("link", ["bundle", "bundle/data", "bundle/data/digits", "bundle/data/digits/manifest.json"])
+def test_a_bundle_is_not_unpacked_through_links(link: str, packed: tuple[Path, Bundle], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place = tmp_path / "runs" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere)
+    refused(packed[0], tmp_path, "is a link, and a bundle is not unpacked through links")
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_full_disk_is_named_with_its_remedy_and_no_part_is_left(
+    packed: tuple[Path, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bench.launchers.bundle._copied", full)
+    for go in (lambda: pack(GRID, tmp_path / "grid.zip", Progress()), lambda: unpack(packed[0], tmp_path, Progress())):
+        with pytest.raises(BenchError, match=r"the disk is full.* Free some space and give the same command again"):
+            go()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_data_and_weights_of_a_users_own_are_not_packed(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_resources_of_one_method(tmp_path: Path) -> None:
         ('setup: ["a\\x1b"]', ["setup", "shell lines"]),
         ("- a", ["NAME: VALUE"]),
         ("a: [", ["no YAML"]),
+        ("time: 2024-13-45", ["time", "2024-13-45"]),
     ],
 )
 def test_a_file_with_a_mistake(tmp_path: Path, text: str, words: list[str]) -> None:

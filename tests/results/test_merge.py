@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,25 @@ def test_the_command_says_what_it_did(runs: tuple[RunDir, RunDir, RunDir]) -> No
     with pytest.raises(BenchError, match="is what is merged into"):
         merge([into], into)
     assert bench("merge", first.path.parent / "nowhere", "--out", into.path).returncode == 2
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "link out", "folder that is a link out"])
+def test_a_strangers_file_that_is_no_plain_one_is_left_out(
+    kind: str, runs: tuple[RunDir, RunDir, RunDir], tmp_path: Path
+) -> None:
+    first, _, into = runs
+    row = put(first, record())
+    assert row.student is not None
+    path = first.path / row.student.file
+    outside = tmp_path / "outside"
+    path.parent.rename(outside)
+    if kind == "folder that is a link out":
+        path.parent.symlink_to(outside)
+    else:
+        path.parent.mkdir()
+        os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside / path.name)
+    done = merge([first], into)
+    (line,) = done.left_out
+    assert "no plain file" in line or "outside of its directory" in line
+    assert (done.added, list(into.released_path.iterdir())) == ([], [])

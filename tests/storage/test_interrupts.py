@@ -10,17 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.errors import BenchError
 from bench.storage import locks
-from bench.storage.interrupts import Stopped, stopping_signals, unstopped
+from bench.storage.interrupts import Stopped, no_interrupt, stopping_signals, unstopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_an_exception_that_knows_its_number(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Stopped) as stopped, stopping_signals():
         os.kill(os.getpid(), number)
     assert stopped.value.number == number
     assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_is_ignored_where_it_was_before() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stopping_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_that_a_plug_in_raises_is_its_error_and_ctrl_c_is_none() -> None:
+    with pytest.raises(BenchError, match="mine raises KeyboardInterrupt"), no_interrupt("outer"), no_interrupt("mine"):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), no_interrupt("outer"), no_interrupt("mine"):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_outside_the_main_thread_signals_stay_with_the_program() -> None:

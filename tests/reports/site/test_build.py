@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bench.cli.main import app
 from bench.interface.registry import METHODS
+from bench.results.attack_record import Scores
 from bench.results.record import ImageGrid, Record
 from bench.results.run_dir import RunDir
 from bench.results.text import epsilon_text, ledger_table
@@ -122,6 +123,7 @@ def test_epsilon_has_its_place_on_the_axis() -> None:
     assert axis.place(10.0) == pytest.approx(1.0)
     assert axis.high < axis.place(1.8e7) < axis.place(math.inf) < axis.end
     assert axis_of([]).beyond is False
+    assert axis_of([1e308]) == axis_of([1e6])  # a forged epsilon
 
 
 def test_texts_of_records_stay_text(site: Path) -> None:
@@ -218,7 +220,7 @@ def test_attacks_show_the_strongest_with_power_or_say_that_none_has() -> None:
     weak = attack_figure("inversion", [dpsd], attacks)
     assert (weak.text, weak.powerless, weak.note) == ("no power", True, NASTY)
     assert attack_figure("membership", [pate], attacks).text == "–"
-    broken = {pate: [attack(pate, targets={})]}
+    broken = {pate: [attack(pate, targets={"student": Scores(metrics={})})]}
     assert attack_figure("inversion", [pate], broken).powerless
 
 
