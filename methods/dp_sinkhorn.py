@@ -163,7 +163,7 @@ class DPSinkhorn(Generative):
 
         facts, rows = private.facts, config.batch_size
         forger, shape = Forger(config, facts, context), (rows, *facts.shape)
-        again = max(1, int(config.fresh * rows))
+        again = max(2, int(config.fresh * rows))  # batch normalisation takes two images or more
 
         def features(images: Tensor, labels: Tensor) -> Tensor:
             marks = config.label_weight * one_hot(labels, facts.classes)

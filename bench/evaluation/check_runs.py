@@ -234,8 +234,8 @@ def released_parts(released: Released) -> list[tuple[str, str]]:
 def _digest(tensor: torch.Tensor) -> str:
     import torch
 
-    # Of bytes, so that NaN equals itself.
-    data = tensor.detach().cpu().contiguous()
+    # Of bytes, so that NaN equals itself; copied, as one element alone counts as contiguous with any stride.
+    data = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{data.dtype} {tuple(data.shape)} {hashlib.sha256(raw).hexdigest()}"
 

@@ -98,6 +98,17 @@ def test_neighbours_differ_in_one_record_and_keep_every_class(number: int, unit:
     assert set(other.labels.tolist()) == set(range(data.facts.classes))
 
 
+def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
+    from bench.core.types import Released
+    from bench.evaluation.check_runs import released_parts
+
+    one, same = torch.tensor([3]).expand(1), torch.tensor([3, 4])[::2]
+    strided = torch.tensor(3).expand(1)
+    assert strided.stride() == (0,)
+    parts = [released_parts(Released(torch.nn.Linear(1, 1), "x", extras={"y": t}))[-1] for t in (one, same, strided)]
+    assert len(set(parts)) == 1
+
+
 def test_more_neighbours_follow_as_long_as_they_take_the_seconds_given() -> None:
     trial = Trial(Honest, vars(Honest.Config()), CHECK_FACTS, 0)
     (first,) = session(trial, ["given"], None)
