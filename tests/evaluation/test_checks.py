@@ -105,7 +105,9 @@ def test_one_element_of_any_stride_has_the_digest_of_its_value() -> None:
     one, same = torch.tensor([3]).expand(1), torch.tensor([3, 4])[::2]
     strided = torch.tensor(3).expand(1)
     assert strided.stride() == (0,)
-    parts = [released_parts(Released(torch.nn.Linear(1, 1), "x", extras={"y": t}))[-1] for t in (one, same, strided)]
+    parts = [
+        released_parts(Released(torch.nn.Linear(1, 1), "x", {}, extras={"y": t}))[-1] for t in (one, same, strided)
+    ]
     assert len(set(parts)) == 1
 
 
