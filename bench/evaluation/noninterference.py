@@ -25,6 +25,7 @@ from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check_data import CHECK_FACTS, Variant
 from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.evaluation.embedded import embedded_data
+from bench.experiments.overrides import check_kept
 from bench.interface.method import Method
 
 SEEDS = (0, 1)
@@ -105,10 +106,17 @@ def check_method(
                 "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
             )
         budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
+        budget = budgets[seed % len(budgets)]
         try:  # another budget for each seed: a few answers take other branches than many
-            config = method.calibrate(built, budgets[seed % len(budgets)], known)
+            config = method.calibrate(built, budget, known)
         except BenchError:
-            config = method.calibrate(built, budgets[0], known)
+            budget = budgets[0]
+            config = method.calibrate(built, budget, known)
+
+        def calibrate(start: Any) -> Any:
+            return method.calibrate(start, budget, known)
+
+        check_kept(method, built, config, overrides, calibrate, preset, known, budget)
         values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
         return Trial(place, values, known, seed, dataset, labelled)
 

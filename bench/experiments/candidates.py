@@ -40,8 +40,7 @@ def candidate_cells(
             raise BenchError(cells[-1].refused)
     if len({cell.key for cell in cells}) < len(cells):
         raise BenchError(
-            "two candidates come to the same settings: a value is given twice, or a setting is one that calibration "
-            "chooses. List each candidate once, and no noise."
+            "two candidates come to the same settings: a value is given twice. List each candidate once."
         )
     return cells
 

@@ -218,6 +218,7 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
         (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),
         (["leaderboard", "leaderboards", "--into", __file__], "Choose another place to write to."),
+        (["check", "dp-sgd", "--set", "noise_multiplier=3", "-q"], "noise_multiplier=3.0 would not count"),
         (["check", "pate", "--seeds", "one"], "--seeds takes whole numbers"),
         (["check", "pate", "--set", "teachers=2000", "--quiet"], "pate: more teachers than records"),
         (["leaderboard", "no-such-folder"], "no such run directory"),
