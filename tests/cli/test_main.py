@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -329,6 +330,9 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
         "-o", str(tmp_path / "runs"), "--workers", "1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    # The owner sees what is taken for a class. How many images each has is private.
+    said = done.stderr
+    assert re.search(r"folder:mine: 2 classes \(cat, dog\); \d+ private, \d+ public and \d+ test images, 1x12x12", said)
     (path,) = (tmp_path / "runs" / "records").glob("*.json")
     text = path.read_text()
     assert "secret-place" not in text + path.name
