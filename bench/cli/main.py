@@ -29,6 +29,7 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
+from bench.core.own_packages import check_own_packages
 from bench.core.progress import echo, print_json, print_table
 
 
@@ -141,6 +142,7 @@ commands.dress(app)
 def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     try:
+        check_own_packages()
         app()
     except BenchError as error:
         echo(f"error: {error}", err=True)

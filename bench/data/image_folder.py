@@ -141,8 +141,9 @@ def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         raise BenchError(
-            f"no training image in {', '.join(str(folder / name) for name in empty[:5])}{more}. Each folder in {folder} "
-            "is taken for a class: give the folder whose folders are the classes, and remove or fill empty ones."
+            f"no training image in {', '.join(str(folder / name) for name in empty[:5])}{more}. Each folder in "
+            f"{folder} is taken for a class: give the folder whose folders are the classes, and remove or fill empty "
+            "ones."
         )
 
 

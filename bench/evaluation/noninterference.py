@@ -113,7 +113,7 @@ def check_method(
             budget = budgets[0]
             config = method.calibrate(built, budget, known)
 
-        def calibrate(start: Any) -> Any:
+        def calibrate(start: object) -> object:
             return method.calibrate(start, budget, known)
 
         check_kept(method, built, config, overrides, calibrate, preset, known, budget)
