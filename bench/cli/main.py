@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,13 +72,19 @@ app.command("reported")(paper_numbers.reported)
 app.command("schema")(schema.schema)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         echo(f"private-student-bench {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command("ls")
@@ -143,10 +150,17 @@ def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     try:
         check_own_packages()
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BenchError as error:
         echo(f"error: {error}", err=True)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` for instance, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
+        sys.exit(1)
     except KeyboardInterrupt:
         echo("stopped. Give the same command again to resume.", err=True)
         sys.exit(130)

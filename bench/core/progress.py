@@ -22,9 +22,15 @@ def make_console(*, stderr: bool = False) -> Console:
     """Return a console; without a terminal or $COLUMNS, of 160 columns."""
     from rich.console import Console
 
+    class Quiet(Console):
+        """A console that leaves a reader who has gone, as `head` does, to :func:`bench.cli.main.main`."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 160
-    return Console(stderr=stderr, width=width, highlight=False)
+    return Quiet(stderr=stderr, width=width, highlight=False)
 
 
 def echo(text: object, *, err: bool = False) -> None:

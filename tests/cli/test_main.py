@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.core.version import __version__
 from bench.experiments.data_source import DataSource
 from bench.results.record import parse_record
 from helpers.commands import bench
@@ -89,6 +91,22 @@ def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr.startswith("starting: 0/1\n")
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["ls"], ["show", "pate"], ["ls", "attacks", "--json"], ["--help"]])
+def test_a_reader_that_leaves_early_is_told_nothing(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *words], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_version() -> None:
+    done = bench("--version")
+    assert (done.returncode, done.stdout) == (0, f"private-student-bench {__version__}\n")
 
 
 def test_the_entry_point_ends_with_the_commands_status() -> None:
