@@ -26,7 +26,7 @@ from bench.evaluation.check_data import CHECK_FACTS, Variant
 from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.evaluation.embedded import embedded_data
 from bench.experiments.overrides import check_kept
-from bench.interface.method import Method
+from bench.interface.method import Method, check_costs, check_public
 
 SEEDS = (0, 1)
 """Seeds of a full check."""
@@ -117,6 +117,8 @@ def check_method(
             return method.calibrate(start, budget, known)
 
         check_kept(method, built, config, overrides, calibrate, preset, known, budget)
+        check_public(method, config, known)
+        check_costs(method, config, known, budget.delta)
         values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
         return Trial(place, values, known, seed, dataset, labelled)
 

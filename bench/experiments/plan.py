@@ -29,7 +29,7 @@ from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.overrides import check_kept
-from bench.interface.method import Method
+from bench.interface.method import Method, check_public
 from bench.interface.plugin_source import plugin_of, sources_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.results.cell_spec import CellSpec, Specified
@@ -216,6 +216,7 @@ def _calibrated(
         else:
             texts = [f"{name}={text}" for name, text in overrides.items()]
             check_kept(method, start, config, texts, calibrate, grid.preset, dataset.facts, budget)
+    check_public(method, config, dataset.facts)
     facts = dataset.facts
     stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
     spec = CellSpec(

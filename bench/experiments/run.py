@@ -23,6 +23,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
 from bench.experiments.plan import Cell
 from bench.experiments.release import save_image_grid, save_released
+from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accountants import Accounted, account, merged, proven
@@ -130,6 +131,7 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
+    check_costs(method, cell.config, cell.facts, cell.delta)  # an error after hours of training helps nobody
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
@@ -241,7 +243,8 @@ def _privacy(
 ) -> Privacy:
     method = METHODS.get(cell.method)
     if cell.facts.public_benchmark and tuned is None:
-        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        after = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
         claim = method.claimed(cell.config, cell.facts, cell.delta)
     events: Sequence[Event] = ledger.events
