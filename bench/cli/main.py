@@ -115,16 +115,24 @@ def show(
 
     A record that is not in --out is looked for among the published ones.
     """
-    from bench.cli.listing import find_record, method_page, record_page
+    from bench.cli.listing import find_record, method_page, plugin_page, record_page
     from bench.interface.registry import METHODS
     from bench.results.run_dir import RunDir
     from reports.attacks import tables
     from reports.runs import published
 
-    if what in METHODS or what.endswith(".py"):
-        title, text, columns, rows = method_page(METHODS.get(what))
+    here = what in METHODS or what.endswith(".py")
+    page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
+    if page is not None:
+        title, text, columns, rows = page
         if json_:
-            print_json({"method": title, "text": text, "settings": [dict(zip(columns, r, strict=True)) for r in rows]})
+            print_json(
+                {
+                    "method": title if here else what,
+                    "text": text,
+                    "settings": [dict(zip(columns, r, strict=True)) for r in rows],
+                }
+            )
             return
         echo(text)
         print_table(title, columns, rows)
