@@ -396,5 +396,4 @@ def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:
     for result in results:
         if result.failure is not None:
-            where = f" (log: {out / result.failure.log})" if result.failure.log else ""
-            echo(f"failed: {result.key}: {result.failure.reason}{where}")
+            echo(f"failed: {result.key}: {result.failure.words(out)}")

@@ -168,7 +168,7 @@ def run(
         for line in seen.notes:
             echo(line)
         return
-    print_board(ran.records, ran.audits, json_=json_)
+    print_board(ran.records, ran.audits, json_=json_, out=out)
     _leave(ran.outcome, settings, out, detach)
     for line in ran.unread:
         echo(f"error: {line}", err=True)
@@ -241,11 +241,11 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 def print_board(
     records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None,
-    units: Collection[PrivacyUnit] | None = None,
+    units: Collection[PrivacyUnit] | None = None, out: Path | None = None,
 ) -> None:  # fmt: skip
     """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON.
 
-    Of `units`, where given; failed cells have no unit and are always printed.
+    Of `units`, where given; failed cells have no unit and are always printed, with their logs if all are in `out`.
     """
     from bench.results.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
@@ -282,7 +282,7 @@ def print_board(
         for text, number in notes.items():
             print_fields(f"{number}: {text}")
     for record in board.failures:
-        echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
+        echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
     for key, why in board.refused:
         echo(f"not shown: {key}: {why}")
 

@@ -10,6 +10,19 @@ from contextlib import contextmanager
 class BenchError(Exception):
     """A user error; the message states the problem, the accepted values and the fix."""
 
+    told = ""
+    """What of it tells nothing of private records: all that the record of a run on private data may hold."""
+
+
+@contextmanager
+def telling(words: str = "") -> Iterator[None]:
+    """Set what may be told of a :class:`BenchError` inside the block: `words`, or by default its message."""
+    try:
+        yield
+    except BenchError as error:
+        error.told = words or str(error)
+        raise
+
 
 @contextmanager
 def no_exit(who: str) -> Iterator[None]:

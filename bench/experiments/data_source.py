@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from bench.core.errors import telling
 from bench.core.progress import Progress, Stage
 from bench.core.types import Facts
 from bench.data.datasets import load
@@ -45,10 +46,11 @@ class DataSource:
     def material(self, name: str) -> Materialised:
         """Return the data set `name`: a set of files mapped, another in memory."""
         if name not in self._material:
-            loaded, parts = self._open(name)
-            with fetch_display(self._progress, name, "is decoded once") as tell:
-                loaded = map_images(loaded, tell)
-            self._material[name] = materialise(loaded, parts)
+            with telling("the data cannot be read"):
+                loaded, parts = self._open(name)
+                with fetch_display(self._progress, name, "is decoded once") as tell:
+                    loaded = map_images(loaded, tell)
+                self._material[name] = materialise(loaded, parts)
         return self._material[name]
 
 

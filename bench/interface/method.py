@@ -10,7 +10,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, telling
 from bench.core.types import (
     Adjacency,
     Budget,
@@ -174,6 +174,7 @@ def check_public(method: type[Method], config: Any, facts: Facts) -> None:
         raise BenchError(f"{method.name}.public_kinds() returns {kinds!r}. Return a tuple of PublicKind.")
 
 
+@telling()
 def check_costs(method: type[Method], config: Any, facts: Facts, delta: float) -> None:
     """Raise :class:`BenchError` where what `method` says of its costs is no claim and no events."""
     from bench.privacy.base_event import Event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
+from bench.core.plain_files import read_plain
 from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
@@ -68,7 +70,7 @@ def run_grid(
             outcome = execute(
                 units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
                 plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=functools.partial(_tell, progress), noise_salt=noise_salt,
+                done=functools.partial(_tell, progress, run_dir), noise_salt=noise_salt,
             )  # fmt: skip
         keys = {cell.key for cell in todo}
         known = {record.key: record for record in earlier if record.key not in keys}
@@ -130,12 +132,15 @@ def _units(
     return todo, units, earlier
 
 
-def _tell(progress: Progress, record: Record) -> None:
+def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
-        where = f" (log: {record.failure.log})" if record.failure.log else ""
-        progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
+        if record.failure.log and not record.public_benchmark:  # its owner may see what no record holds
+            with contextlib.suppress(OSError, ValueError):
+                lines = read_plain(run_dir.path / record.failure.log).decode().splitlines()
+                progress.say("".join(lines[-1:]).removeprefix("bench.core.errors."))
+        progress.say(f"{record.key} FAILED: {record.failure.words(run_dir.path)}")
     elif record.utility is not None:
         shared = ", ".join(
             f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()
