@@ -49,7 +49,7 @@ from bench.cli.options import (
     Time,
     where,
 )
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse, check_overrides, seed_numbers
 from bench.core.errors import BenchError
 from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
 from bench.core.types import Basis, PrivacyUnit, TargetAdjacency
@@ -133,6 +133,7 @@ def run(
             methods or "", datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student,
             precision,
         )  # fmt: skip
+        check_names(grid)
     flags: dict[str, Any] = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
@@ -186,8 +187,21 @@ def grid_of(
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
     return Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
-        whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
+        seed_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
     )  # fmt: skip
+
+
+def check_names(grid: Grid) -> None:
+    """Raise :class:`BenchError` on unknown names, as planning does, but before anything is shown; imports no file."""
+    from bench.data.datasets import get_dataset
+    from bench.interface.registry import METHODS, methods_named
+
+    names = methods_named(grid.methods)
+    methods = [METHODS.get(name) for name in names if not name.endswith(".py")]
+    if len(methods) == len(names):
+        check_overrides(methods, grid.overrides)
+    for name in grid.datasets:
+        get_dataset(name)
 
 
 def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) -> None:
@@ -229,14 +243,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
-
-
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """Return the seeds in `text`; raise :class:`BenchError` on anything but whole numbers with commas."""
-    try:
-        return tuple(int(number) for number in _names(text))
-    except ValueError:
-        raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
 
 
 def print_board(

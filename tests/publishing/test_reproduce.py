@@ -70,7 +70,7 @@ def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", fact
             "--precision bf16",
         ),
         (
-            cell_for("pate.gamma=0.07", "dgd.latent=5", "teachers=100", "teachers=50", "backbone=resnet18",
+            cell_for("pate.gamma=0.07", "dgd.latent=5", "teachers=100", "pate.teachers=50", "backbone=resnet18",
                      methods=("pate", "dgd", "trpate")),
             "--methods pate --datasets mnist --eps 10 --seeds 0 --set gamma=0.07 --set teachers=50",
         ),
