@@ -255,3 +255,15 @@ def test_importing_the_library_imports_nothing_slow() -> None:
 def test_dir_lists_the_api(module: ModuleType) -> None:
     assert set(dir(module)) == set(module.__all__)
     assert all(getattr(module, name) is not None for name in dir(module))
+
+
+@pytest.mark.parametrize("runs", [5, [5], ["runs", None]])
+def test_what_is_no_folder_is_refused(runs: Any) -> None:
+    with pytest.raises(BenchError, match="runs takes a folder, or a list of folders"):
+        bench.load_results(runs)
+
+
+@pytest.mark.parametrize("out", ["", 5])
+def test_a_run_into_no_folder_is_refused(out: Any) -> None:
+    with pytest.raises(BenchError, match="out takes a folder"):
+        bench.run(methods="pate", datasets="digits", out=out)

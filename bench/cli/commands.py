@@ -77,7 +77,7 @@ class Command(TyperCommand):
             if "set_" in names and field in _settings(kind):
                 after = dropwhile(lambda word: word.partition("=")[0] != option, args)
                 value = next(after).partition("=")[2] or next(after, "VALUE")
-                return f"{field} is a setting of a {kind}. Give it by --set {field}={value}."
+                return f"{field} is a setting of {'an attack' if kind == 'attack' else 'a method'}. Give it by --set {field}={value}."
             options = [max(p.opts, key=len) for p in self.params if p.param_type_name == "option"]
             near = nearest_names(option, [*options, "--help"], 1)
             return f"there is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"

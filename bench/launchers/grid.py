@@ -15,7 +15,7 @@ from bench.core.progress import Progress
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
-from bench.experiments.plan import Cell, expand, to_run
+from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
 from bench.launchers.schedule import Unit, units_of
@@ -111,9 +111,21 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
     for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):
         progress.say(line)
     cells = [cell for cell in cells if cell.key not in left]
+    _check_possible(grid, cells, source, calibrations)
     if left and not cells:
         raise BenchError(f"no method of {', '.join(grid.methods)} can run on {', '.join(grid.datasets)}.")
     return cells
+
+
+def _check_possible(grid: Grid, cells: Sequence[Cell], source: DataSource, calibrations: Calibrations) -> None:
+    """Raise :class:`BenchError` if it is the overrides alone that let no cell of a method and a data set run."""
+    for method in dict.fromkeys(cell.method for cell in cells if cell.spec.overrides):
+        for name in grid.datasets:
+            mine = [cell for cell in cells if (cell.method, cell.dataset) == (method, name)]
+            if mine and all(cell.refusal is Refusal.CALIBRATION for cell in mine):
+                plain = replace(grid, methods=(method,), datasets=(name,), overrides=())
+                if not all(cell.refused for cell in expand(plain, source.describe, calibrations)):
+                    raise BenchError(f"{mine[0].title.rpartition(',')[0]}: {mine[0].refused}")
 
 
 def _units(
