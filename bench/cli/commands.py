@@ -56,7 +56,7 @@ class Command(TyperCommand):
                     raise BenchError(f"{max(option.opts, key=len)} is given {times} times. Give it once{commas}.")
             rest = super().parse_args(ctx, args)
         except UsageError as error:
-            said = self._remedy(error, extra, args) or f"{error.format_message()}".replace("Value error, ", "")
+            said = self._remedy(error, extra, args) or str(error.format_message()).replace("Value error, ", "")
             raise BenchError(f"{said} `{ctx.command_path} -h` shows what it takes.") from error
         for name, parsed in ctx.params.items():
             words, paths = given.get(name), parsed
@@ -73,11 +73,11 @@ class Command(TyperCommand):
         option = getattr(error, "option_name", None) if "possibilities" in vars(error) else None
         names = {parameter.name for parameter in self.params}
         if option is not None:
-            field, kind = option.lstrip("-").replace("-", "_"), "attack" if self.name == "attack" else "method"
+            field, kind = option.lstrip("-").replace("-", "_"), "an attack" if self.name == "attack" else "a method"
             if "set_" in names and field in _settings(kind):
                 after = dropwhile(lambda word: word.partition("=")[0] != option, args)
-                value = next(after).partition("=")[2] or next(after, "VALUE")
-                return f"{field} is a setting of {'an attack' if kind == 'attack' else 'a method'}. Give it by --set {field}={value}."
+                value = next(after, "").partition("=")[2] or next(after, "VALUE")
+                return f"{field} is a setting of {kind}. Give it by --set {field}={value}."
             options = [max(p.opts, key=len) for p in self.params if p.param_type_name == "option"]
             near = nearest_names(option, [*options, "--help"], 1)
             return f"there is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"
@@ -93,7 +93,7 @@ class Command(TyperCommand):
 def _settings(kind: str) -> set[str]:
     from bench.interface.registry import ATTACKS, METHODS
 
-    members: Registry[Any] = ATTACKS if kind == "attack" else METHODS
+    members: Registry[Any] = ATTACKS if kind == "an attack" else METHODS
     return {field.name for name in members for field in fields(members.get(name).Config)}
 
 

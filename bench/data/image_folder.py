@@ -137,7 +137,7 @@ def load_folder(request: LoadRequest) -> Loaded:
 
 def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64]) -> None:
     """Raise BenchError where a class has no training image."""
-    empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)]
+    empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         raise BenchError(
