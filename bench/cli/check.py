@@ -33,10 +33,14 @@ def check(
     """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
+    from bench.interface.registry import METHODS
+
+    for name in methods or ():
+        if not name.endswith(".py"):  # whose imports may take seconds
+            METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores
         from bench.evaluation.noninterference import SECONDS, check_method
-        from bench.interface.registry import METHODS
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())

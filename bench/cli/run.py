@@ -133,7 +133,6 @@ def run(
             methods or "", datasets, eps, seeds, preset, basis, adjacency, delta, noise, set_, teacher, student,
             precision,
         )  # fmt: skip
-        check_names(grid)
     flags: dict[str, Any] = {
         "launcher": None if launcher is None else launcher.value, "jobs": jobs, "shards": shards, "retries": retries,
         "partition": partition, "gpus": gpus, "cpus": cpus, "memory": memory, "time": time, "parallel": parallel,
@@ -182,16 +181,18 @@ def grid_of(
     delta: float | None, noise: NoiseKind, set_: list[str] | None, teacher: str | None, student: str | None,
     precision: PrecisionKind,
 ) -> Grid:  # fmt: skip
-    """Return the grid that the options of a command describe; raise :class:`BenchError` on an invalid one."""
+    """Return the grid that the options of a command describe; raise :class:`BenchError` on a wrong name or value."""
     models = {"teacher": teacher, "student": student}
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
-    return Grid(
+    grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
         seed_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
     )  # fmt: skip
+    _check_names(grid)
+    return grid
 
 
-def check_names(grid: Grid) -> None:
+def _check_names(grid: Grid) -> None:
     """Raise :class:`BenchError` on unknown names, as planning does, but before anything is shown; imports no file."""
     from bench.data.datasets import get_dataset
     from bench.interface.registry import METHODS, methods_named

@@ -283,9 +283,11 @@ def test_mistakes_get_one_clear_message(words: list[str], says: str, tmp_path: P
     assert says in refused(*words)
 
 
-@pytest.mark.parametrize("words", [("-m", "pat"), ("-m", "pate", "-d", "minst"), ("-m", "pate", "--set", "teacherz=1")])
-def test_a_wrong_name_is_told_before_anything_is_shown(words: tuple[str, ...]) -> None:
-    assert refused("run", *words).startswith("error: ")
+@pytest.mark.parametrize("command", ["run", "tune --space x", "bundle"])
+@pytest.mark.parametrize("words", ["-m pat", "-m pate -d minst", "-m pate --set teacherz=1"])
+def test_a_wrong_name_is_told_before_anything_is_shown(command: str, words: str) -> None:
+    assert refused(*command.split(), *words.split()).startswith("error: ")
+    assert refused("check", "pat").startswith("error: ")
 
 
 @pytest.mark.parametrize("words", [("status", "-o"), ("ls", "-o"), ("show", "pate", "-o"), ("audit", "-o")])
