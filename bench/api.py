@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse, seed_numbers
 from bench.core.errors import BenchError, UnknownNameError
 from bench.core.printable import counted
 from bench.core.progress import open_progress
@@ -108,7 +108,12 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
             )
         folders = [board]
     else:
-        folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(path) for path in runs]
+        given = [runs] if isinstance(runs, str | Path) or not isinstance(runs, Iterable) else list(runs)
+        if not all(isinstance(path, str | Path) for path in given):
+            raise BenchError(
+                f"runs takes a folder, or a list of folders, not {runs!r}. Try bench.load_results('runs')."
+            )
+        folders = [Path(path) for path in given]
     names = ", ".join(map(str, folders)) or "an empty list"
     found = read_runs(folders, f"no records in {names}. `bench.run(methods=..., out=...)` makes some.")
     for line in found.warnings:
@@ -186,6 +191,8 @@ def run(
     if launcher not in ("local", "inline"):
         raise UnknownNameError("launcher", launcher, ["local", "inline"], "Slurm: `python -m bench run`.")
     settings = read_cluster(None, {"launcher": launcher, "jobs": jobs})
+    if not isinstance(out, str | Path) or not str(out):
+        raise BenchError(f"out takes a folder, not {out!r}. The working directory is '.'.")
     folder = Path(out)
     with open_progress(quiet=quiet) as progress:
         ran = run_grid(
@@ -233,6 +240,8 @@ N = TypeVar("N", int, float)
 
 
 def _numbers(what: str, values: float | str | Iterable[Any], kind: type[N]) -> tuple[N, ...]:
+    if isinstance(values, str) and kind is int:
+        return tuple(map(kind, seed_numbers(values)))
     if isinstance(values, str):
         every: Sequence[Any] = values.split(",")
     else:

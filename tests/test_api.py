@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from scipy.stats import binomtest
 
 import bench
+import bench.interface
 from bench.api import COLUMNS
 from bench.core.errors import BenchError
 from bench.core.rows import Estimated
@@ -247,3 +249,21 @@ def test_importing_the_library_imports_nothing_slow() -> None:
     assert set(bench.__all__) <= {*dir(bench), "PrivacyCost", "epsilon", "load_results", "run"}
     with pytest.raises(AttributeError, match="load_result"):
         bench.load_result  # noqa: B018
+
+
+@pytest.mark.parametrize("module", [bench, bench.interface])
+def test_dir_lists_the_api(module: ModuleType) -> None:
+    assert set(dir(module)) == set(module.__all__)
+    assert all(getattr(module, name) is not None for name in dir(module))
+
+
+@pytest.mark.parametrize("runs", [5, [5], ["runs", None]])
+def test_what_is_no_folder_is_refused(runs: Any) -> None:
+    with pytest.raises(BenchError, match="runs takes a folder, or a list of folders"):
+        bench.load_results(runs)
+
+
+@pytest.mark.parametrize("out", ["", 5])
+def test_a_run_into_no_folder_is_refused(out: Any) -> None:
+    with pytest.raises(BenchError, match="out takes a folder"):
+        bench.run(methods="pate", datasets="digits", out=out)

@@ -49,7 +49,10 @@ students = partial(typer.Option, rich_help_panel="Students")
 canary = partial(typer.Option, rich_help_panel="With --kind one-run or many-run")
 
 Keys = Annotated[
-    list[str] | None, typer.Argument(help="Keys of records, or their beginnings; none: every student of the directory.")
+    list[str] | None,
+    typer.Argument(
+        help="Keys of records, their beginnings, or files of methods; none: every student of the directory."
+    ),
 ]
 Out = Annotated[Path, students("--out", "-o", help="Run directory, as given to `bench run`.")]
 Methods = Annotated[
@@ -122,6 +125,7 @@ def audit(
         canaries=canaries, guesses=guesses, runs=runs, family=family, copies=copies, confidence=confidence, seed=seed,
         power=power, draws=draws, refute=refute, kind=kind, minutes=minutes,
     )  # fmt: skip
+    keys, methods = _without_files(keys, methods)
     results: list[AuditRecord] = []
     elsewhere: list[str] = []
 
@@ -176,6 +180,12 @@ def audit(
     for line in lost:
         echo(line, err=True)
     _leave(stopped, bool(lost) or any(result.violated or result.failure for result in results))
+
+
+def _without_files(keys: Sequence[str] | None, methods: str) -> tuple[list[str], str]:
+    """Return the keys of records, and `methods` with the files that stand among the keys."""
+    files = [key for key in keys or () if key.endswith(".py")]
+    return [key for key in keys or () if key not in files], ",".join([methods, *files])
 
 
 def _kept(failed: bool, reuse: Reuse) -> bool:
@@ -276,16 +286,18 @@ def choose_students(run_dir: RunDir, keys: Sequence[str] | None, methods: str = 
     if wanted and not any(record.method in wanted for record in done):
         others = ", ".join(sorted({record.method for record in done}))
         raise BenchError(f"none of {methods} has a student in {run_dir.path}; these have: {others}.")
-    strange = sorted({record.method for record in done if record.method not in METHODS})
-    for name in strange:
-        echo(f"left out: the students of {name}, whose file is not given: --methods FILE.py", err=True)
-    return [
+    asked = [
         record
         for record in done
-        if record.method not in strange
-        and (not keys or any(record.key.startswith(key) for key in keys))
-        and (not wanted or record.method in wanted)
+        if (not keys or any(record.key.startswith(key) for key in keys)) and (not wanted or record.method in wanted)
     ]
+    strange = {record.method: record.cell.method_file or "FILE.py" for record in asked if record.method not in METHODS}
+    kept = [record for record in asked if record.method not in strange]
+    for name, file in strange.items():
+        if not kept or wanted.get(name):
+            raise BenchError(f"the method {name} is not known here. Give its file: --methods PATH/{file}.")
+        echo(f"left out: the students of {name}, whose file is not given: --methods PATH/{file}", err=True)
+    return kept
 
 
 def attack(
@@ -327,6 +339,7 @@ def attack(
     names = attack_names(attacks)
     options = AttackOptions(preset, tuple(set_ or ()), seed, auxiliary, shadow_runs=shadow_runs)
     check_overrides([configurable(name) for name in names], options.overrides)
+    keys, methods = _without_files(keys, methods)
     results: list[AttackRecord] = []
     places: list[Workplace] = []
 
@@ -383,5 +396,4 @@ def print_attacks(results: Sequence[AttackRecord], out: Path) -> None:
 def _print_failures(results: Sequence[AttackRecord | AuditRecord], out: Path) -> None:
     for result in results:
         if result.failure is not None:
-            where = f" (log: {out / result.failure.log})" if result.failure.log else ""
-            echo(f"failed: {result.key}: {result.failure.reason}{where}")
+            echo(f"failed: {result.key}: {result.failure.words(out)}")

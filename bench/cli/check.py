@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench.cli.options import Json, Quiet, Sets
-from bench.cli.run import whole_numbers
-from bench.core.config import Preset, check_overrides
+from bench.core.config import Preset, check_overrides, seed_numbers
 from bench.core.errors import BenchError
 from bench.core.progress import echo, open_progress, print_json, print_table, starting
 
@@ -26,7 +25,7 @@ def check(
         Preset | None,
         typer.Option("--preset", "-p", help="Default: tiny, and once quick, whose students are good."),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas.")] = "0,1",
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")] = "0,1",
     set_: Sets = None,
     quiet: Quiet = False,
     json_: Json = False,
@@ -34,10 +33,14 @@ def check(
     """Test whether a method uses private data outside any mechanism, or reads labels from elsewhere."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
+    from bench.interface.registry import METHODS
+
+    for name in methods or ():
+        if not name.endswith(".py"):  # whose imports may take seconds
+            METHODS.get(name)
     with starting(quiet=quiet or json_):
         from bench.core.processes import available_cores
         from bench.evaluation.noninterference import SECONDS, check_method
-        from bench.interface.registry import METHODS
 
     chosen = [METHODS.get(name) for name in methods or METHODS.names()]
     check_overrides(chosen, set_ or ())
@@ -49,7 +52,7 @@ def check(
             raise BenchError(f"{method.name}: {error}") from error
 
     options: dict[str, Any] = {
-        "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": whole_numbers(seeds),
+        "overrides": set_ or (), "dataset": dataset, "preset": preset or Preset.TINY, "seeds": seed_numbers(seeds),
         "awake": None if preset or dataset else Preset.QUICK, "seconds": SECONDS,
     }  # fmt: skip
     # Each check waits for processes of its own.

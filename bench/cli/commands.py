@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import dropwhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, nearest_names
+
+if TYPE_CHECKING:
+    from bench.interface.registry import Registry
+
+UsageError: Any = typer.BadParameter.__base__  # typer does not export it
 
 FEW = 8
 """Up to so many options are one group."""
@@ -36,14 +45,68 @@ class Command(TyperCommand):
                 formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse `args`; raise :class:`BenchError` on a second value for an option of one."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for option, times in Counter(p for p in order if isinstance(p, TyperOption)).items():
-            alike = option.multiple or (option.is_flag and not option.secondary_opts)
-            if times > 1 and not alike:
-                commas = ", with commas between its values" if "commas" in (option.help or "") else ""
-                raise BenchError(f"{max(option.opts, key=len)} is given {times} times. Give it once{commas}.")
-        return super().parse_args(ctx, args)
+        """Parse `args`; raise :class:`BenchError` on words it does not take, a second value of one, an empty path."""
+        extra: list[str] = []
+        try:
+            given, extra, order = self.make_parser(ctx).parse_args(args=list(args))
+            for option, times in Counter(p for p in order if isinstance(p, TyperOption)).items():
+                alike = option.multiple or (option.is_flag and not option.secondary_opts)
+                if times > 1 and not alike:
+                    commas = ", with commas between its values" if "commas" in (option.help or "") else ""
+                    raise BenchError(f"{max(option.opts, key=len)} is given {times} times. Give it once{commas}.")
+            rest = super().parse_args(ctx, args)
+        except UsageError as error:
+            said = self._remedy(error, extra, args) or str(error.format_message()).replace("Value error, ", "")
+            raise BenchError(f"{said} `{ctx.command_path} -h` shows what it takes.") from error
+        for name, parsed in ctx.params.items():
+            words, paths = given.get(name), parsed
+            if isinstance(parsed, Path):
+                words, paths = [words], [parsed]
+            if isinstance(paths, list) and any(
+                w == "" and isinstance(p, Path) for w, p in zip(words or (), paths, strict=False)
+            ):
+                raise BenchError(f"an empty path is given for {name}. The working directory is `.`.")
+        return rest
+
+    def _remedy(self, error: Exception, extra: Sequence[str], args: Sequence[str]) -> str:
+        """Return what is wrong and what was probably meant, empty where the error says all."""
+        option = getattr(error, "option_name", None) if "possibilities" in vars(error) else None
+        names = {parameter.name for parameter in self.params}
+        if option is not None:
+            field, kind = option.lstrip("-").replace("-", "_"), "an attack" if self.name == "attack" else "a method"
+            if "set_" in names and field in _settings(kind):
+                after = dropwhile(lambda word: word.partition("=")[0] != option, args)
+                value = next(after, "").partition("=")[2] or next(after, "VALUE")
+                return f"{field} is a setting of {kind}. Give it by --set {field}={value}."
+            options = [max(p.opts, key=len) for p in self.params if p.param_type_name == "option"]
+            near = nearest_names(option, [*options, "--help"], 1)
+            return f"there is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"
+        if not extra:
+            return ""
+        meant = ",".join(extra)
+        for name, known in (("methods", _methods), ("datasets", _datasets)):
+            if name in names and set(meant.split(",")) <= known():
+                return f"{' '.join(extra)} stands without an option. Did you mean --{name} {meant}?"
+        return f"{' '.join(extra)} stands without an option."
+
+
+def _settings(kind: str) -> set[str]:
+    from bench.interface.registry import ATTACKS, METHODS
+
+    members: Registry[Any] = ATTACKS if kind == "an attack" else METHODS
+    return {field.name for name in members for field in fields(members.get(name).Config)}
+
+
+def _methods() -> set[str]:
+    from bench.interface.registry import METHODS, method_groups
+
+    return {*METHODS, *method_groups()}
+
+
+def _datasets() -> set[str]:
+    from bench.data.datasets import DATASETS
+
+    return set(DATASETS)
 
 
 def dress(app: typer.Typer) -> None:

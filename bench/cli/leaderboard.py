@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.options import Json
+from bench.cli.options import Json, Quiet
 from bench.cli.run import print_board
 from bench.core.errors import BenchError
 from bench.core.progress import echo
@@ -31,6 +31,7 @@ def leaderboard(
     unit: Annotated[
         str | None, typer.Option("--unit", help="Print the rows of these units: record, label, query-label, client.")
     ] = None,
+    quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Write the leaderboard of one or more run directories as Markdown, CSV and a site, and print it."""
@@ -45,7 +46,7 @@ def leaderboard(
     for key, why in found.board.refused:
         echo(f"warning: {key} is not shown: {why}", err=True)
     print_board(found.shown(), found.audits, json_=json_, board=found.board, units=units)
-    for page in pages:
+    for page in () if quiet else pages:
         echo(f"wrote {page}", err=True)
 
 

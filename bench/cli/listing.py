@@ -116,6 +116,24 @@ def method_page(method: type[Method]) -> tuple[str, str, tuple[str, ...], Rows]:
     return method.name, text, ("setting", "paper", "quick (MNIST)", "stated by"), rows
 
 
+def plugin_page(place: Path, name: str) -> tuple[str, str, tuple[str, ...], Rows] | None:
+    """Return title, text, columns and rows of a method whose plug-in is not here, from its records in `place`, if any.
+
+    Records are written by strangers: the file that they name is not imported.
+    """
+    records = RunDir(place).read_records(set_aside=False).found if place.is_dir() else []
+    mine = [record for record in records if record.method == name and record.cell.plugin is not None]
+    if not mine:
+        return None
+    cell = mine[0].cell
+    where = f"Show its file: `python -m bench show PATH/{cell.method_file}`" if cell.method_file else "Install it"
+    text = (
+        f"{name}: a method of the plug-in {cell.plugin_words}. {where} for its text, and the sources of its settings."
+    )
+    rows: Rows = [(setting, str(value)) for setting, value in mine[0].config.items()]
+    return f"settings of {mine[0].key}", text, ("setting", "value"), rows
+
+
 def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) -> tuple[Record, Path]:
     """Return the only record whose key starts with `key`, and its folder: the first of `places` that has one.
 
@@ -136,7 +154,8 @@ def find_record(places: Sequence[Path], key: str, *, among: Sequence[str] = ()) 
         known += [record.key for record in records]
     where = " and ".join(map(str, places))
     kind = "method or record" if among else "record"
-    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out names another.")
+    own = " A method in a file of your own is shown by the file's path." if among else ""
+    raise UnknownNameError(kind, key, known, f"Records are read from {where}; --out names another.{own}")
 
 
 def record_page(record: Record) -> list[Table]:

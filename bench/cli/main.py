@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from bench.cli import (
 )
 from bench.cli.options import Json, Out
 from bench.core.errors import BenchError, no_exit
+from bench.core.own_packages import check_own_packages
 from bench.core.progress import close_stdout, echo, open_streams, print_json, print_table
 
 
@@ -70,13 +72,19 @@ app.command("reported")(paper_numbers.reported)
 app.command("schema")(schema.schema)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         echo(f"private-student-bench {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command("ls")
@@ -107,16 +115,24 @@ def show(
 
     A record that is not in --out is looked for among the published ones.
     """
-    from bench.cli.listing import find_record, method_page, record_page
+    from bench.cli.listing import find_record, method_page, plugin_page, record_page
     from bench.interface.registry import METHODS
     from bench.results.run_dir import RunDir
     from reports.attacks import tables
     from reports.runs import published
 
-    if what in METHODS or what.endswith(".py"):
-        title, text, columns, rows = method_page(METHODS.get(what))
+    here = what in METHODS or what.endswith(".py")
+    page = method_page(METHODS.get(what)) if here else plugin_page(out, what)
+    if page is not None:
+        title, text, columns, rows = page
         if json_:
-            print_json({"method": title, "text": text, "settings": [dict(zip(columns, r, strict=True)) for r in rows]})
+            print_json(
+                {
+                    "method": title if here else what,
+                    "text": text,
+                    "settings": [dict(zip(columns, r, strict=True)) for r in rows],
+                }
+            )
             return
         echo(text)
         print_table(title, columns, rows)
@@ -142,6 +158,7 @@ def main() -> None:
     """Run the command line; a user error prints one message and exits with status 2, a bug shows its traceback."""
     open_streams()
     try:
+        check_own_packages()
         try:
             app()
         finally:
@@ -149,6 +166,9 @@ def main() -> None:
     except BenchError as error:
         echo(f"error: {error}", err=True)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` for instance, has enough
+        close_stdout()
+        sys.exit(1)
     except OSError as error:  # of the system, not of the program: a full disk, a folder of another user's
         if error.filename is None:
             close_stdout()

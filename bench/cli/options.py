@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bench.core.config import NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.errors import BenchError
 from bench.core.types import Basis, Law, TargetAdjacency
 
 what = partial(typer.Option, rich_help_panel="What to run")
@@ -34,7 +35,7 @@ MethodsOrNone = Annotated[str | None, _methods]
 BundleFile = Annotated[Path | None, what("--bundle", help="The grid, its data and weights, from `bench bundle`.")]
 Datasets = Annotated[str, what("--datasets", "-d", help="Data sets, with commas; folder:PATH for your own.")]
 Epsilons = Annotated[str, what("--eps", "-e", help="Target epsilons, with commas.")]
-Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas.")]
+Seeds = Annotated[str, what("--seeds", "-s", help="Seeds, with commas; 0-4 is a range.")]
 PresetOption = Annotated[Preset, what("--preset", "-p", help="paper, quick (minutes) or tiny (seconds).")]
 BasisOption = Annotated[Basis, what("--basis", help="Which epsilon the target bounds.")]
 AdjacencyOption = Annotated[
@@ -55,7 +56,16 @@ PrecisionFlag = Annotated[
 ]
 Out = Annotated[Path, records("--out", "-o", help="Run directory.")]
 ReuseOption = Annotated[Reuse, records("--reuse", help="Which earlier records count as done.")]
-Device = Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.")]
+
+
+def _device(name: str) -> str:
+    # Others that torch knows are tried by torch; this only tells the names that people give first.
+    if name.partition(":")[0].lower() in ("gpu", "nvidia"):
+        raise BenchError(f"--device {name} is unknown. Accepted: auto, cpu, cuda or cuda:N; a GPU is cuda.")
+    return name
+
+
+Device = Annotated[str, where("--device", help="auto, cpu, cuda or cuda:N.", callback=_device)]
 Threads = Annotated[int, where("--threads", help="CPU threads of one operation.", min=1)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

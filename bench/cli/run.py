@@ -49,7 +49,7 @@ from bench.cli.options import (
     Time,
     where,
 )
-from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse
+from bench.core.config import Grid, NoiseKind, PrecisionKind, Preset, Reuse, check_overrides, seed_numbers
 from bench.core.errors import BenchError
 from bench.core.printable import counted
 from bench.core.progress import echo, fits_unfolded, open_progress, print_fields, print_json, print_table
@@ -169,7 +169,7 @@ def run(
         for line in seen.notes:
             echo(line)
         return
-    print_board(ran.records, ran.audits, json_=json_)
+    print_board(ran.records, ran.audits, json_=json_, out=out)
     _leave(ran.outcome, settings, out, detach)
     for line in ran.unread:
         echo(f"error: {line}", err=True)
@@ -182,13 +182,28 @@ def grid_of(
     delta: float | None, noise: NoiseKind, set_: list[str] | None, teacher: str | None, student: str | None,
     precision: PrecisionKind,
 ) -> Grid:  # fmt: skip
-    """Return the grid that the options of a command describe; raise :class:`BenchError` on an invalid one."""
+    """Return the grid that the options of a command describe; raise :class:`BenchError` on a wrong name or value."""
     models = {"teacher": teacher, "student": student}
     overrides = [*(set_ or ()), *(f"{role}={name}" for role, name in models.items() if name)]
-    return Grid(
+    grid = Grid(
         _names(methods), _names(datasets), tuple(_number(text) for text in _names(eps)),
-        whole_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
+        seed_numbers(seeds), preset, basis, delta, noise, precision, tuple(overrides), adjacency,
     )  # fmt: skip
+    _check_names(grid)
+    return grid
+
+
+def _check_names(grid: Grid) -> None:
+    """Raise :class:`BenchError` on unknown names, as planning does, but before anything is shown; imports no file."""
+    from bench.data.datasets import get_dataset
+    from bench.interface.registry import METHODS, methods_named
+
+    names = methods_named(grid.methods)
+    methods = [METHODS.get(name) for name in names if not name.endswith(".py")]
+    if len(methods) == len(names):
+        check_overrides(methods, grid.overrides)
+    for name in grid.datasets:
+        get_dataset(name)
 
 
 def check_flags(flags: dict[str, Any], settings: Cluster, detach: bool = False) -> None:
@@ -233,21 +248,13 @@ def _number(text: str) -> float:
         raise BenchError(f"--eps takes numbers with commas between them, for instance 1,10; not {text!r}.") from None
 
 
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """Return the seeds in `text`; raise :class:`BenchError` on anything but whole numbers with commas."""
-    try:
-        return tuple(int(number) for number in _names(text))
-    except ValueError:
-        raise BenchError(f"--seeds takes whole numbers with commas between them, not {text!r}.") from None
-
-
 def print_board(
     records: list[Record], audits: list[AuditRecord], *, json_: bool, board: Board | None = None,
-    units: Collection[PrivacyUnit] | None = None,
+    units: Collection[PrivacyUnit] | None = None, out: Path | None = None,
 ) -> None:  # fmt: skip
     """Print the board of `records` and `audits`, or a prebuilt `board`, as tables or JSON.
 
-    Of `units`, where given; failed cells have no unit and are always printed.
+    Of `units`, where given; failed cells have no unit and are always printed, with their logs if all are in `out`.
     """
     from bench.results.audited import with_audits
     from reports.leaderboard import COLUMNS, build_board, cells_of
@@ -284,7 +291,7 @@ def print_board(
         for text, number in notes.items():
             print_fields(f"{number}: {text}")
     for record in board.failures:
-        echo(f"failed: {record.key}: {record.failure.reason if record.failure else ''}")
+        echo(f"failed: {record.key}: {record.failure.words(out) if record.failure else ''}")
     for key, why in board.refused:
         echo(f"not shown: {key}: {why}")
 

@@ -87,6 +87,6 @@ def tune(
             for epsilon in grid.epsilons
         ]
         records = run_tunings(cells, tuning, out, progress, device=chosen, workers=available_cores())
-    print_board(records, [], json_=json_)
+    print_board(records, [], json_=json_, out=out)
     if any(record.failure for record in records):
         raise typer.Exit(1)

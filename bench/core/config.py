@@ -133,6 +133,27 @@ class Grid:
             raise BenchError("seeds must not be negative. Try --seeds 0,1,2.")
 
 
+def seed_numbers(text: str) -> tuple[int, ...]:
+    """Return the seeds in `text`, as ``0,3`` or ``0-4``; raise :class:`BenchError` on anything else."""
+    found: dict[int, None] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        first, dash, last = word.partition("-")
+        ends = (first, last or first) if dash and first else (word, word)
+        try:
+            start, end = map(int, ends)
+        except ValueError:
+            raise BenchError(
+                f"--seeds takes whole numbers and ranges with commas, as 0,3 or 0-4; not {word!r}."
+            ) from None
+        if (dash and first and not last) or end < start or end - start >= MOST_SEEDS:
+            raise BenchError(f"--seeds {word} is no range of at most {MOST_SEEDS:,} seeds. Write 0-4 for 0,1,2,3,4.")
+        found |= dict.fromkeys(range(start, end + 1))
+    return tuple(found)
+
+
+MOST_SEEDS = 10_000
+
+
 def default_delta(private_records: int) -> float:
     """Return the largest power of ten that is at most 1e-5 and below 1/n: 1e-5 for MNIST, 1e-6 for CelebA."""
     return 10.0 ** -max(5, math.floor(math.log10(max(private_records, 1))) + 1)
@@ -186,8 +207,19 @@ def parse_overrides(method: type[Configured], overrides: Sequence[str]) -> dict[
     return values
 
 
+_ALIKE = (
+    ("noise_multiplier", "sigma", "noise_scale", "noise"), ("batch_size", "batch"), ("lr", "learning_rate"),
+    ("max_grad_norm", "clip", "clipping_norm", "max_norm"), ("epochs", "student_epochs", "steps", "iterations"),
+)  # fmt: skip
+"""Names of one thing in different methods and papers."""
+
+
 def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str]) -> None:
-    """Raise :class:`UnknownNameError` on an override that fits none of `methods`."""
+    """Raise :class:`UnknownNameError` on an override that fits none of `methods`, BenchError on one given twice."""
+    given = [text.partition("=")[0] for text in overrides]
+    for name in given:
+        if given.count(name) > 1:
+            raise BenchError(f"--set {name} is given {given.count(name)} times. Give it once.")
     fields = {method.name: {field.name for field in dataclasses.fields(method.Config)} for method in methods}
     for text in overrides:
         owner, dot, field = text.partition("=")[0].rpartition(".")
@@ -195,7 +227,8 @@ def check_overrides(methods: Sequence[type[Configured]], overrides: Sequence[str
             raise UnknownNameError("method in --set", owner, fields)
         known = fields[owner] if dot else set().union(*fields.values())
         if _alias(field, known) not in known:
-            raise UnknownNameError(f"option of {owner}" if dot else "option in --set", field, known)
+            meant = next((name for alike in _ALIKE if field in alike for name in alike if name in known), "")
+            raise UnknownNameError(f"option of {owner}" if dot else "option in --set", field, known, meant=meant)
 
 
 def _alias(field: str, known: Collection[str]) -> str:

@@ -10,6 +10,19 @@ from contextlib import contextmanager
 class BenchError(Exception):
     """A user error; the message states the problem, the accepted values and the fix."""
 
+    told = ""
+    """What of it tells nothing of private records: all that the record of a run on private data may hold."""
+
+
+@contextmanager
+def telling(words: str = "") -> Iterator[None]:
+    """Set what may be told of a :class:`BenchError` inside the block: `words`, or by default its message."""
+    try:
+        yield
+    except BenchError as error:
+        error.told = words or str(error)
+        raise
+
 
 @contextmanager
 def no_exit(who: str) -> Iterator[None]:
@@ -26,10 +39,10 @@ def no_exit(who: str) -> Iterator[None]:
 class UnknownNameError(BenchError):
     """An unknown registry member, option or file."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", meant: str = "") -> None:
         self.kind, self.name = kind, name
         names = sorted(known)
-        near = nearest_names(name, names)
+        near = [meant] if meant in names else nearest_names(name, names)
         rest = [n for n in names if n not in near]
         # Of very many, such as timm's models, the alphabet's first are no help.
         listed = near if near and len(names) > 100 else [*near, *rest][:12]

@@ -39,9 +39,15 @@ def make_console(*, stderr: bool = False) -> Console:
     """Return a console; without a terminal or $COLUMNS, of 160 columns."""
     from rich.console import Console
 
+    class Quiet(Console):
+        """A console that leaves a reader who has gone, as `head` does, to :func:`bench.cli.main.main`."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 160
-    return Console(stderr=stderr, width=width, highlight=False)
+    return Quiet(stderr=stderr, width=width, highlight=False)
 
 
 def echo(text: object, *, err: bool = False) -> None:
@@ -177,14 +183,18 @@ class _Line:
         self.begin = time.monotonic()
         self._last = self.begin - max(0.0, every - 5)
         self._parent, self._name, self._total, self._every, self._done = parent, name, total, every, 0
+        self._first: tuple[float, int] | None = None
 
     def advance(self, steps: int = 1) -> None:
         self._done += steps
         now = time.monotonic()
+        # The first step also pays for what is done once: the rate is that of the others.
+        self._first = self._first or (now, self._done)
         if now - self._last >= self._every and 0 < self._done < self._total:
             self._last = now
-            left = (now - self.begin) / self._done * (self._total - self._done)
-            self._parent.say(f"  {self._name}: {self._done}/{self._total}, about {left:.0f} s left")
+            seconds, steps = now - self._first[0], self._done - self._first[1]
+            left = f", about {seconds / steps * (self._total - self._done):.0f} s left" if steps and seconds > 2 else ""
+            self._parent.say(f"  {self._name}: {self._done}/{self._total}{left}")
 
 
 class TreeProgress(Progress):

@@ -74,6 +74,13 @@ def get_dataset(name: str) -> DatasetSpec:
         return folder_spec(name)
     if name not in DATASETS:
         read_plugins()
+    base, colon, _ = name.partition(":")
+    if colon and base in DATASETS:
+        where = data_root(None) / "raw" / (DATASETS[base].store or base)
+        raise BenchError(
+            f"{base} takes no path; files that you have of it belong in {where}, and `python -m bench data get {base}` "
+            "says in which form. BENCH_DATA names another folder of data sets. Images of your own: folder:PATH."
+        )
     if name not in DATASETS:
         broken = "; ".join(f"plug-in {key} failed: {why}" for key, why in PLUGIN_ERRORS.items())
         hint = "Or folder:PATH for images of your own." + (f" {broken}." if broken else "")

@@ -45,6 +45,8 @@ FOLDERS = "folders"
 class ChangedError(BenchError):
     """A file is not what it was when its set was listed."""
 
+    told = "an image has changed since its folder was listed"
+
 
 class Names:
     """Names in one array of bytes: those that are asked for are read, the others stay on the disk."""

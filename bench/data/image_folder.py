@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,8 +30,12 @@ from bench.data.file_list import Half, Listing, kept_list, place
 from bench.data.image_files import FileRecords, list_classes, list_images, list_labelled, open_image
 from bench.data.spec import DatasetSpec, Loaded, LoadRequest
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 PREFIX = "folder:"
 TEST_NAMES = ("test", "val", "valid", "validation")
+HALVES = {"train", "training", "testing", *TEST_NAMES}
 TEST_SHARE = 0.2
 SALT = "folder-salt"
 _SHAPE = re.compile(r"^(?P<path>.+)@(?P<c>[13])x(?P<h>[1-9]\d{0,4})x(?P<w>[1-9]\d{0,4})$")
@@ -56,6 +61,10 @@ def folder_spec(name: str) -> DatasetSpec:
     classes = list_classes(train)
     if len(classes) < 2:
         raise BenchError(f"{train} has {len(classes)} class folders, two are the least. Accepted: {LAYOUT}.")
+    if {one.casefold() for one in classes} <= HALVES:
+        raise BenchError(
+            f"the folders in {train} are halves, not classes: {', '.join(classes)}. Call them train and test: {LAYOUT}."
+        )
     return DatasetSpec(
         name=name,
         classes=len(classes),
@@ -112,6 +121,7 @@ def load_folder(request: LoadRequest) -> Loaded:
             files, labels = [f for f, is_test in zip(files, chosen, strict=True) if not is_test], labels[~chosen]
         if not files or not tests:
             raise BenchError(f"{path} gives {len(files)} training and {len(tests)} test images: add more. {LAYOUT}.")
+        _check_filled(train_folder, spec.class_names, labels)
         return (bases[0], files, labels), (bases[1], tests, test_labels)
 
     salt = _salt(request.root)
@@ -119,6 +129,18 @@ def load_folder(request: LoadRequest) -> Loaded:
         request, path, bases, listing, lambda halves: _keyed_revision(request, path, halves, salt), mark=salt
     )
     return _loaded(spec, path, train, test, revision, request.root)
+
+
+def _check_filled(folder: Path, classes: Sequence[str], labels: NDArray[np.int64]) -> None:
+    """Raise BenchError where a class has no training image."""
+    empty = [classes[label] for label in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0).tolist()]
+    if empty:
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise BenchError(
+            f"no training image in {', '.join(str(folder / name) for name in empty[:5])}{more}. Each folder in "
+            f"{folder} is taken for a class: give the folder whose folders are the classes, and remove or fill empty "
+            "ones."
+        )
 
 
 def _loaded(spec: DatasetSpec, path: Path, train: Half, test: Half, revision: str, root: Path) -> Loaded:
@@ -204,6 +226,7 @@ class PublicFolderLoader:
 
         def listing(folders: list[Path]) -> tuple[Listing, Listing]:
             one, other = ((half, *list_labelled(half, classes, folders)) for half in bases)
+            _check_filled(train, classes, one[2])
             return one, other
 
         halves = kept_list(request, base, bases, listing, _plain_revision)

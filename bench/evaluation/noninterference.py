@@ -31,7 +31,8 @@ from bench.core.types import Budget, Facts, PrivacyUnit, PublicKind
 from bench.evaluation.check_data import CHECK_FACTS, Few, Variant
 from bench.evaluation.check_runs import MethodPlace, Outcome, Processes, Trial
 from bench.evaluation.embedded import embedded_data
-from bench.interface.method import Method
+from bench.experiments.overrides import check_kept
+from bench.interface.method import Method, check_costs, check_public
 
 SEEDS = (0, 1)
 """Seeds of a full check."""
@@ -168,10 +169,19 @@ def trial_for(
             "the teacher that it trains, without teacher_weights. What follows the teacher is the same code."
         )
     budgets = [Budget(epsilon, 1e-5) for epsilon in EPSILONS]
+    budget = budgets[seed % len(budgets)]
     try:  # another budget for each seed: a few answers take other branches than many
-        config = method.calibrate(built, budgets[seed % len(budgets)], facts)
+        config = method.calibrate(built, budget, facts)
     except BenchError:
-        config = method.calibrate(built, budgets[0], facts)
+        budget = budgets[0]
+        config = method.calibrate(built, budget, facts)
+
+    def calibrate(start: object) -> object:
+        return method.calibrate(start, budget, facts)
+
+    check_kept(method, built, config, overrides, calibrate, preset, facts, budget)
+    check_public(method, config, facts)
+    check_costs(method, config, facts, budget.delta)
     values = {entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}
     return Trial(MethodPlace.of(method) or method, values, facts, seed, dataset, labelled)
 

@@ -39,10 +39,7 @@ def candidate_cells(
         if cells[-1].refused:
             raise BenchError(cells[-1].refused)
     if len({cell.key for cell in cells}) < len(cells):
-        raise BenchError(
-            "two candidates come to the same settings: a value is given twice, or a setting is one that calibration "
-            "chooses. List each candidate once, and no noise."
-        )
+        raise BenchError("two candidates come to the same settings: a value is given twice. List each candidate once.")
     return cells
 
 

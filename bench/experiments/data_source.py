@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from bench.core.errors import telling
 from bench.core.progress import Progress, Stage
+from bench.core.types import Facts
 from bench.data.datasets import load
+from bench.data.image_folder import PREFIX
 from bench.data.spec import Loaded
 from bench.data.spec import Progress as FetchProgress
 from bench.data.splits import Materialised, Split, facts, map_images, materialise, split
@@ -29,18 +32,36 @@ class DataSource:
         return self._opened[name]
 
     def describe(self, name: str) -> Dataset:
-        """Return the facts and the revision of the data set `name`; download it if it is absent."""
+        """Return the facts and the revision of the data set `name`; download it if it is absent.
+
+        Of a user's folder, the classes and the number of images are shown: they tell whether it is the right one.
+        """
+        new = name not in self._opened
         loaded, parts = self._open(name)
-        return Dataset(name, facts(loaded, parts), loaded.revision)
+        known = facts(loaded, parts)
+        if new and name.startswith(PREFIX):
+            self._progress.say(_summary(loaded, known))
+        return Dataset(name, known, loaded.revision)
 
     def material(self, name: str) -> Materialised:
         """Return the data set `name`: a set of files mapped, another in memory."""
         if name not in self._material:
-            loaded, parts = self._open(name)
-            with fetch_display(self._progress, name, "is decoded once") as tell:
-                loaded = map_images(loaded, tell)
-            self._material[name] = materialise(loaded, parts)
+            with telling("the data cannot be read"):
+                loaded, parts = self._open(name)
+                with fetch_display(self._progress, name, "is decoded once") as tell:
+                    loaded = map_images(loaded, tell)
+                self._material[name] = materialise(loaded, parts)
         return self._material[name]
+
+
+def _summary(loaded: Loaded, known: Facts) -> str:
+    """Return what is public of a folder, in words; how many images a class has is not."""
+    names = loaded.spec.class_names
+    more = ", ..." if len(names) > 10 else ""
+    return (
+        f"{known.dataset}: {known.classes} classes ({', '.join(names[:10])}{more}); {known.private_records} private, "
+        f"{known.public_records} public and {known.test_records} test images, {'x'.join(map(str, known.shape))}"
+    )
 
 
 @contextlib.contextmanager
@@ -56,7 +77,7 @@ def fetch_display(
             nonlocal stage, doing, shown
             if what != doing:
                 open_stages.close()
-                if not doing and not name.startswith("folder:"):
+                if not doing and not name.startswith(PREFIX):
                     progress.say(f"{name} {said}")
                 stage = open_stages.enter_context(progress.stage(what, total or 1))
                 doing, shown = what, 0

@@ -20,7 +20,9 @@ def prepare_device(device: str, threads: int) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise BenchError(f"--device {device}: {str(error).splitlines()[0]}. Use auto, cpu, cuda or cuda:N.") from error
+        said = str(error).splitlines()[0]
+        why = "torch knows no such device" if "Expected one of" in said else said.rstrip(".")
+        raise BenchError(f"--device {device}: {why}. Use auto, cpu, cuda or cuda:N.") from error
     torch.set_num_threads(threads)
     tune_malloc()
     torch.backends.cudnn.benchmark = False

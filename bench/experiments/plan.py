@@ -28,7 +28,8 @@ from bench.core.rows import Change
 from bench.core.tuning import Tuning
 from bench.core.types import Adjacency, Basis, Budget, Facts, TargetAdjacency
 from bench.experiments.calibration_cache import Calibrations
-from bench.interface.method import Method
+from bench.experiments.overrides import check_kept
+from bench.interface.method import Method, check_public
 from bench.interface.plugin_source import plugin_of, sources_of
 from bench.interface.registry import METHODS, plugin_file
 from bench.results.cell_spec import CellSpec, Specified
@@ -202,11 +203,20 @@ def _calibrated(
         # A non-private method ignores the budget, but calibration also pins the digest of public weights.
         asked = epsilon if tuning is None else tuning.epsilon
         budget = Budget(1.0 if asked is None else asked, delta, basis, adjacency)
-        try:
+
+        def calibrate(start: Any) -> Any:
             with no_exit(f"calibrate of {method.name}"):
-                config = calibrations.calibrate(method, config, budget, dataset.facts)
+                return calibrations.calibrate(method, start, budget, dataset.facts)
+
+        start = config
+        try:
+            config = calibrate(start)
         except BenchError as error:
             refusal, refused = Refusal.CALIBRATION, str(error)
+        else:
+            texts = [f"{name}={text}" for name, text in overrides.items()]
+            check_kept(method, start, config, texts, calibrate, grid.preset, dataset.facts, budget)
+    check_public(method, config, dataset.facts)
     facts = dataset.facts
     stated = re.search(r"@(\d+x\d+x\d+)$", dataset.name) if facts.dataset.startswith("folder:") else None
     spec = CellSpec(

@@ -23,6 +23,7 @@ from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, cell_token, forget_salt, noise_of, salt_of
 from bench.experiments.plan import Cell
 from bench.experiments.release import save_image_grid, save_released
+from bench.interface.method import check_costs, checked_claim
 from bench.interface.registry import METHODS
 from bench.metrics.intervals import accuracy_interval
 from bench.privacy.accountants import Accounted, account, merged, proven
@@ -85,8 +86,6 @@ def run_cell(
             record = _train(cell, run_dir, source, context, ledger, clock, tuned)
     except Exception as error:  # noqa: BLE001 (one cell's failure must not stop the grid)
         public = cell.facts.public_benchmark
-        if not public:  # the record will not hold the message: see failure_of
-            progress.say(f"{type(error).__name__}: {error}")
         events = () if ledger is None else merged(ledger.events) if tuned is None else (tuned,)
         spent = [event.as_dict() for event in events]
         failure = failure_of(error, public, run_dir, cell.key, spent, refused=bool(cell.refused))
@@ -130,6 +129,7 @@ def _train(
     tuned: RepeatAndSelect | None,
 ) -> Record:  # fmt: skip
     method = METHODS.get(cell.method)
+    check_costs(method, cell.config, cell.facts, cell.delta)  # an error after hours of training helps nobody
     material = source.material(cell.dataset)
     notes: list[str] = []
     context.note = notes.append
@@ -241,7 +241,8 @@ def _privacy(
 ) -> Privacy:
     method = METHODS.get(cell.method)
     if cell.facts.public_benchmark and tuned is None:
-        claim = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        after = method.claimed_after(cell.config, cell.facts, cell.delta, ledger)
+        claim = checked_claim(after, f"{method.name}.claimed_after()")
     else:
         claim = method.claimed(cell.config, cell.facts, cell.delta)
     events: Sequence[Event] = ledger.events
@@ -328,8 +329,9 @@ def failure_of(
     error: Exception, public_benchmark: bool, run_dir: RunDir, key: str, spent: Sequence[dict[str, Any]] = (), *,
     refused: bool = False,
 ) -> Failure:  # fmt: skip
-    """Log `error` and return it as a failure, without its message for non-public data, since it may quote records."""
-    kind, private = type(error).__name__, not (public_benchmark or refused)
+    """Log `error` and return it as a failure; for non-public data only what may be told, as it may quote records."""
+    told = error.told if isinstance(error, BenchError) else ""
+    kind, private = type(error).__name__, not (public_benchmark or refused or told == str(error))
     if isinstance(error, BenchError) and not private:
         kind = "refused" if refused else COLLAPSED if isinstance(error, CollapsedError) else "error"
         return Failure(kind=kind, reason=printable(str(error)), spent=list(spent))
@@ -337,8 +339,13 @@ def failure_of(
     text = page("".join(traceback.format_exception(error)))
     with contextlib.suppress(BenchError):  # without the log the record is still written
         write_atomic(run_dir.path / log, text, mode=0o600 if private else 0o644)
-    reason = "; the message may tell of private records and stays in the log" if private else printable(f": {error}")
-    return Failure(kind=kind, reason=kind + reason, log=log, spent=list(spent))
+    if told and private:
+        reason = f"{told}; the log says why"
+    elif private:
+        reason = f"{kind}; the message may tell of private records and stays in the log"
+    else:
+        reason = printable(f"{kind}: {error}")
+    return Failure(kind=kind, reason=reason, log=log, spent=list(spent))
 
 
 def _record(cell: Cell, clock: Clock, cache: Cache, *, status: Status, **parts: object) -> Record:

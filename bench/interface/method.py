@@ -10,6 +10,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bench.core.errors import BenchError, telling
 from bench.core.types import (
     Adjacency,
     Budget,
@@ -149,3 +150,36 @@ class Method(abc.ABC):
         self, config: Any, private: PrivateData, public: PublicData, ledger: Ledger, context: Context
     ) -> Released:
         """Train a student on the ledger's outputs and return all releases."""
+
+
+def checked_claim(claim: object, who: str) -> Claim:
+    """Return `claim`, which `who` returned; raise :class:`BenchError` if it is no claim or holds no epsilon."""
+    remedy = "Return Claim(epsilon, delta, source) or claim_by(accountant, events, delta, source), of bench.interface."
+    if not isinstance(claim, Claim):
+        raise BenchError(f"{who} returns {type(claim).__name__}, not a Claim. {remedy}")
+    number = isinstance(claim.epsilon, int | float) and claim.epsilon >= 0
+    if not number or not isinstance(claim.source, str) or not isinstance(claim.note, str):
+        raise BenchError(
+            f"{who} returns {claim}: epsilon is a number from 0 to inf, source and note are texts. {remedy}"
+        )
+    return claim
+
+
+def check_public(method: type[Method], config: Any, facts: Facts) -> None:
+    """Raise :class:`BenchError` where what `method` says of its public data fits no record, not even a failed one."""
+    words, kinds = method.public_words(config, facts), method.public_kinds(config, facts)
+    if not isinstance(words, str):
+        raise BenchError(f"{method.name}.public_words() returns {words!r}. Return a text.")
+    if not isinstance(kinds, tuple | list) or not all(isinstance(kind, PublicKind) for kind in kinds):
+        raise BenchError(f"{method.name}.public_kinds() returns {kinds!r}. Return a tuple of PublicKind.")
+
+
+@telling()
+def check_costs(method: type[Method], config: Any, facts: Facts, delta: float) -> None:
+    """Raise :class:`BenchError` where what `method` says of its costs is no claim and no events."""
+    from bench.privacy.base_event import Event
+
+    checked_claim(method.claimed(config, facts, delta), f"{method.name}.claimed()")
+    charges = method.charges(config, facts)
+    if charges is not None and not (isinstance(charges, Sequence) and all(isinstance(e, Event) for e in charges)):
+        raise BenchError(f"{method.name}.charges() returns {charges!r}. Return a list of events, or None.")

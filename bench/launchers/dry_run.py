@@ -10,6 +10,7 @@ from typing import Any
 from bench.core.config import Preset, Reuse, as_dict
 from bench.core.printable import counted
 from bench.experiments.plan import Cell, State, states
+from bench.interface.method import checked_claim
 from bench.interface.registry import METHODS
 from bench.launchers.runtime_estimate import EarlierRuns, RunningTime, duration, earlier_records, total
 from bench.launchers.schedule import Pack, Unit, packs_of, shared_names, waves_of
@@ -151,12 +152,16 @@ def _slots(settings: Cluster, packs: Sequence[Pack]) -> int:
 def _planned(cell: Cell, state: State) -> dict[str, Any]:
     method = METHODS.get(cell.method)
     default, config = as_dict(method.Config()), as_dict(cell.config)
+    claimed = ""
+    if not cell.refused:
+        claim = checked_claim(method.claimed(cell.config, cell.facts, cell.delta), f"{cell.method}.claimed()")
+        claimed = f"{claim.epsilon:.4g}"
     changed = [f"{name}={value}" for name, value in config.items() if name not in default or value != default[name]]
     return {
         "key": cell.key,
         "title": cell.title,
         "state": state.value,
-        "claimed": "" if cell.refused else f"{method.claimed(cell.config, cell.facts, cell.delta).epsilon:.4g}",
+        "claimed": claimed,
         "setting": "" if cell.refused else ", ".join(changed),
         "config": config,
         "delta": cell.delta,

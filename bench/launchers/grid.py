@@ -10,14 +10,14 @@ from pathlib import Path
 
 from bench.core.config import Grid, Reuse
 from bench.core.errors import BenchError
-from bench.core.plain_files import check_unshared
+from bench.core.plain_files import check_unshared, read_plain
 from bench.core.printable import counted
 from bench.core.progress import Progress
 from bench.data.array_store import user_cache
 from bench.experiments.calibration_cache import Calibrations
 from bench.experiments.data_source import DataSource
 from bench.experiments.noise_salt import RANDOM, check_salt, sweep_salts
-from bench.experiments.plan import Cell, expand, to_run
+from bench.experiments.plan import Cell, Refusal, expand, to_run
 from bench.interface.registry import methods_named
 from bench.launchers.dry_run import DryRun, forecast
 from bench.launchers.schedule import Unit, units_of
@@ -75,7 +75,7 @@ def run_grid(
             outcome = execute(
                 units, run_dir, source, progress, settings, device=device, workers=workers, threads=threads,
                 plugins=[name for name in grid.methods if name.endswith(".py")], detach=detach,
-                done=functools.partial(_tell, progress), noise_salt=noise_salt,
+                done=functools.partial(_tell, progress, run_dir), noise_salt=noise_salt,
             )  # fmt: skip
         keys = {cell.key for cell in todo}
         known = {record.key: record for record in earlier if record.key not in keys}
@@ -119,9 +119,21 @@ def plan_grid(grid: Grid, source: DataSource, calibrations: Calibrations, progre
     for line in dict.fromkeys(f"left out: {cell.title.rpartition(',')[0]}: {cell.refused}" for cell in left.values()):
         progress.say(line)
     cells = [cell for cell in cells if cell.key not in left]
+    _check_possible(grid, cells, source, calibrations)
     if left and not cells:
         raise BenchError(f"no method of {', '.join(grid.methods)} can run on {', '.join(grid.datasets)}.")
     return cells
+
+
+def _check_possible(grid: Grid, cells: Sequence[Cell], source: DataSource, calibrations: Calibrations) -> None:
+    """Raise :class:`BenchError` if it is the overrides alone that let no cell of a method and a data set run."""
+    for method in dict.fromkeys(cell.method for cell in cells if cell.spec.overrides):
+        for name in grid.datasets:
+            mine = [cell for cell in cells if (cell.method, cell.dataset) == (method, name)]
+            if mine and all(cell.refusal is Refusal.CALIBRATION for cell in mine):
+                plain = replace(grid, methods=(method,), datasets=(name,), overrides=())
+                if not all(cell.refused for cell in expand(plain, source.describe, calibrations)):
+                    raise BenchError(f"{mine[0].title.rpartition(',')[0]}: {mine[0].refused}")
 
 
 def _units(
@@ -140,12 +152,15 @@ def _units(
     return todo, units, earlier
 
 
-def _tell(progress: Progress, record: Record) -> None:
+def _tell(progress: Progress, run_dir: RunDir, record: Record) -> None:
     for note in record.notes:
         progress.say(f"{record.key}: {note}")
     if record.failure is not None:
-        where = f" (log: {record.failure.log})" if record.failure.log else ""
-        progress.say(f"{record.key} FAILED: {record.failure.reason}{where}")
+        if record.failure.log and not record.public_benchmark:  # its owner may see what no record holds
+            with contextlib.suppress(OSError, ValueError):
+                lines = read_plain(run_dir.path / record.failure.log).decode().splitlines()
+                progress.say("".join(lines[-1:]).removeprefix("bench.core.errors."))
+        progress.say(f"{record.key} FAILED: {record.failure.words(run_dir.path)}")
     elif record.utility is not None:
         shared = ", ".join(
             f"{kind} {misses} misses, {hits} hits" for kind, (misses, hits) in record.provenance.artefacts.items()

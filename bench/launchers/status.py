@@ -123,11 +123,7 @@ def overview(path: Path) -> Overview:
             waiting.pop(entry.key, None)
             if entry.key not in claims and not settled(entry, run_dir, records):
                 waiting[entry.key] = entry.title
-    failures = [
-        (record.key, record.failure.reason + (f" (log: {record.failure.log})" if record.failure.log else ""))
-        for record in records.values()
-        if record.failure is not None
-    ]
+    failures = [(record.key, record.failure.words(path)) for record in records.values() if record.failure is not None]
     if waiting and not any(row.state == "at work" for row in rows):
         notes.append("Nothing runs, and cells are left: give the `run` command again to resume.")
     running = [_running_row(key, owner) for key, owner in claims.items()]

@@ -205,7 +205,8 @@ def _run(
     if lost and unit.shard is None:
         error = BenchError(
             f"the process that ran it died {counted(held.attempt - 1, 'time')}: killed, or out of memory. Its last "
-            f"words are in the logs under {launch.folder.relative_to(run_dir.path)}; --retries N allows more."
+            f"words are in the logs under {launch.folder.relative_to(run_dir.path)} of the run directory; --retries N "
+            "allows more."
         )
         return record_failure(unit.cell, run_dir, error)
     if not lost:  # a lost shard needs no record: the cell that needs it gets one

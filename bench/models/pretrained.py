@@ -21,7 +21,7 @@ from safetensors import torch as tensor_files
 from timm.models import is_model, list_models, model_entrypoint
 from torch import Tensor, nn
 
-from bench.core.errors import BenchError, UnknownNameError
+from bench.core.errors import BenchError, UnknownNameError, telling
 from bench.core.plain_files import user_path
 from bench.data.array_store import locked
 from bench.data.download import RouteError
@@ -48,6 +48,7 @@ from bench.storage.files import write_atomic
 FORMS = "auto, package, hub or file:PATH"
 
 
+@telling()
 def find_weights(
     backbone: str, weights: str = "auto", sha256: str = "", *, fetch: bool = True, progress: Progress | None = None
 ) -> PublicWeights:
@@ -77,6 +78,7 @@ def find_weights(
     return found
 
 
+@telling()
 def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
     """Return known weights by digest, never fetching; raise BenchError, with how to get them, if missing or changed."""
     check_backbone(backbone)
@@ -96,6 +98,7 @@ def weights_by_digest(backbone: str, sha256: str) -> PublicWeights:
     raise BenchError(f"weights of {backbone} with SHA-256 {wanted} are not under {folder()}.{reason} {how}")
 
 
+@telling()
 def load_backbone(found: PublicWeights, size: int | None = None) -> nn.Module:
     """Return the timm model with the weights `found`, without its classifier: images to pooled features (n, d).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -196,6 +197,10 @@ class Failure(Row):
     """Path of the traceback below the run directory."""
     spent: list[dict[str, Any]] = []
     """Ledger events before the failure; another run with fresh noise costs as much again."""
+
+    def words(self, run_dir: Path | None) -> str:
+        """Return the reason, and the path of the log as it is from here, if `run_dir` is known."""
+        return self.reason + (f" (log: {run_dir / self.log})" if run_dir and self.log else "")
 
 
 class Provenance(Row):

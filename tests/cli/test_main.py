@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.core.version import __version__
 from bench.experiments.data_source import DataSource
 from bench.results.record import parse_record
 from helpers.commands import bench
@@ -88,6 +91,28 @@ def test_something_is_shown_before_anything_is_imported_for_it(words: str, slow:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stderr.startswith("starting: 0/1\n")
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["ls"], ["show", "pate"], ["ls", "attacks", "--json"], ["--help"]])
+def test_a_reader_that_leaves_early_is_told_nothing(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *words], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_seeds_may_be_a_range(tmp_path: Path) -> None:
+    words = ("run", "-m", "nonprivate", "-d", "digits", "-s", "4,0-2,1", "-o", tmp_path, "--dry-run", "--json")
+    planned = json.loads(bench(*words).stdout)["cells"]
+    assert [cell["title"][-1] for cell in planned] == ["4", "0", "1", "2"]
+
+
+def test_version() -> None:
+    done = bench("--version")
+    assert (done.returncode, done.stdout) == (0, f"private-student-bench {__version__}\n")
 
 
 def test_the_entry_point_ends_with_the_commands_status() -> None:
@@ -170,17 +195,19 @@ def test_leaderboard_writes_markdown_and_csv(runs: Path, tmp_path: Path) -> None
     assert done.returncode == 0
     assert "| pate |" in (tmp_path / "leaderboard.md").read_text()
     first = (tmp_path / "leaderboard.csv").read_bytes()
-    bench("leaderboard", str(runs), "--into", str(tmp_path))
+    quiet = bench("leaderboard", str(runs), "--into", str(tmp_path), "-q")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, done.stdout, "")
     assert (tmp_path / "leaderboard.csv").read_bytes() == first
 
 
 def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
     out = str(tmp_path / "runs")
     done = bench(
-        "run", "-m", "nonprivate,pate", "-d", "digits", "-e", "1", "-p", "tiny", "-o", out, "--set", "teachers=5000"
-    )
+        "run", "-m", "nonprivate,pate", "-d", "digits", "-e", "0.01", "-p", "paper", "-o", out,
+        "--set", "teachers=5", "--set", "epochs=1",
+    )  # fmt: skip
     assert done.returncode == 1
-    assert "more teachers than records" in done.stdout
+    assert "not reachable" in done.stdout
     assert "nonprivate" in done.stdout
     statuses = [row["status"] for row in json.loads(bench("ls", "-o", out, "--json").stdout)["rows"]]
     assert sorted(statuses) == ["done", "failed"]
@@ -218,6 +245,31 @@ def test_failures_are_rows_and_the_exit_state_says_so(tmp_path: Path) -> None:
         (["export", "a-key", "-o", "no-such-folder"], "no such run directory: no-such-folder"),
         (["report", "--paper", "dgdd"], "unknown paper 'dgdd'. Did you mean 'dgd'?"),
         (["leaderboard", "leaderboards", "--into", __file__], "Choose another place to write to."),
+        (["run", "pate", "dp-sgd"], "pate dp-sgd stands without an option. Did you mean --methods pate,dp-sgd?"),
+        (["run", "-m", "pate", "digits"], "Did you mean --datasets digits?"),
+        (["run", "pate,trpate"], "Did you mean --methods pate,trpate?"),
+        (["run", "--method", "pate"], "there is no option --method. Did you mean --methods?"),
+        (["run", "-m", "dp-sgd", "--epochs", "5"], "epochs is a setting of a method. Give it by --set epochs=5."),
+        (["check", "dp-sgd", "--batch-size=5"], "Give it by --set batch_size=5."),
+        (["attack", "--images-per-class", "5"], "images_per_class is a setting of an attack."),
+        (["leaderboard", "--epochs", "5"], "there is no option --epochs."),
+        (["run", "-m", "pate", "-p", "big"], "'--preset' / '-p': 'big' is not one of 'paper', 'quick', 'tiny'"),
+        (["run", "-m", "dp-sgd", "--set", "sigma=2"], "Did you mean 'noise_multiplier'?"),
+        (["run", "-m", "dp-sgd", "--set", "dp-sgd.sigma=2"], "Did you mean 'noise_multiplier'?"),
+        (["run", "-m", "pate", "--set", "teachers=3", "--set", "teachers=4"], "--set teachers is given 2 times"),
+        (["run", "-m", "pate", "--student", "mlp", "--set", "student=lenet"], "--set student is given 2 times"),
+        (["run", "-m", "pate", "--device", "gpu"], "--device gpu is unknown. Accepted: auto, cpu, cuda or cuda:N"),
+        (["run", "-m", "nonprivate", "-e", "1", "--device", "nothing"], "torch knows no such device. Use auto"),
+        (["run", "-m", "pate", "-d", "imagenet:/data"], "imagenet takes no path; files that you have of it belong in"),
+        (["run", "-m", "pate", "-e", "10", "-p", "tiny", "--set", "teachers=100000"], "10 claimed: more teachers than"),
+        (["run", "-m", "pate", "-s", "2-0"], "--seeds 2-0 is no range"),
+        (["run", "-m", "pate", "-s", "0-"], "--seeds 0- is no range"),
+        (["run", "-m", "pate", "-s", "-1"], "seeds must not be negative"),
+        (["run", "-m", "pate", "-s", "0-99999999999"], "is no range of at most 10,000 seeds"),
+        (["run", "-m", "pate", "-o", ""], "an empty path is given for out"),
+        (["bundle", "-m", "pate", "-o", ""], "an empty path is given for out"),
+        (["leaderboard", ""], "an empty path is given for runs"),
+        (["check", "dp-sgd", "--set", "noise_multiplier=3", "-q"], "noise_multiplier=3.0 would not count"),
         (["check", "pate", "--seeds", "one"], "--seeds takes whole numbers"),
         (["check", "pate", "--set", "teachers=2000", "--quiet"], "pate: more teachers than records"),
         (["leaderboard", "no-such-folder"], "no such run directory"),
@@ -229,6 +281,22 @@ def test_mistakes_get_one_clear_message(words: list[str], says: str, tmp_path: P
     if words[0] == "run" and "-o" not in words:
         words = [*words, "-o", str(tmp_path / "runs"), *([] if "-d" in words else ["-d", "digits"])]
     assert says in refused(*words)
+
+
+@pytest.mark.parametrize("command", ["run", "tune --space x", "bundle"])
+@pytest.mark.parametrize("words", ["-m pat", "-m pate -d minst", "-m pate --set teacherz=1"])
+def test_a_wrong_name_is_told_before_anything_is_shown(command: str, words: str) -> None:
+    assert refused(*command.split(), *words.split()).startswith("error: ")
+    assert refused("check", "pat").startswith("error: ")
+
+
+@pytest.mark.parametrize("words", [("status", "-o"), ("ls", "-o"), ("show", "pate", "-o"), ("audit", "-o")])
+def test_an_empty_path_is_not_the_working_directory(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "an empty path is given for out" in refused(*words, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -328,6 +396,9 @@ def test_own_folder_gives_nothing_private_away(tmp_path: Path) -> None:
         "-o", str(tmp_path / "runs"), "--workers", "1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    # The owner sees what is taken for a class. How many images each has is private.
+    said = done.stderr
+    assert re.search(r"folder:mine: 2 classes \(cat, dog\); \d+ private, \d+ public and \d+ test images, 1x12x12", said)
     (path,) = (tmp_path / "runs" / "records").glob("*.json")
     text = path.read_text()
     assert "secret-place" not in text + path.name

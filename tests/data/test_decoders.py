@@ -370,6 +370,16 @@ def test_bad_folders_get_clear_errors(tmp_path: Path) -> None:
         datasets.load(f"folder:{base}", root=tmp_path / "root")
 
 
+@pytest.mark.parametrize("halves", [("",), ("train", "test")])
+def test_a_folder_one_level_too_high_is_refused(halves: tuple[str, ...], tmp_path: Path) -> None:
+    make_folder(tmp_path / "up" / "pets", halves, many=20)
+    (tmp_path / "up" / "empty").mkdir()
+    with pytest.raises(BenchError, match=r"no training image in .*/empty\. .* whose folders are the classes"):
+        datasets.load(f"folder:{tmp_path / 'up'}", root=tmp_path / "root")
+    with pytest.raises(BenchError, match="are halves, not classes: Test, Train"):
+        datasets.load(f"folder:{make_folder(tmp_path / 'named', ('Train', 'Test'))}", root=tmp_path / "root")
+
+
 def test_a_damaged_image_in_a_folder_is_named(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine", many=2)
     (base / "train" / "dog" / "1.png").write_bytes(b"not an image")

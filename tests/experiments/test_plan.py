@@ -148,6 +148,43 @@ def test_overrides_reach_their_method_with_the_right_type() -> None:
     assert str(changed[0]) == "teachers: 250 -> 50"
 
 
+@pytest.mark.parametrize(
+    ("method", "override", "preset"),
+    [
+        ("dp-sgd", "noise_multiplier=0.001", Preset.QUICK),
+        ("scatter-linear", "noise_multiplier=0.001", Preset.QUICK),  # whose learning rate follows the stated noise
+        ("pate", "gamma=5", Preset.QUICK),
+        ("pate", "queries=50", Preset.PAPER),
+        ("rr", "epsilon=3", Preset.TINY),
+    ],
+)
+def test_an_override_that_calibration_throws_away_is_an_error_that_names_eps(
+    method: str, override: str, preset: Preset
+) -> None:
+    for text in (override, f"{method}.{override}"):
+        with pytest.raises(BenchError, match=rf"{method}\.{override}.* would not count.*--eps"):
+            cells(methods=(method,), epsilons=(1.0,), overrides=(text,), preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "preset"),
+    [
+        ("scatter-linear", ("lr=4",), Preset.QUICK),  # scaled by the noise
+        ("pate-fm", ("sigma1=200",), Preset.QUICK),  # in its ratio to the other noise
+        ("pate", ("gamma=0.02", "least_queries=400"), Preset.PAPER),  # the second asks for less than the first
+        ("g-pate", ("threshold=none",), Preset.QUICK),  # for calibration to choose
+        ("dp-sgd", ("epochs=2", "lr=1"), Preset.QUICK),
+    ],
+)
+def test_an_override_that_calibration_starts_from_stays(
+    method: str, overrides: tuple[str, ...], preset: Preset
+) -> None:
+    (base,) = cells(methods=(method,), epsilons=(1.0,), preset=preset)
+    (cell,) = cells(methods=(method,), epsilons=(1.0,), overrides=overrides, preset=preset)
+    assert cell.refused == base.refused == ""
+    assert (cell.key != base.key) == (overrides != ("threshold=none",))
+
+
 def test_cell_that_cannot_run_has_a_reason_and_stops_no_other() -> None:
     low, high = cells(epsilons=(0.01, 10.0), preset=Preset.PAPER)
     assert "not reachable" in low.refused or "does not pay" in low.refused

@@ -70,7 +70,7 @@ def cell_for(*overrides: str, method: str = "pate", dataset: str = "mnist", fact
             "--precision bf16",
         ),
         (
-            cell_for("pate.gamma=0.07", "dgd.queries=5", "teachers=100", "teachers=50", "backbone=resnet18",
+            cell_for("pate.gamma=0.07", "dgd.latent=5", "teachers=100", "pate.teachers=50", "backbone=resnet18",
                      methods=("pate", "dgd", "trpate")),
             "--methods pate --datasets mnist --eps 10 --seeds 0 --set gamma=0.07 --set teachers=50",
         ),
@@ -159,7 +159,7 @@ def test_every_part_of_what_was_asked_for_is_held_against_the_key() -> None:
         ({"dataset_revision": "sha256:1"}, "it was made on revision sha256:1"),
         ({"dataset": "folder:mine"}, "its settings plan folder_mine-pate-eps10-quick-s0-"),
         ({"seed": 7}, "its settings plan mnist-pate-eps10-quick-s7-"),
-        ({"overrides": {"gamma": "0.3"}}, "its settings plan mnist-pate-eps10-quick-s0-"),
+        ({"overrides": {"teachers": "40"}}, "its settings plan mnist-pate-eps10-quick-s0-"),
         ({"overrides": {"teacherz": "3"}}, "teacherz"),
         ({"config": {}}, "the settings of pate have changed"),
     ],

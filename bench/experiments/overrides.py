@@ -1,0 +1,44 @@
+"""Settings that calibration overwrites: an override of one is an error, not dropped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.core.config import Preset, build_config, parse_overrides
+from bench.core.errors import BenchError
+from bench.core.types import Budget, Facts
+from bench.interface.method import Method
+
+
+def check_kept(
+    method: type[Method], start: Any, found: Any, overrides: Sequence[str], calibrate: Callable[[Any], Any],
+    preset: Preset, facts: Facts, budget: Budget,
+) -> None:  # fmt: skip
+    """Raise :class:`BenchError` on a number in `overrides` that `calibrate`, from `start` to `found`, throws away.
+
+    Not on one that it scales, such as a ratio or a learning rate, nor on one that another override moves.
+    """
+
+    def calibrated(field: str, config: Any) -> Any:
+        try:
+            return getattr(calibrate(config), field)
+        except BenchError:
+            return None
+
+    for field, asked in parse_overrides(method, overrides).items():
+        final = getattr(found, field)
+        if final == asked or isinstance(asked, bool) or not isinstance(asked, int | float):
+            continue
+        near = replace(start, **{field: asked + 1 if isinstance(asked, int) else 1.01 * asked})
+        if calibrated(field, near) not in (final, None):
+            continue
+        own = [text for text in overrides if field in parse_overrides(method, [text])]
+        if calibrated(field, build_config(method, preset, facts, own)[0]) == asked:
+            continue
+        target = f" (epsilon {budget.epsilon:g}, {budget.basis.value})" if method.private else ""
+        raise BenchError(
+            f"--set {method.name}.{field}={asked} would not count: calibration makes it {final:.6g}{target}, whatever "
+            "is given. Leave it out: it follows from --eps and the data set."
+        )

@@ -1,0 +1,70 @@
+"""A cell on a folder of the user's that fails: its owner is told why, its record holds what may be told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import bench.models.pretrained
+from bench.core.errors import BenchError
+from bench.results.run_dir import RunDir
+from helpers.commands import bench as command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    for label in ("a", "b"):
+        (tmp_path / "mine" / label).mkdir(parents=True)
+        for number in range(30):
+            pixels = generator.integers(0, 256, (12, 12), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "mine" / label / f"{number}.png")
+    return tmp_path / "mine"
+
+
+def reason_of(out: Path) -> str:
+    (record,) = RunDir(out).read_records().found
+    assert record.failure is not None
+    return record.failure.reason
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_damaged_image_is_named_to_the_owner_alone(
+    launcher: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = folder / "a" / "7.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    monkeypatch.chdir(tmp_path)
+    done = command(
+        "run", "-m", "pate", "-d", f"folder:{folder}", "-p", "tiny", "-e", "10", "-o", "runs/one",
+        "--launcher", launcher, *(["--jobs", "1"] if launcher == "local" else []),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"the image {damaged} is damaged" in done.stderr
+    assert reason_of(Path("runs/one")) == "the data cannot be read; the log says why"
+    for said in (done.stdout, done.stderr, command("status", "-o", "runs/one", "--json").stdout):
+        assert said.count("runs/one/cache/folder_mine-pate") == 1
+    (log,) = Path("runs/one/cache").glob("*.log")
+    assert os.fspath(log) in done.stdout, "a path from the user's shell"
+    assert f"the image {damaged} is damaged" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_missing_weights_tell_nothing_of_private_records(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise BenchError("could not fetch weights of resnet26: the hub does not answer.")
+
+    monkeypatch.setattr(bench.models.pretrained, "fetch_from_hub", unreachable)
+    done = command(
+        "run", "-m", "trpate", "-d", f"folder:{folder}@3x64x64", "-p", "tiny", "-e", "10", "-o", tmp_path / "runs",
+        "--teacher", "resnet26", "--set", "weights=hub", "-q",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "could not fetch weights of resnet26" in reason_of(tmp_path / "runs")
+    assert "private records" not in done.stdout

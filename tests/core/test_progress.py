@@ -1,0 +1,26 @@
+"""The display of progress in a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.core import progress
+from bench.core.progress import LineProgress
+
+
+def test_an_estimate_waits_for_two_steps_and_leaves_out_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 6.0, 7.0, 9.0, 12.0, 12.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with LineProgress(every=1.0).stage("votes", 250) as stage:
+        for steps in (1, 1, 1, 2):  # the first takes six seconds, for what is done once
+            stage.advance(steps)
+    assert capsys.readouterr().err.splitlines() == [
+        "votes: 0/250",
+        "  votes: 1/250",
+        "  votes: 2/250",
+        "  votes: 3/250, about 370 s left",
+        "  votes: 5/250, about 368 s left",
+        "votes: done in 12.0 s",
+    ]
