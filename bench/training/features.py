@@ -200,7 +200,8 @@ def _features(fixed: FixedMap, images: Tensor, device: torch.device) -> Tensor:
     size = BATCH if device.type == "cpu" else 10 * BATCH
 
     def mapped(batch: Tensor) -> Tensor:
-        return fixed(as_float(batch.to(device))).to("cpu", fixed.dtype)
+        features: Tensor = fixed(as_float(batch.to(device))).to("cpu", fixed.dtype)
+        return features
 
     return torch.cat([*in_equal_batches(mapped, images, size)])
 
