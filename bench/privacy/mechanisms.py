@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.privacy import margins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +215,7 @@ def checked(given: NDArray[np.float64], entries: int) -> NDArray[np.float64]:
 
 def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
     """Return `values` scaled down where needed to an L2 norm of `max_norm` along the last axis."""
-    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    norms = np.linalg.norm(values, axis=-1, keepdims=True) * margins.FLOAT64
     found: NDArray[np.float64] = values * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
     return found
 
