@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from bench.privacy import margins
+
 if TYPE_CHECKING:
     from bench.interface import Ledger
 
@@ -62,8 +64,8 @@ def bounded(gradients: Tensor, how: Bounding, bound: float, stability: float) ->
     gradients = gradients.double().nan_to_num(0.0, 0.0, 0.0)
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     if how == "clip":
-        return gradients / (norms.clamp_min(bound) * (1 + 1e-12))
-    return gradients / ((norms + stability) * (1 + 1e-12))
+        return gradients / (norms.clamp_min(bound) * margins.FLOAT64)
+    return gradients / ((norms + stability) * margins.FLOAT64)
 
 
 def gradient_sensitivity(kind: Distillation, classes: int, k: int, weight: float) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import Adjacency, Budget, Claim, Facts, setting
+from bench.privacy import margins
 from methods._common import positive
 from methods._linear import ROWS, layer_of
 from methods._transfer import OnBackbone, TransferConfig, paper_transfer, quick_transfer, tiny_transfer, with_digest
@@ -90,7 +91,7 @@ def clipped_rows(
         x = finite(rows)
         if transform is not None:
             x = finite(transform(x))
-        yield x * (max_norm / x.norm(dim=1).clamp_min(max_norm))[:, None]
+        yield x * (max_norm / (x.norm(dim=1) * margins.FLOAT64).clamp_min(max_norm))[:, None]
 
 
 def finite(rows: Tensor) -> Tensor:

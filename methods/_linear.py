@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, setting
+from bench.privacy import margins
 from methods._common import positive
 from methods._transfer import TransferConfig
 
@@ -103,7 +104,7 @@ def clipped_sum(weights: Tensor, features: Tensor, labels: Tensor, max_grad_norm
             x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
             errors = torch.nan_to_num((x @ weights.T).softmax(1), nan=0.0)
             errors -= torch.nn.functional.one_hot(targets.to(weights.device), len(weights))
-            norms = errors.norm(dim=1) * x.norm(dim=1)
+            norms = errors.norm(dim=1) * x.norm(dim=1) * margins.FLOAT64
             errors *= (max_grad_norm / norms.clamp_min(max_grad_norm))[:, None]
             total.addmm_(errors.T, x)
     return total

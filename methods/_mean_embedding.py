@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.interface import BenchError, Budget, Claim, Context, Facts, PrivateData, PublicData, setting
+from bench.privacy import margins
 from methods._class_sums import EXACT
 from methods._common import at_least_one, check_latent_size, positive, student_depends
 from methods._generative import Generative, GenerativeConfig, Source, drawn
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 CODE = "DP-MERF's code ParkLabML/DP-MERF, code_balanced/gen_balanced.py: "
 SENSITIVITY = 2.0  # of the class sums of features of norm 1 and the class counts
-NORM = 1 + 1e-6  # by which features are divided, so that rounding leaves their norm at most 1
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def embedded(images: Tensor, frequencies: Tensor) -> Tensor:
     import torch
 
     phases = images.flatten(1) @ frequencies.T
-    return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * NORM)
+    return torch.cat([phases.cos(), phases.sin()], 1) / (math.sqrt(len(frequencies)) * margins.FLOAT32)
 
 
 def class_sums(

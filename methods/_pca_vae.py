@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from bench.interface import PrivateData, as_float, in_equal_batches
+from bench.privacy import margins
 
 if TYPE_CHECKING:
     from bench.interface import Ledger
 
-NORM = 1 + 1e-9  # by which clipped rows are divided, so that rounding leaves their norm at most 1
 EM_SENSITIVITY = math.sqrt(3)
 CHUNK = 2000  # records
 
@@ -44,7 +44,7 @@ def chunks(private: PrivateData) -> Iterator[Tensor]:
 
 def clipped(rows: Tensor, norm: float = 1.0) -> Tensor:
     """Return `rows` (n, d), those above it shortened to `norm`."""
-    shortened: Tensor = rows / (NORM * (rows.norm(dim=1, keepdim=True) / norm).clamp_min(1))
+    shortened: Tensor = rows / (margins.FLOAT64 * (rows.norm(dim=1, keepdim=True) / norm).clamp_min(1))
     return shortened
 
 
@@ -99,7 +99,7 @@ def start_mixture(components: int, latent: int, radius: float, draws: torch.Gene
 
 def statistics(codes: Tensor, mixture: Mixture, radius: float) -> Tensor:
     """Return the counts, sums of codes and sums of squared codes of the components: float64 (k, 1 + 2 latent)."""
-    unit = codes / (radius * NORM)
+    unit = codes / (radius * margins.FLOAT64)
     total = torch.zeros(len(mixture.means), 1 + 2 * codes.shape[1], dtype=torch.float64)
     for some, raw in zip(torch.split(unit, CHUNK), torch.split(codes, CHUNK), strict=True):
         own = mixture.log_densities(raw).softmax(1)

@@ -37,6 +37,7 @@ from bench.interface import (
     register_method,
     setting,
 )
+from bench.privacy import margins
 from methods._common import at_least_one, positive
 from methods._label import LabelMethod, true_labels
 
@@ -141,6 +142,7 @@ class LabelProtocol(LabelMethod):
         with context.progress.stage("features", len(features)) as stage:
             for rows, own in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
                 x = torch.nn.functional.normalize(rows.float().nan_to_num(0, 0, 0) @ project, dim=1)
+                x /= margins.FLOAT32
                 moments += (x.T @ x).double()
                 sums += torch.nn.functional.one_hot(own, facts.classes).double().T @ x.double()
                 total += x.double().sum(0)

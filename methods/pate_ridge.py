@@ -35,6 +35,7 @@ from bench.interface import (
     register_method,
     setting,
 )
+from bench.privacy import margins
 from methods._common import SHOWN, at_least_one, positive
 from methods._teachers import tiny_teachers
 
@@ -191,7 +192,7 @@ def normalised(scores: Tensor) -> Tensor:
 
     centred = scores - scores.mean(1, keepdim=True)
     norm = centred.norm()
-    return centred / norm if torch.isfinite(norm) and norm > 0 else torch.zeros_like(scores)
+    return centred / (norm * margins.FLOAT64) if torch.isfinite(norm) and norm > 0 else torch.zeros_like(scores)
 
 
 def most_likely(features: Tensor, targets: Tensor) -> Tensor:

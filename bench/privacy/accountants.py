@@ -40,7 +40,7 @@ __all__ = [
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [64, 80, 96, 128, 192, 256, 512, 1024])
 LEAST_PLD_DELTA = 1e-10
-"""Below it :data:`bench.privacy.losses.ROUNDING` would weigh too much, and no PLD is used."""
+"""Below it the rounding errors of a PLD, at least :func:`bench.privacy.losses.rounding` of 1, would weigh too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +141,23 @@ def optimal(events: Sequence[Event], delta: float) -> Accounted | None:
     if len(steps) == 1:
         ((eps0, count),) = steps.items()
         return _independent("optimal-composition", optimal_composition(eps0, count, delta))
-    if delta < LEAST_PLD_DELTA:
+    if not _resolves(sum(steps.values()), delta):
         return None
     interval = losses.grid_interval(sum(losses.pure_spread(e, n) for e, n in steps.items()), min(steps))
-    total = _composed([losses.pure_pld(e, n, interval) for e, n in steps.items()])
-    return _independent(
-        "optimal-composition", losses.epsilon_of(total, delta), note="of differing pure epsilons, rounded up"
-    )
+    total = _composed([losses.pure_pld(e, n, interval) for e, n in steps.items()], sum(steps.values()))
+    return _independent("optimal-composition", total.epsilon(delta), note="of differing pure epsilons, rounded up")
 
 
-def _composed(distributions: Sequence[Any]) -> Any:
+def _resolves(composed: int, delta: float) -> bool:
+    """Return whether a PLD of so many losses gives an epsilon at `delta`, for its rounding errors."""
+    return delta >= LEAST_PLD_DELTA and delta > losses.rounding(composed)
+
+
+def _composed(distributions: Sequence[Any], composed: int) -> losses.Composed:
     total = distributions[0]
     for one in distributions[1:]:
         total = total.compose(one)
-    return total
+    return losses.Composed(total, losses.rounding(composed))
 
 
 def _rho(events: Sequence[Event]) -> float | None:
@@ -194,7 +197,7 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=f"mu {mu:.6f}")
 
 
-def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> Any | None:
+def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losses.Composed | None:
     """Return the PLD of `events` together, rounded pessimistically; None where an event has none or it is too wide.
 
     `coarseness` multiplies the grid's interval: 10 takes a tenth of the time, for a thousandth of epsilon.
@@ -214,7 +217,12 @@ def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> Any |
     parts = [event.pld(interval) for event in others]
     if mu is not None:
         parts.append(losses.gaussian_pld(mu, interval))
-    return None if any(part is None for part in parts) else _composed(parts)
+    return None if any(part is None for part in parts) else _composed(parts, _losses(events))
+
+
+def _losses(events: Sequence[Event]) -> int:
+    """Return the number of losses that the PLD of `events` composes."""
+    return sum(1 if event.gaussian_mu() is not None else event.composed for event in events)
 
 
 def pld(events: Sequence[Event], delta: float) -> Accounted | None:
@@ -224,14 +232,14 @@ def pld(events: Sequence[Event], delta: float) -> Accounted | None:
 
 @lru_cache(maxsize=1024)
 def _pld(events: tuple[Event, ...], delta: float) -> Accounted | None:
-    if _mu(events) is not None or delta < LEAST_PLD_DELTA:
+    if _mu(events) is not None or not _resolves(_losses(events), delta):
         return None
     total = loss_distribution(events)
     if total is None:
         return None
     histogram = any(isinstance(event, LNMax) for event in events)
     note = "of the whole noisy histogram" if histogram else ""
-    return _independent("pld", losses.epsilon_of(total, delta), note=note)
+    return _independent("pld", total.epsilon(delta), note=note)
 
 
 def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None:
@@ -243,21 +251,23 @@ def selection_profile(events: Sequence[Event], delta: float) -> Accounted | None
 
 @lru_cache(maxsize=1024)
 def _selection_profile(event: RepeatAndSelect, delta: float) -> Accounted | None:
-    totals: dict[tuple[Event, ...], Any] = {}
+    totals: dict[tuple[Event, ...], float | losses.Composed] = {}
     for run in event.runs:
-        totals[run] = _mu(run) or loss_distribution(merged(run))
-        if totals[run] is None or (delta / event.mean < LEAST_PLD_DELTA and not isinstance(totals[run], float)):
+        mu = _mu(run)
+        if mu is None and not _resolves(_losses(run), delta / event.mean):
             return None
+        total = loss_distribution(merged(run)) if mu is None else mu
+        if total is None:
+            return None
+        totals[run] = total
 
     def epsilon_at(run: Sequence[Event], of: float) -> float:
         total = totals[tuple(run)]
-        return exact_gaussian_epsilon(total, of) if isinstance(total, float) else losses.epsilon_of(total, of)
+        return exact_gaussian_epsilon(total, of) if isinstance(total, float) else total.epsilon(of)
 
     def delta_at(run: Sequence[Event], epsilon: float) -> float:
         total = totals[tuple(run)]
-        if isinstance(total, float):
-            return gaussian_delta(total, epsilon)
-        return float(total.get_delta_for_epsilon(epsilon)) + losses.ROUNDING
+        return gaussian_delta(total, epsilon) if isinstance(total, float) else float(total.deltas(epsilon))
 
     return _independent("selection-profile", event.epsilon_by_profile(delta, epsilon_at, delta_at))
 
@@ -365,5 +375,11 @@ def proven(events: Sequence[Event], delta: float) -> Accounted:
 
 
 def replace_one(events: Sequence[Event], delta: float) -> Accounted:
-    """Return :func:`proven` for replace neighbours, whatever the adjacency of `events`."""
-    return proven([event.replaced() for event in events], delta)
+    """Return :func:`proven` for replace neighbours, whatever the adjacency of `events`.
+
+    Never below the figure for add-remove neighbours, whose pairs it covers: grids may differ in the last digits.
+    """
+    figures = [proven([event.replaced() for event in events], delta)]
+    if {event.adjacency for event in events} == {Adjacency.ADD_REMOVE}:
+        figures.append(proven(events, delta))
+    return max(figures, key=lambda row: row.epsilon)

@@ -93,6 +93,11 @@ class Event(abc.ABC):
         return None
 
     @property
+    def composed(self) -> int:
+        """The number of losses that :meth:`pld` composes, which sets its rounding error."""
+        return int(getattr(self, self.counted)) if self.counted else 1
+
+    @property
     def loss_spread(self) -> float:
         """The approximate width of the event's privacy loss, which sets the grid of a PLD."""
         rho = self.zcdp()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.privacy.losses import self_composed
 from bench.privacy.mechanisms import UNANSWERED
 
 MISSED = 1e-14
@@ -43,7 +44,7 @@ class Comparison(abc.ABC):
     def exact(self, interval: float) -> Any | None:
         """Return the ``PrivacyLossDistribution`` of P over P' on a grid of `interval`, or None.
 
-        Its delta is never above the truth by more than :data:`MISSED` and :data:`bench.privacy.losses.ROUNDING`.
+        Its delta is never above the truth by more than :data:`MISSED` and :func:`bench.privacy.losses.rounding`.
         """
         return None
 
@@ -51,6 +52,11 @@ class Comparison(abc.ABC):
     def spread(self) -> float:
         """About the deviation of the finite losses of :meth:`exact`, which sets its grid."""
         return 0.0
+
+    @property
+    def composed(self) -> int:
+        """The number of losses that :meth:`exact` composes, which sets its rounding error."""
+        return 1
 
 
 def optimistic_pld(log_masses: Floats, values: Floats, interval: float) -> Any:
@@ -128,13 +134,18 @@ class LaplaceVectors(Comparison):
                 one = from_laplace_mechanism(
                     1 / distance, value_discretization_interval=interval, pessimistic_estimate=False
                 )
-                found = found.compose(one.self_compose(int(count)))
+                found = found.compose(self_composed(one, int(count)))
         return found
 
     @property
     def spread(self) -> float:
         """See :meth:`Comparison.spread`."""
         return float(np.linalg.norm(self.first - self.second)) / self.scale
+
+    @property
+    def composed(self) -> int:
+        """See :attr:`Comparison.composed`."""
+        return self.first.size
 
 
 @dataclass(frozen=True)
@@ -187,7 +198,7 @@ class LabelRows(Comparison):
         lost = counts @ (mass * rest).sum(axis=1) - interval * math.sqrt(counts.sum() * -math.log(MISSED) / 2)
         found = optimistic_pld(np.zeros(1), np.asarray([max(lost, 0.0)]), interval)
         for log_masses, values, count in zip(self.first, losses, counts, strict=True):
-            found = found.compose(optimistic_pld(log_masses, values, interval).self_compose(int(count)))
+            found = found.compose(self_composed(optimistic_pld(log_masses, values, interval), int(count)))
         return found
 
     @property
@@ -197,6 +208,11 @@ class LabelRows(Comparison):
         mass = np.exp(self.first)
         variance = (mass * finite**2).sum(axis=1) - (mass * finite).sum(axis=1) ** 2
         return math.sqrt(max(float(np.bincount(self.law, minlength=len(mass)) @ variance), 0.0))
+
+    @property
+    def composed(self) -> int:
+        """See :attr:`Comparison.composed`."""
+        return len(self.where)
 
 
 def label_rows(

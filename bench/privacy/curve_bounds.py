@@ -20,7 +20,6 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from bench.privacy import losses
 from bench.privacy.accountants import common_unit, loss_distribution, merged, proven
 from bench.privacy.bounds import many_run_epsilon
 from bench.privacy.conversions import check_delta, exact_gaussian_epsilon
@@ -187,10 +186,10 @@ def _by_losses(events: tuple[Event, ...], scale: float) -> Curve:
     distribution = loss_distribution(_with_noise(events, scale), COARSENESS)
     if distribution is None:
         return lambda probability: 0.0
-    top = min(losses.epsilon_of(distribution, 1e-8), 500.0)
+    top = min(distribution.epsilon(1e-8), 500.0)
     epsilons = np.linspace(0.0, top, 500)
     # Tangents of the curve: fewer would lie below it too.
-    deltas = np.asarray(distribution.get_delta_for_epsilon(epsilons)) + losses.ROUNDING
+    deltas = distribution.deltas(epsilons)
     ratios = np.exp(epsilons)
 
     def least(probability: float) -> float:

@@ -15,7 +15,7 @@ from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
 
 from bench.core.errors import BenchError
-from bench.privacy import events
+from bench.privacy import events, margins
 from bench.privacy.anchor_subspace import AnchorSubspace, Parts
 from bench.privacy.example_gradients import (
     ExampleGradients,
@@ -129,7 +129,7 @@ class LedgerOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus is untyped
             samples = self.parts.clipped(samples, self.max_grad_norm)
         together = self.layers or [range(len(samples))]
         lengths = torch.stack([norms(sample) for sample in samples], 1)
-        found = [lengths[:, list(places)].norm(dim=1) for places in together]
+        found = [lengths[:, list(places)].norm(dim=1) * margins.FLOAT32 for places in together]
         lost = (~torch.stack(found, 1).isfinite().all(1)).nonzero()[:, 0]
         if len(lost):
             # It cannot be clipped: its record would change the weights without a bound.

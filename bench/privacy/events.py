@@ -86,6 +86,11 @@ class LNMax(Event):
         steps = None if self.secure_granularity is None else 2 * self.secure_granularity
         return {"gamma": 2 * self.gamma, "secure_granularity": steps}
 
+    @property
+    def composed(self) -> int:
+        """See :attr:`bench.privacy.base_event.Event.composed`: two counts per query."""
+        return 2 * self.queries
+
     def rdp(self, orders: ArrayLike) -> Floats:
         """Return the Renyi divergence of two noisy counts per query, each changed by one vote."""
         if self.secure_granularity is None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from bench.core.errors import BenchError
+from bench.training.precision import arithmetic
 
 _AT_ONCE = 32  # Of this many examples, copies of the windows stay in a processor's cache.
 _TINY = 1e-15  # Squares below 1e-45 are 0 in float32; this hides no factor of a norm, and changes no norm above 1e-8.
@@ -81,12 +82,13 @@ def norms(gradients: Gradients) -> Tensor:
 
 
 def weighted_sum(gradients: Gradients, factors: Tensor) -> Tensor:
-    """Return the sum of the gradients times `factors` (n,)."""
-    if isinstance(gradients, Outer):
-        return (gradients.left * factors[:, None]).T @ gradients.right
-    # In the order of memory: tensordot would copy them all to another.
-    order = sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
-    summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
+    """Return the sum of the gradients times `factors` (n,), in float32: TensorFloat-32 would pass the clipping norm."""
+    with arithmetic("float32", factors.device):
+        if isinstance(gradients, Outer):
+            return (gradients.left * factors[:, None]).T @ gradients.right
+        # In the order of memory: tensordot would copy them all to another.
+        order = sorted(range(1, gradients.dim()), key=gradients.stride, reverse=True)
+        summed: Tensor = torch.tensordot(factors, gradients.permute(0, *order), dims=1)
     return summed.permute([order.index(place) for place in range(1, gradients.dim())])
 
 

@@ -6,6 +6,7 @@ The distributions are dp-accounting's objects on one grid, made without its even
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,35 @@ INTERVAL = 1e-4
 GRID_POINTS = 400_000
 """The approximate number of points above which a grid is made coarser."""
 
+LONGEST_SUM = 600_000
+"""The most points of a sum for a Renyi divergence."""
+ROUNDING = 1e-14
+"""A bound on the error that each composed loss adds to a delta: the power of a Fourier transform multiplies its error,
+and what the masses of one loss lack of 1, by the number of losses. The largest seen are 2e-16 and 1e-15 of a loss."""
 
-ROUNDING = 1e-12
-"""A bound, with room to spare, on the error in a delta of the Fourier transforms that compose losses."""
+
+def rounding(composed: int) -> float:
+    """Return a bound on the error in a delta of the PLD of `composed` losses."""
+    return ROUNDING * max(composed, 100)
 
 
-def epsilon_of(distribution: Any, delta: float) -> float:
-    """Return a PLD's epsilon at `delta`, well above :data:`ROUNDING`, on the safe side of that error."""
-    return float(distribution.get_epsilon_for_delta(delta - ROUNDING))
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The PLD of several mechanisms together, read on the safe side of its rounding error."""
+
+    distribution: Any
+    """dp-accounting's ``PrivacyLossDistribution``, rounded pessimistically."""
+    rounding: float
+    """See :func:`rounding`."""
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at `delta`; infinite unless `delta` is above the rounding error."""
+        left = delta - self.rounding
+        return float(self.distribution.get_epsilon_for_delta(left)) if left > 0 else math.inf
+
+    def deltas(self, epsilons: ArrayLike) -> Floats:
+        """Return the delta at each of `epsilons`."""
+        return np.asarray(self.distribution.get_delta_for_epsilon(epsilons)) + self.rounding
 
 
 def _order(orders: ArrayLike) -> Floats:
@@ -48,11 +70,23 @@ def grid_interval(spread: float, smallest: float = math.inf) -> float:
     return min(base, spread * 2e-4, max(smallest / 10, spread / (2.5 * GRID_POINTS)))
 
 
-def log_sum_rdp(terms: list[tuple[Floats, float | Floats]], order: Floats) -> Floats:
-    """Return ``log(sum of mass * exp((order - 1) * loss)) / (order - 1)`` over (log mass, loss) terms, at least 0."""
-    exponents = np.stack([np.broadcast_to(mass + (order - 1) * loss, order.shape) for mass, loss in terms])
-    divergence: Floats = np.maximum(special.logsumexp(exponents, axis=0) / (order - 1), 0.0)
-    return divergence
+def _curved(x: Floats) -> Floats:
+    """Return ``e^x - 1 - x``."""
+    return np.where(np.abs(x) < 1e-3, x**2 / 2 * (1 + x / 3 + x**2 / 12), np.expm1(x) - x)
+
+
+def _log_excess(loss: float | Floats, order: float | Floats) -> Floats:
+    """Return the log of ``(e^(order loss) - 1) - order (e^loss - 1)``.
+
+    Its mean under the second law is the moment ``E[e^(order loss)]`` less 1, as that of ``e^loss - 1`` is 0. It is
+    nowhere negative: a sum of it keeps the digits that the logarithm of a moment near 1 loses.
+    """
+    power = np.asarray(order * loss)
+    near, top = np.abs(power) < 1, np.maximum(power, 0.0)
+    small = np.where(near, loss, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = top + np.log(np.exp(power - top) + (order - 1) * np.exp(-top) - order * np.exp(loss - top))
+        return np.where(near, np.log(_curved(order * small) - order * _curved(small)), far)
 
 
 def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
@@ -60,9 +94,10 @@ def laplace_rdp(epsilon: float, orders: ArrayLike) -> Floats:
     order = _order(orders)
     up = np.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = np.log((order - 1) / (2 * order - 1)) - order * epsilon
-    # The two-term formula loses its digits for small epsilon, where this bound is as good.
-    exact = np.maximum(np.logaddexp(up, down) / (order - 1), 0.0)
-    return np.minimum(exact, np.minimum(epsilon, order * epsilon**2 / 2))
+    near = np.minimum(epsilon, 1 / order)  # Where it is epsilon, the moment is near 1.
+    excess = (order * _curved((order - 1) * near) + (order - 1) * _curved(-order * near)) / (2 * order - 1)
+    log_moment = np.where(near < epsilon, np.logaddexp(up, down), np.log1p(excess))
+    return np.minimum(log_moment / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
 
 
 def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) -> Floats:
@@ -70,31 +105,23 @@ def discrete_laplace_rdp(epsilon: float, granularity: int, orders: ArrayLike) ->
     order = _order(orders)
     step = epsilon / granularity
     centre = -math.log1p(math.exp(-step))
-    terms: list[tuple[Floats, float | Floats]] = [
-        (np.full(order.shape, centre), epsilon),
-        (np.full(order.shape, centre - epsilon), -epsilon),
-    ]
+    terms = [centre + (order - 1) * epsilon, centre - order * epsilon]
     if granularity > 1:
         # Sum over k = 1 .. granularity - 1 of mass exp(-step k) and loss epsilon - 2 step k: a geometric series.
         rate = -step * (2 * order - 1)
         series = rate + np.log(-np.expm1(rate * (granularity - 1))) - np.log(-np.expm1(rate))
-        terms.append((centre + math.log(-math.expm1(-step)) + series, epsilon))
-    pure = np.minimum(epsilon, order * epsilon**2 / 2)
-    return np.minimum(log_sum_rdp(terms, order), pure)
+        terms.append(centre + math.log(-math.expm1(-step)) + series + (order - 1) * epsilon)
+    # The logarithm of a sum near 1 has few digits: this is above its rounding error.
+    log_moment = np.maximum(special.logsumexp(np.stack(terms), axis=0), 0.0) + 1e-13
+    return np.minimum(log_moment / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
 
 
 def randomized_response_rdp(epsilon: float, classes: int, orders: ArrayLike) -> Floats:
     """Return the Renyi divergence of randomised response over `classes` between two labels."""
     order = _order(orders)
-    log_total = np.logaddexp(epsilon, math.log(classes - 1)) if classes > 1 else epsilon
-    ones = np.ones(order.shape)
-    terms: list[tuple[Floats, float | Floats]] = [
-        ((epsilon - log_total) * ones, epsilon),
-        (-log_total * ones, -epsilon),
-    ]
-    if classes > 2:
-        terms.append(((math.log(classes - 2) - log_total) * ones, 0.0))
-    return np.minimum(log_sum_rdp(terms, order), np.minimum(epsilon, order * epsilon**2 / 2))
+    log_total = np.logaddexp(epsilon, math.log(classes - 1))
+    log_excess = np.logaddexp(_log_excess(epsilon, order), epsilon + _log_excess(-epsilon, order)) - log_total
+    return np.minimum(np.logaddexp(0.0, log_excess) / (order - 1), np.minimum(epsilon, order * epsilon**2 / 2))
 
 
 def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | None = None) -> Any:
@@ -110,7 +137,18 @@ def laplace_pld(epsilon: float, count: int, interval: float, granularity: int | 
         one = distribution.from_discrete_laplace_mechanism(
             epsilon / granularity, granularity, value_discretization_interval=interval, use_connect_dots=True
         )
-    return one.self_compose(count)
+    return self_composed(one, count)
+
+
+def self_composed(one: Any, count: int) -> Any:
+    """Return the PLD of `count` losses with the law of `one`.
+
+    As dp-accounting's ``self_compose``, which raises the size of a sparse law to the power `count` first.
+    """
+    if count < 10:
+        return one.self_compose(count)
+    remove, add = one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf()
+    return type(one)(remove, None if one._symmetric else add).self_compose(count)
 
 
 def gaussian_pld(mu: float | None, interval: float) -> Any | None:
@@ -156,26 +194,44 @@ def symmetric_gaussian_pld(noise: float, rate: float, interval: float) -> Any:
     )
 
 
-def replaced_gaussian_rdp(noise: float, rate: float, orders: ArrayLike) -> Floats:
-    """Return the Renyi divergence of a Gaussian release on a Poisson sample, for replace neighbours.
+def sampled_gaussian_rdp(noise: float, rate: float, orders: ArrayLike, *, replaced: bool = False) -> Floats:
+    """Return the Renyi divergence of a Gaussian release on a Poisson sample, `rate` < 1, for the pairs of PLDs above.
 
-    A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against ``N(-1)`` likewise. The
-    trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi noise``
-    of the branch points from the real line. Infinite for a noise below an eighth: sampling gains nothing there, and the
-    sum would take memory without bound.
+    A sampled record moves the answer by 1: the pair is ``(1 - rate) N(0) + rate N(1)`` against N(0), the larger of both
+    orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530), or `replaced` against ``(1 - rate) N(0) + rate N(-1)``.
+
+    The trapezoidal sum of an analytic integrand is exact to rounding where its step is well below the distance ``pi
+    noise`` of the branch points from the real line. Infinite at orders whose sum would be longer than
+    :data:`LONGEST_SUM`, those of little noise: sampling gains hardly anything there.
     """
-    mu = 1 / noise
-    if mu > 8:
-        return np.full(_order(orders).shape, np.inf)
+    order, mu = _order(orders), 1 / noise
     step = min(0.25, 0.25 / mu)
-    found = []
-    for order in _order(orders):
-        x = np.arange(-12.0 - mu, order * mu + 12.0, step)
-        centre = math.log1p(-rate) - x**2 / 2
-        first, other = (np.logaddexp(centre, math.log(rate) - (x - shift) ** 2 / 2) for shift in (mu, -mu))
-        log_integral = special.logsumexp(order * first - (order - 1) * other) + math.log(step / math.sqrt(2 * math.pi))
-        found.append(max(log_integral / (order - 1), 0.0))
-    return np.asarray(found)
+    # No maximum of the integrand is beyond: the slope of the first logarithm below is at most mu, that of the second
+    # at least -mu.
+    ends = (2 * order - 1 if replaced else order) * mu + 12.0
+    lengths = np.ceil((ends + 12.0 + mu) / step)
+    summed = lengths <= LONGEST_SUM
+    found = np.full(order.shape, np.inf)
+    if not summed.any():
+        return found
+    x = -12.0 - mu + step * np.arange(lengths[summed].max())
+    other = _log_sampled_ratio(-x, mu, rate) if replaced else np.zeros_like(x)
+    loss = _log_sampled_ratio(x, mu, rate) - other
+    log_mass = other - x**2 / 2 + math.log(step / math.sqrt(2 * math.pi))
+    for place in np.flatnonzero(summed):
+        part, alpha = slice(int(lengths[place])), float(order[place])
+        moment = special.logsumexp(log_mass[part] + _log_excess(loss[part], alpha))
+        found[place] = np.logaddexp(0.0, moment) / (alpha - 1)
+    return found
+
+
+def _log_sampled_ratio(x: Floats, mu: float, rate: float) -> Floats:
+    """Return the log of the density of ``(1 - rate) N(0, 1) + rate N(mu, 1)`` over that of N(0, 1)."""
+    exponent = mu * x - mu**2 / 2
+    less = rate * np.expm1(np.minimum(exponent, 30.0))
+    near = np.abs(less) < 0.5  # The sum of logarithms would lose the digits of a small ratio.
+    far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
+    return np.where(near, np.log1p(np.where(near, less, 0.0)), far)
 
 
 def finite_pld(log_masses: list[float], values: list[float], count: int, interval: float) -> Any:
@@ -193,7 +249,7 @@ def finite_pld(log_masses: list[float], values: list[float], count: int, interva
     gap = loss[None, :] - (points * interval)[:, None]
     deltas = np.where(gap > 0, mass[None, :] * -np.expm1(-np.maximum(gap, 0.0)), 0.0).sum(axis=1)
     one = pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, np.minimum(deltas, 1.0))
-    return distribution.PrivacyLossDistribution(one).self_compose(count)
+    return self_composed(distribution.PrivacyLossDistribution(one), count)
 
 
 def pure_pld(epsilon: float, count: int, interval: float) -> Any:

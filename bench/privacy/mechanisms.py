@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.core.errors import BenchError
+from bench.privacy import margins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +236,7 @@ def clipped(values: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]
     """
     given = usable(values)
     with np.errstate(over="ignore"):
-        norms = np.linalg.norm(given, axis=-1, keepdims=True)
+        norms = np.linalg.norm(given, axis=-1, keepdims=True) * margins.FLOAT64
     found: NDArray[np.float64] = given * np.minimum(1, max_norm / np.maximum(norms, np.finfo(np.float64).tiny))
     return found
 

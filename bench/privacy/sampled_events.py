@@ -21,7 +21,6 @@ Dominating pairs compose, also where later queries depend on earlier answers.
 from __future__ import annotations
 
 import abc
-import logging
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -90,16 +89,15 @@ class SampledGaussianEvent(Event):
 
     def _sampled_rdp(self, order: Floats) -> Floats:
         """Return the Renyi divergence of one run with a sampling rate below 1."""
-        if self.adjacency is Adjacency.REPLACE:
-            return losses.replaced_gaussian_rdp(self.relative_noise, self.sampling_rate, order)
-        return _add_remove_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()))
+        replaced = self.adjacency is Adjacency.REPLACE
+        return _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), replaced)
 
     def pld(self, interval: float = losses.INTERVAL) -> Any:
         """Return the PLD of all runs, in both orders of the neighbours."""
         mu = self.gaussian_mu()
         if mu is not None:
             return losses.gaussian_pld(mu, interval)
-        return self._sampled_pld(interval).self_compose(self.runs)
+        return losses.self_composed(self._sampled_pld(interval), self.runs)
 
     def _sampled_pld(self, interval: float) -> Any:
         replaced = self.adjacency is Adjacency.REPLACE
@@ -117,21 +115,8 @@ class SampledGaussianEvent(Event):
 
 
 @lru_cache(maxsize=1024)
-def _add_remove_rdp(noise: float, rate: float, orders: tuple[float, ...]) -> Floats:
-    """Return one run's Renyi divergence for add-remove neighbours, by dp-accounting; read-only."""
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders)
-    # Orders near 1 may not converge: they give infinity, which is sound, and need no warning.
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)))
-    finally:
-        logger.setLevel(before)
-    divergence: Floats = np.asarray(accountant.rdp, dtype=np.float64)
+def _run_rdp(noise: float, rate: float, orders: tuple[float, ...], replaced: bool) -> Floats:
+    divergence = losses.sampled_gaussian_rdp(noise, rate, orders, replaced=replaced)
     divergence.flags.writeable = False
     return divergence
 
@@ -232,12 +217,11 @@ class SampledGNMax(SampledGaussianEvent):
         return f"sampled GNMax, sampling rate {self.sampling_rate:g}, sigma {self.sigma:g}, {self.queries} queries"
 
     def _sampled_rdp(self, order: Floats) -> Floats:
-        one = _add_remove_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()))
+        one = _run_rdp(self.relative_noise, self.sampling_rate, tuple(order.tolist()), False)
         if self.adjacency is Adjacency.ADD_REMOVE:
             return one
         # The curve at alpha < 1 adds to the integral of E[(P/Q)^order] at most what the curve at alpha > 1 does.
-        with np.errstate(invalid="ignore"):
-            twice: Floats = one + np.log(2 - np.exp(-(order - 1) * one)) / (order - 1)
+        twice: Floats = one + np.log1p(-np.expm1(-(order - 1) * one)) / (order - 1)
         return twice
 
     def _sampled_pld(self, interval: float) -> Any:

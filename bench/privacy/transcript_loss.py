@@ -87,7 +87,8 @@ def exact_epsilon(comparisons: Iterable[Comparison], delta: float) -> float | No
         if one is None:
             return None
         found = found.compose(one)
-    return max(float(found.get_epsilon_for_delta(delta + losses.ROUNDING + len(others) * MISSED)), 0.0)
+    missed = losses.rounding(sum(call.composed for call in others)) + len(others) * MISSED
+    return max(float(found.get_epsilon_for_delta(delta + missed)), 0.0)
 
 
 def _gaussian_pld(mu: float, interval: float) -> Any:

@@ -42,6 +42,26 @@ def run(name: str, private: PrivateData | None = None, **change: Any) -> tuple[R
     return method().train_student(config, private, public_set(), ledger, context), ledger
 
 
+def test_no_label_moves_the_class_sums_of_the_protocol_beyond_what_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of single records: normalised in float32, a third of these features are longer than 1."""
+    given: list[np.ndarray] = []
+
+    def spy(self: Ledger, values: np.ndarray, **options: Any) -> np.ndarray:
+        given.append(values)
+        assert options["sensitivity"] == math.sqrt(2)
+        return values
+
+    monkeypatch.setattr(Ledger, "gaussian", spy)
+    images = torch.randint(0, 256, (12, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    facts = dataclasses.replace(private_pair()[0].facts, private_records=1, shape=(1, 8, 8))
+    for image in images:
+        for label in (0, 1):
+            run("label-protocol", PrivateData(image[None], torch.tensor([label]), facts))
+    moved = [math.sqrt(math.fsum(((one - two) ** 2).flat)) for one, two in zip(given[::2], given[1::2], strict=True)]
+    assert math.sqrt(2) - 1e-5 < min(moved)
+    assert max(moved) <= math.sqrt(2)
+
+
 def accuracy(released: Released, private: PrivateData) -> float:
     with torch.no_grad():
         guessed = released.student.eval()(private.images / 255).argmax(1)

@@ -201,7 +201,7 @@ def test_secure_noise_costs_what_continuous_noise_does() -> None:
 @given(eps0=st.floats(0.01, 2.0), k=st.integers(1, 300), delta=deltas)
 def test_two_valued_losses_compose_to_the_optimum(eps0: float, k: int, delta: float) -> None:
     interval = losses.grid_interval(losses.pure_spread(eps0, k), eps0)
-    found = losses.epsilon_of(losses.pure_pld(eps0, k, interval), delta)
+    found = losses.Composed(losses.pure_pld(eps0, k, interval), losses.rounding(k)).epsilon(delta)
     optimal = accountants.optimal_composition(eps0, k, delta)
     assert optimal - 1e-9 <= found <= optimal * 1.005 + 1e-3
 

@@ -47,7 +47,7 @@ def test_a_tie_of_two_costs_a_third_less_and_is_not_the_worst() -> None:
     labels = losses.finite_pld(list(np.log(one / one.sum())), list(np.log(one / other)), 1000, 1e-4)
     histograms = pld([LNMax(GAMMA, 1000)], DELTA)
     assert histograms is not None
-    assert losses.epsilon_of(labels, DELTA) == pytest.approx(7.49, abs=0.01)
+    assert labels.get_epsilon_for_delta(DELTA) == pytest.approx(7.49, abs=0.01)
     assert histograms.epsilon == pytest.approx(11.35, abs=0.01)
     assert divergence(0.0) > 1.3 * divergence(NOWHERE)
 

@@ -82,7 +82,8 @@ def test_more_sampling_costs_more_and_more_noise_less(
 ) -> None:
     def cost(rate: float, sigma: float) -> float:
         event: Event = SampledGNMax(min(rate, 1.0), sigma, queries)
-        return losses.epsilon_of((event.replaced() if replaced else event).pld(1e-3), 1e-5)
+        pld = (event.replaced() if replaced else event).pld(1e-3)
+        return losses.Composed(pld, losses.rounding(queries)).epsilon(1e-5)
 
     here = cost(rate, sigma) * (1 - 1e-3) - 1e-3
     assert here <= cost(rate * more, sigma)
@@ -148,7 +149,8 @@ def test_renyi_divergence_of_the_replaced_pair(order: float, rate: float, noise:
     )
     moment = math.fsum(parts)
     wanted = (math.log(moment) + top) / (order - 1)
-    assert losses.replaced_gaussian_rdp(noise, rate, [order])[0] == pytest.approx(wanted, rel=1e-8, abs=1e-12)
+    (found,) = losses.sampled_gaussian_rdp(noise, rate, [order], replaced=True)
+    assert found == pytest.approx(wanted, rel=1e-8, abs=1e-12)
 
 
 def test_hardly_any_noise_costs_a_finite_amount_in_little_memory() -> None:

@@ -1,0 +1,82 @@
+"""No rounding of floats takes what one record contributes beyond the sensitivity that is charged."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.privacy import mechanisms
+from bench.privacy.example_gradients import Outer, weighted_sum
+from methods._annotation import bounded
+from methods._class_sums import clipped_rows
+from methods._linear import clipped_sum
+from methods._mean_embedding import embedded
+from methods._pca_vae import clipped
+from methods.pate_ridge import normalised
+
+
+def exact_norms(rows: Any) -> np.ndarray:
+    """Return the L2 norms of rows to many more digits than those of a double."""
+    return np.array([math.sqrt(math.fsum(float(value) ** 2 for value in row)) for row in np.asarray(rows)])
+
+
+def rows_of(seed: int, size: float, kind: torch.dtype, width: int = 300) -> torch.Tensor:
+    return size * torch.randn(40, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(kind)
+
+
+SEEDS, SIZES = st.integers(0, 10**6), st.sampled_from([1e-3, 1.0, 1e4])
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=SEEDS, size=SIZES, norm=st.sampled_from([0.25, 1.0, 3.0]))
+def test_rows_that_are_clipped_or_normalised_stay_within_the_norm(seed: int, size: float, norm: float) -> None:
+    rows = rows_of(seed, size, torch.float64)
+    assert exact_norms(torch.cat(list(clipped_rows(rows, norm)))).max() <= norm
+    assert exact_norms(clipped(rows, norm)).max() <= norm
+    assert exact_norms(mechanisms.clipped(rows.numpy(), norm)).max() <= norm
+    assert exact_norms(normalised(rows).flatten()[None]).max() <= 1
+    assert exact_norms(bounded(rows, "clip", norm, 0.0)).max() <= 1
+    assert exact_norms(bounded(rows, "normalise", norm, 1e-12)).max() <= 1
+    frequencies = torch.randn(500, 300, generator=torch.Generator().manual_seed(seed))
+    assert exact_norms(embedded(rows.float().view(40, 1, 15, 20), frequencies)).max() <= 1
+    one = [
+        clipped_sum(rows_of(seed + 1, 1.0, torch.float64)[:10], row[None], torch.zeros(1).long(), norm) for row in rows
+    ]
+    assert exact_norms(torch.stack(one).flatten(1)).max() <= norm
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=SEEDS, size=SIZES, layers=st.booleans())
+def test_clipped_gradients_of_examples_stay_within_the_norm(seed: int, size: float, layers: bool) -> None:
+    """Gradients of thousands of norms: 1e-6 added to a norm is no margin for them."""
+    from bench.privacy.dp_sgd import LedgerOptimizer
+
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in (300, 7, 2000)]
+    samples = [rows_of(seed + i, size, torch.float32, len(one)) for i, one in enumerate(parameters)]
+    optimizer = LedgerOptimizer.__new__(LedgerOptimizer)
+    vars(optimizer).update(kept_entries=1, parts=None, layers=[[0, 1], [2]] if layers else [], max_grad_norm=1.5)
+    kept, factors = optimizer.clipping(samples)
+    found = [(sample * factor[:, None]) for sample, factor in zip(kept, factors, strict=True)]
+    assert exact_norms(torch.cat(found, 1)).max() <= 1.5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="TensorFloat-32 is arithmetic of CUDA devices")
+def test_clipped_gradients_are_summed_in_float32_where_products_are_rounded() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        left, right = (rows_of(seed, 1.0, torch.float32).cuda() for seed in (0, 1))
+        formed = left[:, :, None] * right[:, None]
+        factors = torch.linspace(0.1, 1.0, 40).cuda()
+        wanted = torch.einsum("n,nij->ij", factors.double(), formed.double())
+        for gradients in (Outer(left, right), formed):
+            assert (weighted_sum(gradients, factors).double() - wanted).abs().max() < 1e-5
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
