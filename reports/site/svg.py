@@ -169,7 +169,7 @@ class Axis:
 def axis_of(epsilons: Iterable[float]) -> Axis:
     """Return an axis for `epsilons`, at most from 0.01 to 1000."""
     finite = [epsilon for epsilon in epsilons if math.isfinite(epsilon) and epsilon > 0]
-    low = max(math.floor(math.log10(min(finite, default=0.1))), LOWEST)
+    low = min(max(math.floor(math.log10(min(finite, default=0.1))), LOWEST), HIGHEST - 2)
     high = min(math.ceil(math.log10(max(finite, default=10.0))), HIGHEST)
     high = max(high, low + 2)
     return Axis(low, high, any(epsilon > 10.0**high for epsilon in finite))
@@ -211,7 +211,8 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
     errors = [100 - p.accuracy for p in points] or [1.0, 100.0]
-    least, most = 0.8 * max(min(errors), 0.5), min(100.0, 1.1 * max(errors))
+    # At least half a percent to one, also where all rows are at 100%.
+    least, most = 0.8 * max(min(errors), 0.5), min(100.0, max(1.1 * max(errors), 1.0))
 
     def x(epsilon: float) -> float:
         return left + (axis.place(epsilon) - axis.low) * unit
