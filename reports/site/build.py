@@ -130,8 +130,8 @@ class _Pages:
         )  # fmt: skip
         self._environment.filters.update(paragraphs=record_pages.paragraphs, term=term)
         # Seeds of a row share most tables, and all pages the glossary: render each once.
-        macros = self._environment.get_template("macros.html").module
-        self._environment.globals.update(glossary=lru_cache(macros.glossary), plain_table=lru_cache(macros.plain_table))
+        macros = vars(self._environment.get_template("macros.html").module)
+        self._environment.globals.update({name: lru_cache(macros[name]) for name in ("glossary", "plain_table")})
 
     def _render(self, template: str, **values: Any) -> bytes:
         return page(self._environment.get_template(template).render(**values))
