@@ -24,7 +24,7 @@ from reports.site.picture import board_picture
 def gather(folders: Sequence[Path]) -> Source:
     """Return the records, audits and attacks of `folders`; unreadable files stay in place and become warnings.
 
-    Raise :class:`BenchError` if a folder is no run directory, or no record can be read.
+    Raise :class:`BenchError` if a folder is no run directory, no record can be read, or two results of one key differ.
     """
     names = ", ".join(str(path) for path in folders)
     advice = (
@@ -32,17 +32,13 @@ def gather(folders: Sequence[Path]) -> Source:
         "makes some; `python -m bench status` says what became of a run."
     )
     runs = read_runs(folders, advice, name_empty=len(folders) > 1)
-    homes: dict[str, Path] = {}
-    for path, records, audits, attacks in runs.each:
-        keys = [*(r.key for r in records), *(a.key for a in audits), *(a.key for a in attacks)]
-        homes.update(dict.fromkeys(keys, path))
     printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
     return Source(
         list(runs.records.values()),
         list(runs.audits.values()),
         list(runs.attacks.values()),
         printed,
-        homes=homes,
+        homes=runs.homes,
         warnings=runs.warnings,
     )
 

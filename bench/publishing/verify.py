@@ -18,7 +18,8 @@ from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
 from bench.interface.registry import METHODS
-from bench.publishing.publish import MACHINE, Fate, Item, Publication, content_of
+from bench.publishing.publish import MACHINE, Fate, Item, Publication
+from bench.results.merge import content_of
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of
 from bench.results.frame import row_key
