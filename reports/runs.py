@@ -13,7 +13,6 @@ from bench.results.merge import content_of
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 
-
 R = TypeVar("R", Record, AuditRecord, AttackRecord)
 
 
@@ -46,8 +45,8 @@ class Runs:
             if before is not None and before.failure is None:
                 if row.failure is None and content_of(before) != content_of(row):
                     raise BenchError(
-                        f"{self.homes[row.key]} and {path} hold different results of one key, {row.key}: which one counts "
-                        "cannot be known. Read one of the directories, or delete the file that is wrong."
+                        f"{self.homes[row.key]} and {path} hold different results of one key, {row.key}: which one "
+                        "counts cannot be known. Read one of the directories, or delete the file that is wrong."
                     )
                 continue
             known[row.key] = row

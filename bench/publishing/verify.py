@@ -19,10 +19,10 @@ from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
 from bench.interface.registry import METHODS
 from bench.publishing.publish import MACHINE, Fate, Item, Publication
-from bench.results.merge import content_of
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of
 from bench.results.frame import row_key
+from bench.results.merge import content_of
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 

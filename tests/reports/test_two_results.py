@@ -75,12 +75,12 @@ def test_a_success_counts_instead_of_a_failure(folders: list[Path]) -> None:
 def test_different_audits_and_attacks_of_one_key_are_an_error(folders: list[Path]) -> None:
     for path, epsilon in zip(folders, (0.7, 0.8), strict=True):
         RunDir(path).write_audit(audit(record().key).model_copy(update={"epsilon": epsilon}))
-    with pytest.raises(BenchError, match="different results of one key, .*--audit-1"):
+    with pytest.raises(BenchError, match=r"different results of one key, .*--audit-1"):
         read_runs(folders, "")
     for path, seed in zip(folders, (0, 1), strict=True):
         shutil.rmtree(path / "audits")
         RunDir(path).create().write_attack(attack(record().key, seed=seed))
-    with pytest.raises(BenchError, match="different results of one key, .*--mi-face-1"):
+    with pytest.raises(BenchError, match=r"different results of one key, .*--mi-face-1"):
         read_runs(folders, "")
 
 
