@@ -11,6 +11,7 @@ from reports import summary
 from reports.attacks import attacks_page
 from reports.audits import audits_page
 from reports.leaderboard import Source, to_csv, to_markdown
+from reports.papers.coverage import coverage_page
 from reports.papers.trpate_page import trpate_page
 from reports.published import published_page
 from reports.reported.numbers import read_reported
@@ -46,8 +47,8 @@ def gather(folders: Sequence[Path]) -> Source:
 def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> list[Path]:
     """Write the pages of `source` into `folder` and return the paths that a reader opens.
 
-    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md`` and
-    ``published.md`` are written too.
+    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md``,
+    ``published.md`` and ``coverage.md`` are written too.
     """
     shown = source.shown()
     texts = {
@@ -61,6 +62,8 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     if (folder / "reported").is_dir():
         printed = read_reported(folder / "reported")
         texts[folder / "reported.md"] = reported_page(printed)
+        if (folder / "records").is_dir():
+            texts[folder / "coverage.md"] = coverage_page(folder, printed)
         texts[folder / "published.md"] = published_page(source.board, read_systems(folder / "reported"), printed)
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))
