@@ -1,4 +1,4 @@
-"""The page of what is filled says what the report counts, in sum and for each table and figure, and why cells are empty."""
+"""The page of what is filled counts as the report does, adds up, and says why cells are empty."""
 
 from __future__ import annotations
 
