@@ -89,12 +89,13 @@ def load_results(runs: str | Path | Iterable[str | Path] | None = None, *, setti
     ``config.NAME`` for each setting of a method, NaN for methods without it.
 
     Args:
-        runs: Run directories or folders of a board; of equal keys the last counts. None: the published records,
+        runs: Run directories or folders of a board. None: the published records,
             ``leaderboards`` in the working directory or in the checkout that the package runs from.
         settings: Whether to add the settings.
 
     Raises:
-        BenchError: A folder is no run directory, or no record can be read. A single unreadable file is a warning.
+        BenchError: A folder is no run directory, no record can be read, or two results of one key differ. A single
+            unreadable file is a warning.
 
     Examples:
         >>> frame = bench.load_results("runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -196,6 +197,8 @@ def unusable(record: Record) -> str:
     """Return why a record's numbers cannot be shown; empty if they can."""
     if record.utility is None or record.privacy is None:
         return f"it is done, and states no {'accuracy' if record.utility is None else 'epsilon'}"
+    if record.utility.test_records < 1:
+        return f"its accuracy is of {record.utility.test_records} test records"
     return ""
 
 
@@ -236,7 +239,8 @@ def _placed(rows: Sequence[BoardRow]) -> list[BoardRow]:
     """Return the rows of one competition with their places."""
     if not rows[0].band.private or math.isinf(rows[0].band.limit):
         return list(rows)
-    return [replace(row, place=1 + sum(other.low > row.high for other in rows)) for row in rows]
+    lows = sorted(row.low for row in rows)
+    return [replace(row, place=1 + len(rows) - bisect_right(lows, row.high)) for row in rows]
 
 
 def cells_of(row: BoardRow) -> dict[str, str]:

@@ -12,6 +12,7 @@ from reports import summary
 from reports.attacks import attacks_page
 from reports.audits import audits_page
 from reports.leaderboard import Source, to_csv, to_markdown
+from reports.papers.coverage import coverage_page
 from reports.papers.trpate_page import trpate_page
 from reports.published import published_page
 from reports.reported.numbers import read_reported
@@ -25,7 +26,7 @@ from reports.site.picture import board_picture
 def gather(folders: Sequence[Path]) -> Source:
     """Return the records, audits and attacks of `folders`; unreadable files stay in place and become warnings.
 
-    Raise :class:`BenchError` if a folder is no run directory, or no record can be read.
+    Raise :class:`BenchError` if a folder is no run directory, no record can be read, or two results of one key differ.
     """
     names = ", ".join(str(path) for path in folders)
     advice = (
@@ -33,17 +34,13 @@ def gather(folders: Sequence[Path]) -> Source:
         "makes some; `python -m bench status` says what became of a run."
     )
     runs = read_runs(folders, advice, name_empty=len(folders) > 1)
-    homes: dict[str, Path] = {}
-    for path, records, audits, attacks in runs.each:
-        keys = [*(r.key for r in records), *(a.key for a in audits), *(a.key for a in attacks)]
-        homes.update(dict.fromkeys(keys, path))
     printed = read_reported() if FOLDER.is_dir() else []  # absent from an installed package
     return Source(
         list(runs.records.values()),
         list(runs.audits.values()),
         list(runs.attacks.values()),
         printed,
-        homes=homes,
+        homes=runs.homes,
         warnings=runs.warnings,
     )
 
@@ -52,8 +49,8 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     """Write the pages of `source` into `folder` and return the paths that a reader opens.
 
     Only the owner may read the pages of records on data that is no public benchmark, as the records themselves.
-    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md`` and
-    ``published.md`` are written too.
+    `readme` gets the MNIST table between its marks. Where `folder` has ``reported/``, ``reported.md``,
+    ``published.md`` and ``coverage.md`` are written too.
     """
     shown = source.shown()
     texts = {
@@ -67,6 +64,8 @@ def write_pages(folder: Path, source: Source, *, readme: Path | None = None) -> 
     if (folder / "reported").is_dir():
         printed = read_reported(folder / "reported")
         texts[folder / "reported.md"] = reported_page(printed)
+        if (folder / "records").is_dir():
+            texts[folder / "coverage.md"] = coverage_page(folder, printed)
         texts[folder / "published.md"] = published_page(source.board, read_systems(folder / "reported"), printed)
     if readme is not None:
         texts[readme] = summary.put(summary.summary(source.board), readme.read_text(encoding="utf-8"))

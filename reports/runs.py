@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from bench.core.errors import BenchError
 from bench.results.attack_record import AttackRecord, AuditRecord
+from bench.results.merge import content_of
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
+
+R = TypeVar("R", Record, AuditRecord, AttackRecord)
 
 
 def published() -> Path | None:
@@ -20,20 +24,40 @@ def published() -> Path | None:
 
 @dataclass(slots=True)
 class Runs:
-    """What run directories hold, by key; of equal keys the last. Unreadable files are warnings."""
+    """What run directories hold, by key. Unreadable files are warnings."""
 
     records: dict[str, Record] = field(default_factory=dict)
     audits: dict[str, AuditRecord] = field(default_factory=dict)
     attacks: dict[str, AttackRecord] = field(default_factory=dict)
-    each: list[tuple[Path, list[Record], list[AuditRecord], list[AttackRecord]]] = field(default_factory=list)
+    homes: dict[str, Path] = field(default_factory=dict)
+    """The run directory of each key."""
+    each: list[tuple[Path, list[Record], list[AttackRecord]]] = field(default_factory=list)
     """What each directory holds."""
     warnings: list[str] = field(default_factory=list)
+
+    def add(self, known: dict[str, R], found: Iterable[R], path: Path) -> None:
+        """Add to `known` what was `found` in `path`, a success instead of a failure.
+
+        Raise :class:`BenchError` where two results of one key differ in more than their provenance.
+        """
+        for row in found:
+            before = known.get(row.key)
+            if before is not None and before.failure is None:
+                if row.failure is None and content_of(before) != content_of(row):
+                    raise BenchError(
+                        f"{self.homes[row.key]} and {path} hold different results of one key, {row.key}: which one "
+                        "counts cannot be known. Read one of the directories, or delete the file that is wrong."
+                    )
+                continue
+            known[row.key] = row
+            self.homes[row.key] = path
 
 
 def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False) -> Runs:
     """Return what `folders` hold; unreadable files stay in place. With `name_empty`, warn of folders without records.
 
-    Raise :class:`BenchError` if a folder is no run directory or no record can be read; with `advice` if there is none.
+    Raise :class:`BenchError` if a folder is no run directory, if no record can be read, or if two results of one key
+    differ; with `advice` if there is no record.
     """
     runs = Runs()
     for path in folders:
@@ -44,10 +68,10 @@ def read_runs(folders: Sequence[Path], advice: str, *, name_empty: bool = False)
         runs.warnings += [*read.damaged, *torn, *broken]
         if name_empty and not read.found and not read.damaged:
             runs.warnings.append(f"{path} holds no records")
-        runs.records.update((record.key, record) for record in read.found)
-        runs.audits.update((audit.key, audit) for audit in audits)
-        runs.attacks.update((attack.key, attack) for attack in attacks)
-        runs.each.append((path, read.found, audits, attacks))
+        runs.add(runs.records, read.found, path)
+        runs.add(runs.audits, audits, path)
+        runs.add(runs.attacks, attacks, path)
+        runs.each.append((path, read.found, attacks))
     if not runs.records and runs.warnings:
         more = f" (and {len(runs.warnings) - 1} more)" if len(runs.warnings) > 1 else ""
         raise BenchError(f"no record can be read. {runs.warnings[0].rstrip('.')}{more}.")

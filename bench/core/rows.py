@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -101,19 +102,22 @@ def json_object(text: str | bytes) -> dict[str, Any]:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("no JSON object")
-    if _overflows(data):
+    if _overflows(data.values()):
         raise ValueError("no JSON: a number is too large")
     return data
 
 
-def _overflows(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isinf(value)
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return False
-    return any(map(_overflows, value))
+def _overflows(values: Iterable[object]) -> bool:
+    for value in values:
+        if isinstance(value, float):
+            if math.isinf(value):
+                return True
+        elif isinstance(value, dict):
+            if _overflows(value.values()):
+                return True
+        elif isinstance(value, list) and _overflows(value):
+            return True
+    return False
 
 
 def validated(kind: type[RowT], data: dict[str, Any]) -> RowT:

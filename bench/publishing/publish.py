@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from bench.publishing.reproduce import planned_again
 from bench.publishing.validate import audited_above_proven, vet_attack, vet_audit, vet_record
 from bench.results.attack_record import AttackRecord, AuditRecord, R, parse_row
 from bench.results.cell_spec import CellSpec
+from bench.results.merge import content_of
 from bench.results.record import Record, Status, parse_record
 from bench.results.run_dir import RunDir
 from bench.storage.files import write_together
@@ -316,14 +316,6 @@ class _Work:
 
     def _say(self, kind: str, name: str, fate: Fate, why: str = "") -> None:
         self.found.items.append(Item(kind, name, fate, why))
-
-
-def content_of(record: Record) -> dict[str, Any]:
-    """Return a record's content without provenance, ``--set`` values and the labels of its plug-in."""
-    content: dict[str, Any] = json.loads(
-        record.model_dump_json(exclude={"provenance": True, "cell": {"overrides", "plugin"}})
-    )
-    return content
 
 
 def _student(record: Record) -> str | None:

@@ -18,10 +18,11 @@ from bench.core.config import NoiseKind, Preset
 from bench.core.errors import UnknownNameError
 from bench.core.progress import Progress
 from bench.interface.registry import METHODS
-from bench.publishing.publish import MACHINE, Fate, Item, Publication, content_of
+from bench.publishing.publish import MACHINE, Fate, Item, Publication
 from bench.publishing.recompute import TOLERANCE
 from bench.publishing.reproduce import command_of
 from bench.results.frame import row_key
+from bench.results.merge import content_of
 from bench.results.record import Record
 from bench.results.run_dir import RunDir
 

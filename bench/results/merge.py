@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from bench.core.errors import BenchError
 from bench.core.plain_files import read_plain
@@ -54,8 +56,9 @@ def merge(sources: Sequence[RunDir], into: RunDir) -> Merged:
 
 def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> None:
     before = into.read_record(record.key)
-    if before is not None and (before == record or not (before.failure and record.status is Status.DONE)):
-        _there(record.key, before == record, done)
+    same = before is not None and content_of(before) == content_of(record)
+    if before is not None and (same or not (before.failure and record.status is Status.DONE)):
+        _there(record.key, same, done)
         return
     released = {file.file: file.sha256 for file in (record.student, record.image_grid) if file is not None}
     with into.guarded(not record.public_benchmark):
@@ -74,8 +77,9 @@ def _take_record(record: Record, source: RunDir, into: RunDir, done: Merged) -> 
 
 def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, known: set[str], done: Merged) -> None:
     before = into.read_attack(row.key) if isinstance(row, AttackRecord) else into.read_audit(row.key)
-    if before is not None and (before == row or not (before.failure and not row.failure)):
-        _there(row.key, before == row, done)
+    same = before is not None and content_of(before) == content_of(row)
+    if before is not None and (same or not (before.failure and not row.failure)):
+        _there(row.key, same, done)
     elif row.student not in known:
         done.left_out.append(f"{row.key}: there is no record of its student {row.student}.")
     elif (copied := _read_files(row.pictures if isinstance(row, AttackRecord) else (), source, row.key, done)) is None:
@@ -85,6 +89,14 @@ def _take_row(row: AttackRecord | AuditRecord, source: RunDir, into: RunDir, kno
             write_atomic(into.path / name, data)
         into.write_attack(row) if isinstance(row, AttackRecord) else into.write_audit(row)
         done.added.append(row.key)
+
+
+def content_of(row: Record | AttackRecord | AuditRecord) -> dict[str, Any]:
+    """Return what a record says without provenance, ``--set`` values and the labels of its plug-in."""
+    content: dict[str, Any] = json.loads(
+        row.model_dump_json(exclude={"provenance": True, "cell": {"overrides", "plugin"}})
+    )
+    return content
 
 
 def _there(key: str, same: bool, done: Merged) -> None:

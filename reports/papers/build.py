@@ -11,6 +11,7 @@ from bench.core.printable import page
 from bench.results.text import csv_text, markdown_list, markdown_table, md
 from bench.storage.files import write_atomic
 from reports.leaderboard import cells_of
+from reports.papers.coverage import cells_of_item
 from reports.papers.evidence import Evidence, Found
 from reports.papers.figures import POINT_COLUMNS, draw_figure, point_rows
 from reports.papers.notes import Left, Marks, commands_of, left_out, note, shown_panels, shown_table
@@ -63,10 +64,7 @@ def make_artefact(paper: Paper, spec: Spec, evidence: Evidence, reported: Iterab
     rows = list(spec.rows(material)) if isinstance(spec, TableSpec) else []
     panels = list(spec.panels(material)) if isinstance(spec, FigureSpec) else []
     entries = list(entries_of([*rows, *panels]))
-    there: dict[object, Missing | None] = {}
-    for entry in entries:
-        if isinstance(entry, Ours | Attacked | Picture):
-            there[(entry.cell, entry.measure) if isinstance(entry, Ours) else entry] = material.missing(entry)
+    there = cells_of_item(entries, material)
     wanted, filled = len(there), list(there.values()).count(None)
     missing = list(dict.fromkeys(one for one in there.values() if one is not None))
     kind = "table" if isinstance(spec, TableSpec) else "figure"

@@ -307,9 +307,9 @@ def _same(one: object, other: Setting) -> bool:
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
-    """Return what the run directories hold; of records with equal keys the last. Unreadable files become warnings.
+    """Return what the run directories hold. Unreadable files become warnings.
 
-    Raise :class:`BenchError` if a directory does not exist or no record can be read.
+    Raise :class:`BenchError` if a directory does not exist, no record can be read, or two results of one key differ.
     """
     advice = (
         f"no records in {', '.join(map(str, runs))}. `python -m bench run --methods pate --out runs` makes some; "
@@ -317,7 +317,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     )
     read = read_runs(runs, advice)
     places: dict[str, Path] = {}
-    for path, records, _, attacks in read.each:
+    for path, records, attacks in read.each:
         # Prefer a directory that has the images: committed records have none.
         for key, file in _files(records, attacks):
             if key not in places or (path / file).is_file():

@@ -6,6 +6,8 @@ import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -31,11 +33,13 @@ from reports.site.addresses import code_href, code_of, method_href, page_name, r
 from reports.site.rows import Ranking, RowView, by_student, failing, glance, interval, rankings, small_print
 from reports.site.svg import ONLY_REPORTED, looks, mark, row_axis, row_picture
 from reports.site.table_data import plain_tables, table_data
-from reports.site.terms import TERMS
+from reports.site.terms import TERMS, term
 
 HERE = Path(__file__).parent
 MADE = ("records", "methods", "images", "raw", "code")
 """Folders of generated files only."""
+NEIGHBOURS = 5
+"""Links to other seeds on a record's page, each way: links to all would make the site quadratic in the seeds."""
 
 
 def write_site(folder: Path, source: Source) -> list[str]:
@@ -46,16 +50,19 @@ def write_site(folder: Path, source: Source) -> list[str]:
     """
     site = folder / "site"
     former = set(_files(site))
-    names = []
+    names, made = [], set[Path]()
     if source.private:
         with writing(site):
             site.mkdir(parents=True, exist_ok=True)
             site.chmod(0o700)  # an older site may have been readable by all
     for name, data in build_site(source):
-        with writing(site / name):
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).unlink(missing_ok=True)
-            with (site / name).open("xb") as file:
+        path = site / name
+        with writing(path):
+            if path.parent not in made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                made.add(path.parent)
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:
                 file.write(data)
         names.append(name)
     for path in former - {site / name for name in names}:
@@ -101,9 +108,12 @@ def build_site(source: Source) -> Iterator[tuple[str, bytes]]:
         own = [(ranking, row) for ranking in every for row in ranking.rows if row.ours and row.name == name]
         yield f"methods/{page_name(name)}.html", pages.method(name, of_method[name], own, printed[name])
     lines = {key: row for ranking in every for row in ranking.rows for key in row.keys}
-    for key, record in sorted(records.items()):
-        beside = sorted((r for r in seeds[row_key(record)] if r.key != key), key=lambda r: r.seed)
-        yield f"records/{page_name(key)}.html", pages.record(record, beside, lines.get(key))
+    for group in seeds.values():
+        group.sort(key=lambda record: record.seed)
+        for i, record in enumerate(group):
+            key, first = record.key, max(i - NEIGHBOURS, 0)
+            beside = [*group[first:i], *group[i + 1 : i + 1 + NEIGHBOURS]]
+            yield f"records/{page_name(key)}.html", pages.record(record, beside, len(group), lines.get(key))
     yield from sorted(pages.copies.items())
 
 
@@ -120,9 +130,12 @@ class _Pages:
         )  # fmt: skip
         self._environment.globals.update(
             method_href=method_href, record_href=record_href, axis=row_axis(), mark=mark, interval=interval,
-            only_reported=ONLY_REPORTED, small_print=small_print, all_terms=TERMS,
+            only_reported=ONLY_REPORTED, small_print=small_print, terms=TERMS,
         )  # fmt: skip
-        self._environment.filters["paragraphs"] = record_pages.paragraphs
+        self._environment.filters.update(paragraphs=record_pages.paragraphs, term=term)
+        # Seeds of a row share most tables, and all pages the glossary: render each once.
+        macros = vars(self._environment.get_template("macros.html").module)
+        self._environment.globals.update({name: lru_cache(macros[name]) for name in ("glossary", "plain_table")})
 
     def _render(self, template: str, **values: Any) -> bytes:
         return page(self._environment.get_template(template).render(**values))
@@ -136,7 +149,6 @@ class _Pages:
             board=self._source.board, glance=glance(every), failing=failing(every), budgets=BUDGETS,
             ours=sum(row.ours for row in rows), printed=sum(not row.ours for row in rows),
             looks=looks(row.method for row in self._source.board.rows), data=table_data(every),
-            terms=list(TERMS.items()),
         )  # fmt: skip
 
     def tables(self, every: Sequence[Ranking]) -> bytes:
@@ -164,7 +176,8 @@ class _Pages:
         # A typical run: the middle budget of the first data set, and the seed of the median accuracy.
         first = next(iter(groups.values()))[1] if groups else []
         middle = first[(len(first) - 1) // 2] if first else None
-        seeds = [record for record in records if middle and record.key in middle.keys]
+        keys = set(middle.keys) if middle else set()
+        seeds = [record for record in records if record.key in keys]
         shown = _median(seeds) or next(iter(records), None)
         return self._render(
             "method.html", root="../", name=name, shown=shown,
@@ -172,12 +185,12 @@ class _Pages:
             facts=record_pages.method_facts(method, shown, code_href(name) if source else ""),
             groups=list(groups.values()), how=record_pages.how_to_read(middle, shown) if middle and shown else "",
             parts=record_pages.method_parts(shown),
-            images=[image for record in records if (image := self._image(record))][:6],
+            images=list(islice(filter(None, map(self._image, records)), 6)),
             failed=[record for record in records if record.failure is not None],
-            printed=record_pages.reported_table(printed) if printed else None, terms=list(TERMS.items()),
+            printed=record_pages.reported_table(printed) if printed else None,
         )  # fmt: skip
 
-    def record(self, record: Record, beside: Sequence[Record], row: RowView | None) -> bytes:
+    def record(self, record: Record, beside: Sequence[Record], seeds: int, row: RowView | None) -> bytes:
         audits, attacks = self._audits[record.key], self._attacks[record.key]
         command, remark = record_pages.command_of(record)
         raw = [("this record", self._raw("records", record.key))]
@@ -185,9 +198,8 @@ class _Pages:
         raw += [(f"attack {a.attack}", self._raw("attacks", a.key)) for a in attacks]
         return self._render(
             "record.html", root="../", record=record, command=command, command_remark=remark, row=row, beside=beside,
-            parts=record_pages.record_parts(record, audits, attacks), image=self._image(record),
+            seeds=seeds, parts=record_pages.record_parts(record, audits, attacks), image=self._image(record),
             raw=[(label, href) for label, href in raw if href], picture=_picture(record, row),
-            terms=list(TERMS.items()),
         )  # fmt: skip
 
     def _raw(self, kind: str, key: str) -> str:

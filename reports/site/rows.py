@@ -231,10 +231,11 @@ def failing(every: Iterable[Ranking]) -> list[tuple[RowView, int]]:
         for row in ranking.rows:
             if row.ours and row.fails:
                 found[row.name].append(row)
-    worst = [
-        (max(rows, key=lambda r: (r.claim in CONTRADICTED, r.point.proven / r.point.claimed)), len(rows))
-        for rows in found.values()
-    ]
+
+    def off(row: RowView) -> tuple[bool, float]:
+        return row.claim in CONTRADICTED, row.point.proven / row.point.claimed if row.point.claimed else math.inf
+
+    worst = [(max(rows, key=off), len(rows)) for rows in found.values()]
     return sorted(worst, key=lambda pair: (pair[0].claim not in CONTRADICTED, pair[0].name))
 
 

@@ -210,7 +210,8 @@ def scatter(points: Sequence[Point], title: str, size: Size = LARGE) -> Markup:
     small = size is CARD
     unit = (right - left) / (axis.end - axis.low)
     errors = [100 - p.accuracy for p in points] or [1.0, 100.0]
-    least, most = 0.8 * max(min(errors), 0.5), min(100.0, 1.1 * max(errors))
+    # At least half a percent to one, also where all rows are at 100%.
+    least, most = 0.8 * max(min(errors), 0.5), min(100.0, max(1.1 * max(errors), 1.0))
 
     def x(epsilon: float) -> float:
         return left + (axis.place(epsilon) - axis.low) * unit

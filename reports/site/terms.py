@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 TERMS = {
     "student": "The model that a method trains and releases. Only it, and what else is named as released, may be seen.",
     "epsilon": "The privacy cost: whether one record was used changes the probability of anything released by a "
@@ -49,3 +51,10 @@ TERMS = {
     "without noise": "What the same experiment sees when the noise is left out: its power.",
 }
 """Definitions by term, for tooltips and the list of terms."""
+
+_MARKED = {label: Markup('<abbr title="{}">{}</abbr>').format(meaning, label) for label, meaning in TERMS.items()}
+
+
+def term(label: str) -> str:
+    """Return `label` with its meaning as a tooltip, where the glossary has it."""
+    return _MARKED.get(label, label)

@@ -6,12 +6,13 @@ import math
 
 import pytest
 
+from bench.interface import Facts
 from bench.interface.registry import METHODS
 from bench.results.record import Accountant, Record
 from helpers.pairs import pair_audit, release
 from helpers.paths import BOARD
 from helpers.records import record
-from reports.claims import CHOSEN_ON_TEST, Claim
+from reports.claims import CHOSEN, Claim
 from reports.leaderboard import BoardRow, build_board
 from reports.runs import read_runs
 
@@ -31,15 +32,40 @@ def row(one: Record) -> BoardRow:
 @pytest.mark.parametrize(
     ("method", "dataset", "preset", "said"),
     [
-        ("pate", "mnist", "quick", True), ("pate", "fmnist", "quick", False), ("pate", "mnist", "paper", False),
-        ("trpate", "mnist", "quick", False), ("scatter-linear", "mnist", "quick", False),
-        ("unknown", "mnist", "quick", False),
+        ("pate", "mnist", "quick", "test"), ("pate", "fmnist", "quick", ""), ("pate", "mnist", "paper", ""),
+        ("trpate", "mnist", "quick", ""), ("unknown", "mnist", "quick", ""), ("dpsd", "mnist", "quick", "test"),
+        ("trpate", "movie-review", "paper", "test"), ("scatter-linear", "mnist", "quick", ""),
+        ("scatter-linear", "fmnist", "quick", "training"), ("scatter-linear", "fmnist", "paper", ""),
+        ("dp-sgd", "fmnist", "quick", "training"), ("dp-gan", "mnist", "quick", "training"),
     ],
 )  # fmt: skip
-def test_settings_chosen_on_test_records_are_said(method: str, dataset: str, preset: str, said: bool) -> None:
+def test_settings_chosen_on_records_of_the_rows_data_set_are_said(
+    method: str, dataset: str, preset: str, said: str
+) -> None:
     (row,) = build_board([record(method=method, dataset=dataset, preset=preset)]).rows
-    assert ("settings chosen on this data set's test records" in row.remarks) == said
-    assert set().union(*CHOSEN_ON_TEST.values()) <= set(METHODS.names())
+    for records in ("test", "training"):
+        found = any(f"settings chosen on this data set's {records} records" in remark for remark in row.remarks)
+        assert found == (records == said)
+
+
+def test_every_method_whose_settings_were_chosen_exists() -> None:
+    for places in CHOSEN.values():
+        assert set().union(*places.values()) <= set(METHODS.names())
+
+
+def test_what_takes_the_rate_of_dp_sgd_says_on_what_it_was_chosen() -> None:
+    """DP-SGD's quick rate, and its fall with the noise, were chosen on Fashion-MNIST's training records."""
+    facts = Facts("fmnist", 60_000, 9_000, 1_000, 10, (1, 28, 28), public_benchmark=True)
+    takes = {
+        name
+        for name in METHODS.names()
+        if METHODS.get(name).__module__.startswith("methods.")
+        and METHODS.get(name).presets(facts).get("quick", {}).get("scale_lr")
+    }
+    assert "dp-sgd" in takes
+    for name in takes:
+        (row,) = build_board([record(method=name, dataset="fmnist", preset="quick")]).rows
+        assert any("this data set's training records" in remark for remark in row.remarks), name
 
 
 def test_the_four_marks() -> None:
