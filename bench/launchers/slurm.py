@@ -136,8 +136,8 @@ def _parameters(cluster: Cluster, resources: Resources, launch_id: str, waits: S
         "mem": None if resources.memory is None else f"{int(resources.memory * 1024)}M",
         "array_parallelism": cluster.parallel or LARGEST_ARRAY,
         "setup": list(cluster.setup) or None,
-        # Time to close a large cell at its checkpoint; a fraction of a short limit.
-        "signal_delay_s": max(5, min(90, resources.time * 60 // 4)),
+        # Time to close a large cell; little of a short limit, since Slurm signals up to half a minute early.
+        "signal_delay_s": max(5, min(90, resources.time * 60 // 12)),
         "stderr_to_stdout": True,
         "additional_parameters": extra,
     }

@@ -64,6 +64,11 @@ def at_work(out: Path) -> set[str]:
     return {name for name, open_ in count.items() if open_ > 0}
 
 
+def both_made(out: Path) -> bool:
+    """Return whether two makers have written what they share: a kill amid it leaves half a file until the next run."""
+    return sum(line.startswith("made") for line in log(out)) == 4
+
+
 def ended_well(out: Path, inline: dict[str, str], cells: int = 4) -> None:
     found = outcome(out)
     assert len(found) == cells

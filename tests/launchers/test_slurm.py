@@ -26,6 +26,7 @@ from helpers.slurm_jobs import (
     Process,
     Sampler,
     at_work,
+    both_made,
     ended_well,
     log,
     makers_came_first,
@@ -138,7 +139,7 @@ def test_without_a_cap_a_follower_waits_for_its_maker_alone(
 def test_killed_requeued_and_slurmd_restarted(node: SlurmNode, inline: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "runs"
     process = start(out, "--eps", "1,2,3,4", "--seeds", "0,1", *SLURM, seconds=8)
-    until(lambda: len(at_work(out)) >= 2)
+    until(lambda: both_made(out))
     owners = [owner for owner in RunDir(out).claims().values() if owner.held and "title" in owner.about]
     os.kill(owners[0].pid, signal.SIGKILL)
     node.restart_slurmd()
@@ -250,7 +251,7 @@ def test_jobs_of_a_dead_launch_leave_a_cell(node: SlurmNode, inline: dict[str, s
     out = tmp_path / "runs"
     command = ["--eps", "1", "--seeds", "0,1", *SLURM]
     finish(start(out, *command, "--detach", seconds=15))
-    until(lambda: len(at_work(out)) == 2)
+    until(lambda: both_made(out))
     again = start(out, *command, seconds=1)
     until(lambda: len(list(out.glob("launches/*"))) == 2)
     os.kill(next(owner.pid for owner in RunDir(out).claims().values() if "title" in owner.about), signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 
 from bench.results.run_dir import RunDir
 from helpers.launches import finish, nothing_is_left_over, until
-from helpers.slurm_jobs import FOUR, SLURM, at_work, log, start
+from helpers.slurm_jobs import FOUR, SLURM, both_made, log, start
 from helpers.slurm_node import slurm_node, why_not
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -28,7 +28,7 @@ def test_a_grid_with_a_time_limit_a_requeue_and_a_kill(tmp_path: Path) -> None:
     with slurm_node(tmp_path / "node", cpus=5) as node:
         limited = start(limit, *SLURM, "--eps", "1", "--seeds", "0", "--time", "1")
         all_four = start(grid, *SLURM, *FOUR)
-        until(lambda: len(at_work(grid)) == 2)  # the others wait for what these two make
+        until(lambda: both_made(grid))  # and the others wait for these two
         killed, put_back = (owner for owner in RunDir(grid).claims().values() if "title" in owner.about)
         os.kill(killed.pid, signal.SIGKILL)
         node.run("scontrol", "requeue", str(put_back.about["job"]))
