@@ -1,11 +1,12 @@
 """ClusterRR, its safe form: labels drawn again from noisy histograms of clusters of the public images.
 
 After Esfandiari, Mirrokni, Syed, Vassilvitskii, "Label Differential Privacy via Clustering", AISTATS 2022
-(arXiv:2110.02159): records of a cluster of features get new labels drawn from the cluster's labels. Drawn from the
-exact histogram they are not private: a class with one record in a cluster can appear there, and with none it cannot.
-Here each cluster's histogram gets Laplace noise first, and every label is drawn from the noisy one, negative counts
-being 0; a cluster without any count draws from all classes. Clusters are those of k-means on the principal components
-of pixels, without labels. It needs clusters that are large, against the noise, and pure, which limits accuracy.
+(arXiv:2110.02159), by its abstract: records of a cluster of features get new labels drawn from the cluster's. Whether
+it draws from exact or from noisy histograms was not checked. From exact ones labels are not private: a class with one
+record in a cluster can appear there, and with none it cannot. Here each cluster's histogram gets Laplace noise first,
+and every label is drawn from the noisy one, negative counts being 0; a cluster without any count draws from all
+classes. Clusters are those of k-means on the principal components of pixels, without labels. It needs clusters that are
+large, against the noise, and pure, which limits accuracy.
 
 Threat model: the attacker holds the student and the noisy histograms, all images and all labels but one. Private:
 labels. Public: the images of the private records, hence the clusters and their sizes. Released: the student and the

@@ -64,11 +64,11 @@ def attacks_page(records: Iterable[Record], attacks: Sequence[AttackRecord]) -> 
 
     parts = ["# Attacks\n"]
     for title, columns, rows in tables(every, sorted(attacks, key=order)):
-        parts.append(f"## {title[0].upper()}{title[1:]}\n")
+        parts.append(f"## {md(title[0].upper() + title[1:])}\n")
         parts.append(markdown_table(columns, rows))
     parts.extend(f"- {md(line)}" for line in powerless(attacks))
     parts.append("")
-    failed = [f"`{attack.key}`: {md(attack.failure.reason)}" for attack in attacks if attack.failure is not None]
+    failed = [f"`{md(attack.key)}`: {md(attack.failure.reason)}" for attack in attacks if attack.failure is not None]
     return "\n".join([*parts, *([markdown_list("## Failed", failed)] if failed else [])])
 
 

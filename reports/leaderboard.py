@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from bench.core.types import Adjacency, AuditKind, Basis, PrivacyUnit, TargetAdjacency
 from bench.metrics.intervals import accuracy_interval
@@ -298,7 +299,7 @@ def to_markdown(board: Board) -> str:
             parts.append(markdown_table(COLUMNS, (tuple(cells_of(row).values()) for row in competing)))
     failed = [
         f"`{md(r.key)}`: {md(r.failure.reason if r.failure else 'unknown')}"
-        + ("" if r.image_grid is None else f" [Its images]({r.image_grid.file})")
+        + ("" if r.image_grid is None else f" [Its images]({quote(r.image_grid.file)})")
         for r in board.failures
     ]
     refused = [f"`{md(key)}`: {md(why)}" for key, why in board.refused]

@@ -18,8 +18,10 @@ HEAD = f"""# Which published epsilons hold
 
 Every system whose numbers the four papers print. **Measured here**: the board's row nearest to a claimed epsilon of
 {TARGET:g}, on the first data set that has one: the paper's own formula, what is proven for the mechanisms that ran, and
-the lower bound of the audit. The line below a system is its corrected form, calibrated to what is proven. Paper and
-code are verdicts on the epsilon *as published*; [reported.md](reported.md) has each reason in full, with its place.
+the lower bound of the audit. Where what runs here is not the paper's mechanism, the row says so: its claim is about
+what ran. The line below a system is its corrected form, calibrated to what is proven. Paper and code are verdicts on
+the epsilon *as published*; one that rests on another's account says whose. [reported.md](reported.md) has each reason
+in full, with its place.
 """
 
 COLUMNS = (
@@ -48,12 +50,15 @@ def published_page(board: Board, systems: Systems, numbers: Iterable[Reported]) 
 def _lines(
     name: str, system: System, printed: Sequence[Reported], rows: dict[str, list[BoardRow]], collapsed: Set[str]
 ) -> Iterator[tuple[str, ...]]:
-    paper = ", ".join(dict.fromkeys(n.verdict.value for n in printed))
+    paper = ", ".join(dict.fromkeys(n.paper_verdict for n in printed))
     code = "–" if system.verdict == "no privacy" else ", ".join(dict.fromkeys(n.code_verdict.value for n in printed))
     reason = system.not_built or system.summary or _first_sentence(system.reason or "")
     row = _shown(rows.get(system.method or "", ()))
     if row is not None:
-        yield name, *_measured(row), paper, code, reason
+        *found, claim, accuracy = _measured(row)
+        other = f"{claim}, for what runs here" if system.here else claim
+        told = f"{reason} Measured here: {system.here}." if system.here else reason
+        yield name, *found, other, accuracy, paper, code, told
     else:
         measured = "collapsed" if system.method in collapsed else "no row yet" if system.method else "not built"
         yield name, system.method or "–", measured, "–", "–", "–", "–", "–", paper, code, reason

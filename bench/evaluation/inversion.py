@@ -310,7 +310,7 @@ def _image_grid(dataset: str, name: str, students: Sequence[Record], place: Work
     comparison_grid(
         place.run_dir.path / file, [get_dataset(dataset).class_names[label] for label in classes], columns,
         [Column("a member", members)], title=f"{name} on students of {dataset}",
-        note="the first try on each student; green: all three evaluators name it",
+        note="the first try on each student; yes: all three evaluators name it",
     )  # fmt: skip
     return file
 

@@ -40,7 +40,7 @@ def draw(
             good = (scored[role].values["top1"] > 0).tolist()
             columns.append(column_of(name, made[role], good, classes, place, apart=role is Role.NON_PRIVATE))
     references: list[Column] = []
-    note = "green: all three evaluators name it"
+    note = "yes: all three evaluators name it"
     if records is not None:
         references = [
             _nearest("nearest member", made[Role.STUDENT], *records, classes),

@@ -77,7 +77,7 @@ def card(record: Record, facts: CardFacts) -> str:
 
 def plain(text: str) -> str:
     """Return untrusted `text` escaped for Markdown: no HTML, no link, no emphasis, one line."""
-    return md(re.sub(r"([\\\[\]*_~])", r"\\\1", text))
+    return re.sub(r"([\]*_~])", r"\\\1", md(text))
 
 
 def _front(record: Record, facts: CardFacts) -> str:

@@ -33,7 +33,10 @@ def accounted(record: Record, privacy: Privacy) -> tuple[list[str], list[str]]:
         figure, level = account_events(json.dumps(privacy.events, sort_keys=True), privacy.unit.value, record.delta)
     except (BenchError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         return [*problems, f"its ledger cannot be accounted for: {str(error).rstrip('.')}. {again}"], []
-    problems += _settings(record, privacy)
+    counted = [event["queries"] for event in privacy.events if "queries" in event]
+    asked = 0 if record.queries is None else record.queries.asked
+    if counted and sum(counted) != asked:
+        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. {again}")
     if not privacy.events:
         problems.append(f"its ledger is empty: nothing is known of its privacy. {again}")
     if not same(privacy.proven.epsilon, figure.epsilon):
@@ -85,23 +88,6 @@ def _others(privacy: Privacy, delta: float) -> list[str]:
 def all_accountants(events: str, delta: float) -> tuple[Accounted, ...]:
     """Return every accountant's figure for a ledger's `events` (JSON)."""
     return tuple(account([Event.from_dict(values) for values in json.loads(events)], delta))
-
-
-def _settings(record: Record, privacy: Privacy) -> list[str]:
-    """Return the contradictions of ledger and settings: events alone could be forged."""
-    problems = []
-    for name in sorted(_NOISE & set(record.config)):
-        spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
-        # Planning reports settings that are not numbers.
-        # With mixed noise one mechanism has the setting; the cost of all is compared with the method's charges.
-        holds = any if spent and METHODS.get(record.method).mixed_noise else all
-        if isinstance(set_to, (int, float)) and not holds(same(value, set_to) for value in spent):
-            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
-    counted = [event["queries"] for event in privacy.events if "queries" in event]
-    asked = 0 if record.queries is None else record.queries.asked
-    if counted and sum(counted) != asked:
-        problems.append(f"its ledger has {sum(counted)} queries, {asked} were asked. Run its cell again.")
-    return problems
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,6 +163,27 @@ def charged(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], li
         # A higher cost is valid: exact noise costs slightly more than planned noise.
         if said is not None and cost is not None and not said.epsilon >= cost.epsilon * (1 - TOLERANCE)
     ], []
+
+
+def noisy(record: Record, privacy: Privacy, cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the contradictions of the ledger's noise and the cell's settings: events alone could be forged."""
+    method = METHODS.get(record.method)
+    try:
+        charges = () if method.bypass or cell.spec.tuning is not None else method.charges(cell.config, cell.facts) or ()
+    except BenchError:
+        return [], []  # as :func:`charged` says
+    planned = [event.as_dict() for event in charges]
+    problems = []
+    for name in sorted(_NOISE & set(record.config)):
+        spent, set_to = {event[name] for event in privacy.events if name in event}, record.config[name]
+        # Of a method whose setting is relative to a part of what an event releases, charges have the event's noise.
+        meant = [set_to, *(event[name] for event in planned if name in event)]
+        # With mixed noise one mechanism has the setting; the cost of all is compared with the method's charges.
+        holds = any if spent and method.mixed_noise else all
+        # Planning reports settings that are not numbers.
+        if isinstance(set_to, (int, float)) and not holds(any(same(value, one) for one in meant) for value in spent):
+            problems.append(f"its settings have {name} {set_to:g}, its ledger another. Run its cell again.")
+    return problems, []
 
 
 def same(one: float | None, other: float | None) -> bool:

@@ -77,7 +77,7 @@ def vet_record(
         found.problems += _planned(record, reproduced)
         found.cell = None if reproduced.cell is None else reproduced.cell.spec
         if reproduced.cell is not None and record.privacy is not None:
-            for check in (reaccount.claimed, reaccount.charged):
+            for check in (reaccount.claimed, reaccount.charged, reaccount.noisy):
                 problems, unchecked = check(record, record.privacy, reproduced.cell)
                 found.problems += problems
                 found.unchecked += unchecked

@@ -49,10 +49,18 @@ def audited_text(audited: Audited | None) -> str:
     return f"inconclusive (sees at most {epsilon_text(audited.at_most, 'down')})" if known else "inconclusive"
 
 
+_ESCAPES = (
+    ("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`"),
+    ("[", "\\["), ("!", "\\!"),
+    # GitHub makes links of plain addresses.
+    ("://", "&#58;//"), ("www.", "www&#46;"),
+)  # fmt: skip
+
+
 def md(text: str) -> str:
-    """Return `text` escaped for a Markdown table cell."""
+    """Return `text` escaped for a Markdown table cell: it makes no link, no image and no HTML."""
     flat = " ".join(text.split())
-    for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
+    for raw, safe in _ESCAPES:
         flat = flat.replace(raw, safe)
     return flat
 

@@ -177,7 +177,8 @@ def _attacked(entries: Sequence[Entry | Picture], material: Material) -> list[st
             line = lines.setdefault((entry.attack, entry.cell.label, entry.metric, note(entry, material)), [])
             line.append(f"{md(entry.role)} {md(entry_text(entry, material))}")
     return [
-        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}" + (f" [{told}]" if told else "")
+        f"{md(attack)} on {md(target)}, {md(metric)}: {', '.join(dict.fromkeys(line))}"
+        + (f" \\[{md(told)}]" if told else "")
         for (attack, target, metric, told), line in lines.items()
     ]
 

@@ -90,6 +90,8 @@ class Reported:
     reason: str
     source: str
     """The place of what the reason speaks of."""
+    by: str = ""
+    """Whose account the paper's verdict is, if it is another's."""
     code_verdict: Verdict = Verdict.NOT_READ
     """Of the published code: does it do what the paper's epsilon stands for?"""
     code_reason: str = ""
@@ -100,11 +102,16 @@ class Reported:
     """Registry name of its corrected form, if any."""
 
     @property
+    def paper_verdict(self) -> str:
+        """The paper's part in words, and whose it is."""
+        return self.verdict.value + (f", by {self.by}" if self.by else "")
+
+    @property
     def verdicts(self) -> str:
         """Both parts of the verdict in words."""
         if self.verdict is Verdict.NONE:
             return self.verdict.value
-        return f"paper: {self.verdict.value}; code: {self.code_verdict.value}"
+        return f"paper: {self.paper_verdict}; code: {self.code_verdict.value}"
 
     @property
     def refuted(self) -> bool:
@@ -261,6 +268,7 @@ def _judged(number: Number, system: System, test_classes: Mapping[str, Sequence[
         verdict=verdict,
         reason=reason,
         source=source,
+        by=(override if override.verdict else system).by or "",
         code_verdict=Verdict(code.verdict),
         code_reason=code.reason or "",
         code_source=code.source or "",

@@ -60,11 +60,11 @@ def to_markdown(rows: Sequence[Reported]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-_Judgement = tuple[str, Verdict, str, str, Verdict, str, str]
+_Judgement = tuple[str, str, str, str, Verdict, str, str]
 
 
 def _judgement(row: Reported) -> _Judgement:
-    return row.system, row.verdict, row.reason, row.source, row.code_verdict, row.code_reason, row.code_source
+    return row.system, row.paper_verdict, row.reason, row.source, row.code_verdict, row.code_reason, row.code_source
 
 
 def _footnotes(
@@ -124,7 +124,7 @@ def _table(dataset: str, unit: str, rows: Sequence[Reported], numbers: dict[_Jud
     cells = [
         (
             row.system, *map(number_text, (row.epsilon, row.delta, row.value)), _where(row), row.setting,
-            row.public_data, row.verdict.value, f"{_code(row)} [{numbers[_judgement(row)]}]",
+            row.public_data, row.paper_verdict, f"{_code(row)} [{numbers[_judgement(row)]}]",
         )
         for row in sorted(rows, key=_rank)
     ]  # fmt: skip
@@ -174,8 +174,8 @@ def _notes(rows: Sequence[Reported]) -> str:
 def _reasons(numbers: dict[_Judgement, int]) -> str:
     lines = []
     for (system, verdict, reason, source, code, code_reason, code_source), number in numbers.items():
-        line = f"- [{number}] **{md(system)}**, {verdict.value}: {md(reason.rstrip('.'))}. Place: {md(source)}."
-        if verdict is not Verdict.NONE:
+        line = f"- [{number}] **{md(system)}**, {verdict}: {md(reason.rstrip('.'))}. Place: {md(source)}."
+        if verdict != Verdict.NONE.value:
             line += f" Code, {code.value}"
             line += f": {md(code_reason.rstrip('.'))}. Place: {md(code_source)}." if code_reason else "."
         lines.append(line)

@@ -68,6 +68,8 @@ class Facts(Strict):
     public_data: str | None = None
     public_kinds: tuple[PublicKind, ...] | None = None
     verdict: Typed | None = None
+    by: str | None = None
+    """Whose account the paper's verdict is, where its text was not read for it."""
     reason: str | None = None
     source: str | None = None
     code: Code | None = None
@@ -120,6 +122,8 @@ class System(Facts):
     """
     corrected: str | None = None
     """The method here that is its corrected form, with a proven epsilon."""
+    here: str | None = None
+    """How the mechanism that runs here differs from the paper's, where a row measures another one."""
     summary: str | None = None
     """The reason in one line; without it, its first sentence."""
     not_built: str | None = None

@@ -19,6 +19,8 @@ from reports.leaderboard import Source
 from reports.reported.numbers import Reported, Verdict
 
 NASTY = "<script>alert(1)</script></script><!-- \"'>&amp; {{ 7*7 }}\n=HYPERLINK(1)|x"
+LINKS = "`[a](http://evil.example) ![b](//evil.example/b.png) \\[c](http://evil.example) https://evil.x www.evil.x`"
+"""What makes a link or an image of Markdown, on GitHub too."""
 UNSEEN = frozenset({"meta", "link", "col", "img", "input", "br"})
 
 PAPERS = (

@@ -57,3 +57,18 @@ def test_every_system_names_its_method_or_why_there_is_none() -> None:
     assert named <= {*METHODS.names()}
     unsaid = [name for name, each in SYSTEMS.systems.items() if (each.method is None) == (each.not_built is None)]
     assert unsaid == []
+
+
+def test_a_row_of_another_mechanism_than_the_papers_says_so() -> None:
+    found = lines(record(method="gs-wgan"), record(method="psg"))
+    assert found["GS-WGAN"]["does the claim hold?"] == "holds, for what runs here"
+    assert "Measured here: critics are sampled one by one" in found["GS-WGAN"]["in one line"]
+    assert found["PSG"]["does the claim hold?"] == "holds"
+
+
+def test_a_verdict_that_rests_on_anothers_account_says_whose() -> None:
+    found = lines()
+    assert found["P3GM"]["paper"] == "unsound, by Dockhorn et al."
+    assert found["DPGEN"]["paper"] == "unsound, by Dockhorn et al."
+    taken = [name for name, each in SYSTEMS.systems.items() if " account of " in (each.reason or "") and not each.by]
+    assert taken == []
