@@ -194,7 +194,8 @@ def exact_gaussian(events: Sequence[Event], delta: float) -> Accounted | None:
     mu = _mu(events)
     if mu is None:
         return None
-    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=f"mu {mu:.6f}")
+    note = f"mu {mu:.6f}" if mu >= 0.001 else f"mu {mu:.6g}"
+    return _independent("exact-gaussian", exact_gaussian_epsilon(mu, delta), note=note)
 
 
 def loss_distribution(events: Sequence[Event], coarseness: float = 1.0) -> losses.Composed | None:
